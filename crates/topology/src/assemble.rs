@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Assembles separate facts into a [`Topology`], by set arithmetic alone.
+//! Assembles separate facts about a machine (sets of CPUs with attributes) into a [`Topology`], by
+//! set operations alone.
 //!
 //! The facts come from descriptions of any quality: levels may be missing, overlap or contradict
 //! one another. The result is a consistent machine for any input, because each CPU is assigned to
 //! exactly one core, each core to one domain, and each domain to one package. Larger sets are
-//! unions of smaller ones and are never copied from the facts.
+//! unions of smaller sets and are never copied from the facts. The time is proportional to the
+//! total size of the sets.
 //!
-//! *Cores* are taken from hwloc; a CPU without a core becomes a core of its own.
-//!
-//! *Domains* group the cores with the same last cache. An L3 or larger cache forms a domain even
-//! for a single core. An L2 forms a domain only if at least two cores share it, because a private
-//! L2 gives no information about sharing beyond it. Cores without such a cache are grouped by the
-//! smallest die, NUMA node or package that contains them, otherwise by machine. A group that spans
-//! packages is an error of the description, because no cache does; it is split between the
-//! packages. A group may span dies, as the L3 of a tiled package does.
-//!
-//! *NUMA nodes* own the CPUs that are nearer to them than to any other node, as in the kernel,
-//! where each CPU belongs to exactly one node. A node that owns no CPUs is memory only. The nodes
-//! local to a domain are the owners of its CPUs, most CPUs first, then the neighbouring memory-only
-//! nodes. Memory that is equally near to all CPUs is local to no domain.
+//! 1. *Cores* are taken from the facts; a CPU without a core becomes a core of its own.
+//! 2. *Domains* group the cores with the same last-level cache. An L3 or larger cache forms a
+//!    domain even for a single core. An L2 forms a domain only if at least two cores share it,
+//!    because a private L2 shows nothing about larger caches that cores share. Cores without such a
+//!    cache are grouped by the smallest die, NUMA node or package that contains them; if there is
+//!    none, they form one group. A group that spans packages is an error of the description,
+//!    because no cache spans packages; the group is split between the packages. A group may span
+//!    dies, as the L3 of a tiled package does.
+//! 3. *NUMA nodes*: each CPU is owned by exactly one node, as in the kernel. Of the nodes near to
+//!    the CPU, this is the node that is near to the fewest CPUs. A node that owns no CPUs is memory
+//!    only. The nodes local to a domain are the owners of its CPUs, most CPUs first, then the
+//!    memory-only nodes near to the domain. Memory that is equally near to all CPUs is local to no
+//!    domain, unless a single node owns all CPUs.
 
 use std::collections::BTreeMap;
 
@@ -65,12 +67,13 @@ pub(crate) struct CoreKind {
     pub infos: BTreeMap<String, String>,
 }
 
-/// The common resource of the cores of a domain.
+/// The resource that the cores of a domain have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum DomainResource {
     /// The cache with this index in [`HwlocFacts::caches`].
     Cache(usize),
-    /// The die, node or package with this index in the list of places.
+    /// The die, NUMA node or package with this index in the list of all dies, then all nodes, then
+    /// all packages.
     Place(usize),
     /// The whole machine.
     Machine,
@@ -173,7 +176,7 @@ fn cores(parts: &HwlocFacts) -> Vec<CpuSet> {
     sets
 }
 
-/// For each core, the set that contains its first CPU.
+/// Returns, for each core, the index of the set that contains the core's first CPU.
 fn core_owner<'a>(
     owners: &'a CpuOwners,
     cores: &'a [CpuSet],
@@ -219,7 +222,8 @@ fn bonds(parts: &HwlocFacts, cores: &[CpuSet]) -> Vec<DomainResource> {
 /// The packages with cores, in hardware order.
 struct Packages {
     of_core: Vec<PackageId>,
-    /// Index in [`HwlocFacts::packages`]; `None` for cores without a package.
+    /// Index of each package in [`HwlocFacts::packages`]; `None` for the package of cores without a
+    /// package.
     source: Vec<Option<usize>>,
 }
 
@@ -270,8 +274,8 @@ fn split(cpus: &CpuSet, owners: &CpuOwners) -> Vec<CpuSet> {
     pieces
 }
 
-/// Returns the capacity of each core: the capacity of the core's fastest CPU, relative to the
-/// machine's fastest.
+/// Returns the capacity of each core: the capacity of the core's fastest CPU, divided by the
+/// capacity of the machine's fastest CPU.
 fn capacities(parts: &HwlocFacts, cores: &[CpuSet]) -> Vec<f64> {
     let of_kind = capacity::of_kinds(&parts.kinds);
     let owners = CpuOwners::new(parts.kinds.iter().map(|kind| &kind.cpus).enumerate());

@@ -48,9 +48,9 @@ pub(crate) fn of_kinds(kinds: &[CoreKind]) -> Vec<f64> {
         .collect()
 }
 
-/// Adds the core types of an Intel hybrid. Linux exposes the types as the CPUs of its two kinds of
-/// performance counters; hwloc 2.9 can determine them only by moving a thread to every CPU. A kind
-/// with CPUs of both types is split.
+/// Adds the core types of an Intel hybrid. Linux lists the CPUs of each type in
+/// `sys/devices/cpu_core/cpus` and `sys/devices/cpu_atom/cpus`. hwloc 2.9 can determine the types
+/// only by moving a thread to every CPU. A kind with CPUs of both types is split.
 pub(crate) fn add_core_types(kinds: Vec<CoreKind>, all: &CpuSet, root: &Path) -> Vec<CoreKind> {
     let types = [("IntelCore", "cpu_core"), ("IntelAtom", "cpu_atom")];
     let lists: Vec<(&str, CpuSet)> = types

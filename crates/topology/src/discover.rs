@@ -22,11 +22,12 @@ use crate::capacity;
 /// Loads the machine that the builder describes and returns its facts. `root` is the root of the
 /// machine's `/sys`, if it has one.
 ///
-/// CPUs outside this process's cpuset are included; offline CPUs are not. A flag prevents hwloc
-/// from moving this thread to every CPU, which is not needed on Linux.
+/// CPUs outside this process's cpuset are included; offline CPUs are not. The flag
+/// `DONT_CHANGE_BINDING` keeps hwloc from moving this thread to every CPU; Linux provides the facts
+/// without such moves.
 ///
 /// # Errors
-/// One line without context: hwloc's reason, or a CPU number above the limit.
+/// Returns one line without context: hwloc's reason, or a CPU number above the limit.
 pub(crate) fn load(
     builder: TopologyBuilder,
     name: String,
@@ -159,7 +160,7 @@ fn os_number(object: &TopologyObject) -> Result<CpuId, String> {
     }
 }
 
-/// Returns the CPUs of an object that the machine has.
+/// Returns the CPUs of an object, restricted to `all`, the CPUs of the machine.
 fn cpus_of(object: &TopologyObject, all: &CpuSet) -> CpuSet {
     object
         .cpuset()

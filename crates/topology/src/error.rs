@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of reading a topology, each one line that names the input and the reason. Foreign text is
-//! shortened and escaped.
+//! Errors of reading a topology. Each error is one line that names the input and the reason.
+//! Foreign text is shortened and escaped.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ pub enum TopologyReadError {
         /// The reason and the remedy.
         reason: String,
     },
-    /// A file in /proc or /sys with the usable CPUs is invalid.
+    /// A file in /proc or /sys that lists the usable CPUs is invalid.
     #[error("cannot determine the usable CPUs from {path}: {reason}", path = path.display())]
     Usable {
         /// The file.

@@ -11,7 +11,7 @@
 //! - `sandbox`: runs hwloc's parsers on foreign input in a child process;
 //! - `discover`: converts hwloc's objects to plain facts;
 //! - `assemble`: assembles facts into a `Topology`, by set arithmetic alone;
-//! - `capacity`: speed of a core relative to the fastest;
+//! - `capacity`: speed of a core relative to the fastest core;
 //! - `usable`: the CPUs that are online and usable by this process;
 //! - `draw`: the drawing.
 //!

@@ -43,7 +43,7 @@ unsafe extern "C" {
 /// Runs the work in a child with exactly this environment and returns its result.
 ///
 /// # Errors
-/// The error that the work returned, or the failure of the child: it crashed, exceeded its memory
+/// Returns the error of `work`, or the failure of the child: the child crashed, exceeded its memory
 /// or time, or could not be started.
 pub(crate) fn run<T>(
     environment: &[(&str, &str)],
@@ -61,8 +61,8 @@ where
     pointers.push(ptr::null());
     let (receiver, sender) = pipe()
         .map_err(|why| format!("cannot create a pipe to the process that runs hwloc: {why}"))?;
-    // SAFETY: fork has no preconditions; the module documentation states the restrictions of the
-    // child, which never returns from `child`.
+    // SAFETY: fork has no preconditions. The child process only runs the function `child`, which
+    // never returns; the module documentation states which code may run in the child.
     match unsafe { libc::fork() } {
         -1 => Err(format!(
             "cannot start a process that runs hwloc: {}",
@@ -108,8 +108,8 @@ fn child<T: Serialize>(
 ) -> ! {
     limit();
     quiet();
-    // SAFETY: this process has one thread, and the array and its strings live until the process
-    // ends.
+    // SAFETY: no other thread uses `environ`, because a forked child has a single thread. The array
+    // and its strings live until the process ends, because this function does not return.
     unsafe { environ = environment.as_ptr() };
     let result = catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err("the topology that hwloc returned is inconsistent".to_owned()));
@@ -142,11 +142,12 @@ fn limit() {
             rlim_cur: most,
             rlim_max: most,
         };
-        // SAFETY: setrlimit only reads the struct. A lower hard limit stays in force.
+        // SAFETY: setrlimit only reads `limit`, which lives during the call. If the present hard
+        // limit is lower, the call fails and that limit stays in force.
         unsafe { libc::setrlimit(resource, &raw const limit) };
     }
-    // SAFETY: plain calls on signal dispositions and masks of this process,
-    // with a set that sigemptyset initialises.
+    // SAFETY: the calls change only the signal dispositions, the signal mask and the alarm of this
+    // process. sigemptyset initialises the set `none` before sigprocmask reads it.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
@@ -185,11 +186,11 @@ fn receive(mut receiver: File) -> Option<Vec<u8>> {
     (json.len() as u64 == length).then_some(json)
 }
 
-/// Waits for the child's end and returns its description.
+/// Waits until the child has ended, and returns an error message with the reason of its end.
 fn reap(pid: libc::pid_t) -> String {
     let mut status = 0;
     loop {
-        // SAFETY: waits for a child of this process; `status` is valid for the write.
+        // SAFETY: waitpid only writes `status`, which is valid for the write.
         if unsafe { libc::waitpid(pid, &raw mut status, 0) } == pid {
             break;
         }

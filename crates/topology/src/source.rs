@@ -36,7 +36,8 @@ impl Source {
     /// other text is a description.
     ///
     /// # Errors
-    /// The text is neither an existing file nor a valid description.
+    /// Returns an error if the text is neither an existing file or directory nor a valid
+    /// description.
     pub fn parse(text: &str) -> Result<Self, TopologyReadError> {
         let path = Path::new(text);
         if path.is_dir() {
@@ -114,7 +115,7 @@ impl fmt::Display for Source {
 /// Foreign input is parsed in a child process, so that no input can crash this process.
 ///
 /// # Errors
-/// One line with the source and the reason.
+/// Returns one line with the source and the reason.
 pub fn load(source: Source) -> Result<Topology, TopologyReadError> {
     let topology = match &source {
         Source::ThisMachine => this_machine(),
@@ -204,7 +205,7 @@ fn capture(path: &Path) -> Result<Topology, String> {
     )
 }
 
-/// Loads in a child process, which isolates foreign input.
+/// Loads a machine in a child process, which isolates foreign input.
 fn apart(
     environment: &[(&str, &str)],
     name: String,

@@ -3,9 +3,9 @@
 //!
 //! hwloc's syntax is a list of levels from large to small, each with a type and its number per
 //! object of the level above: `package:4 die:2 core:6 pu:1`. Attributes follow a level in
-//! parentheses, attached memory in brackets; hwloc parses attributes and memory. This module
-//! checks characters, brackets, numbers and the order of types before hwloc gets the text, because
-//! hwloc builds any number of objects, one by one.
+//! parentheses, attached memory in brackets; hwloc parses attributes and memory. This module checks
+//! characters, brackets, numbers and the order of types before hwloc gets the text, because hwloc
+//! itself does not limit the number of objects that it builds.
 
 /// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
 /// x86-64). The time of hwloc grows with the square of the number: seconds at this limit, minutes
@@ -15,11 +15,11 @@ pub(crate) const CPUS_MAX: u64 = 8_192;
 const LENGTH_MAX: usize = 4_096;
 
 /// Checks the numbers and the order of the levels, and returns the complete description: hwloc
-/// requires `pu` at the end, which is added for one hardware thread per core if the last level is
-/// another type.
+/// requires the level `pu` at the end. If the last level has another type, `pu:1` (one hardware
+/// thread per core) is appended.
 ///
 /// # Errors
-/// One line with the reason, without the description itself.
+/// Returns one line with the reason, without the description itself.
 pub(crate) fn check(description: &str) -> Result<String, String> {
     if description.len() > LENGTH_MAX {
         return Err(format!(
@@ -62,11 +62,12 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
     })
 }
 
-/// Rank of a logical CPU.
+/// Rank of the level `pu`, the logical CPUs.
 const PU: usize = 3;
 
-/// Returns the rank of a level that has the same position in all machines, from large to small.
-/// Other levels (caches, groups, NUMA nodes) may be anywhere above the cores.
+/// Returns the rank of a level with a fixed position in the order of levels, from 0 for the
+/// largest. Returns `None` for other levels (caches, groups, NUMA nodes), which may be anywhere
+/// above the cores.
 fn rank(level: &str) -> Option<usize> {
     let name = level.split(':').next().unwrap_or(level);
     match name.to_ascii_lowercase().as_str() {
@@ -134,7 +135,8 @@ fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
     Ok(levels)
 }
 
-/// Returns the number of a level: `core:4`, or a bare `4`. Attached memory may omit the number.
+/// Returns the number of a level: 4 for `core:4` or for a bare `4`. Levels of attached memory need
+/// a number, too.
 fn count(level: &str) -> Result<u64, String> {
     let digits = match level.split_once(':') {
         Some((_, digits)) => digits,

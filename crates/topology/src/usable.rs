@@ -18,7 +18,8 @@ const STATUS: &str = "proc/self/status";
 /// The online CPUs; `root` is `/` or the root of a captured tree.
 ///
 /// # Errors
-/// `sys/devices/system/cpu/online` below the root cannot be read or is not a CPU list.
+/// Returns an error if `sys/devices/system/cpu/online` below the root cannot be read or is not a
+/// CPU list.
 pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     let text = read(root, ONLINE)?;
     parse(root, ONLINE, &text)
@@ -27,7 +28,7 @@ pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
 /// Returns the CPUs that this process may run on: its affinity mask within its cpuset.
 ///
 /// # Errors
-/// `proc/self/status` below the root cannot be read or has no CPU list.
+/// Returns an error if `proc/self/status` below the root cannot be read or has no CPU list.
 pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     let text = read(root, STATUS)?;
     let list = text
@@ -48,7 +49,7 @@ pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
 /// Without `/sys` (in some containers) the allowed CPUs count as online.
 ///
 /// # Errors
-/// The lists cannot be read, or no CPU is in both.
+/// Returns an error if a list cannot be read, or if no CPU is in both lists.
 pub fn usable_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     let allowed = allowed_cpus(root)?;
     if !root.join(ONLINE).exists() {

@@ -56,8 +56,8 @@ fn topologies_and_drawings_match_the_golden_files() {
     }
 }
 
-/// Numbers published by makers and capturers, counted by hand: packages, domains, cores, CPUs, NUMA
-/// nodes.
+/// Checks the numbers of packages, domains, cores, CPUs and NUMA nodes against those that the
+/// makers and capturers of the machines published, counted by hand.
 #[test]
 fn counts_match_the_machines() {
     for (name, counts) in [

@@ -127,7 +127,7 @@ fn loading_does_not_change_this_process() {
     assert!(!here.restrict(&usable).unwrap().cpus.is_empty());
 }
 
-/// A token of the description syntax, or a similar one.
+/// A token of the description syntax, or a similar token.
 fn word() -> impl Strategy<Value = String> {
     let kind = prop::sample::select(vec![
         "package", "die", "numa", "l3", "l2", "core", "pu", "group", "L1d", "machine", "node", "x",
@@ -142,7 +142,7 @@ fn word() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A file with the text, which lives as long as the directory.
+/// Writes a file with the given text. The file exists until the returned directory is dropped.
 fn written(text: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mutant.xml");

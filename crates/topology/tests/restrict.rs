@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Restriction of each captured machine to some CPUs, and the drawing of the result.
+//! Tests the restriction of each captured machine to some CPUs, and the drawing of the result.
 
 // Test helpers: clippy exempts only the tests themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]

@@ -121,7 +121,7 @@ impl Block {
         self.0.extend(other.0);
     }
 
-    /// The block with a minimum width.
+    /// Pads the lines of the block to a minimum width.
     pub(super) fn widened(mut self, width: usize) -> Self {
         self.0 = self.0.into_iter().map(|line| line.padded(width)).collect();
         self
@@ -201,8 +201,8 @@ pub(super) fn flow(blocks: Vec<Block>, width: usize, gap: usize) -> Block {
     rows
 }
 
-/// Breaks text after its separators to lines of at most `width` columns. Words that are longer are
-/// not broken.
+/// Breaks a text after separators into lines of at most `width` columns. A word that is longer than
+/// a line is not broken.
 pub(super) fn wrap(text: &str, separator: char, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(separator) {

@@ -15,7 +15,7 @@ const COLUMNS_MAX: usize = 16;
 /// Number of blanks between columns.
 const GAP: usize = 2;
 
-/// The cores grouped by capacity, fastest first.
+/// The cores of the domain, grouped by capacity, fastest first.
 fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> {
     let mut kinds: Vec<(f64, Vec<CoreId>)> = Vec::new();
     for &core in &domain.cores {
@@ -44,8 +44,8 @@ pub(super) fn title(topology: &Topology, id: DomainId, dot: &str) -> Line {
     line
 }
 
-/// The cores of a domain: a column for each, with its hardware threads below one another; cores of
-/// different capacity are in separate rows.
+/// Draws the cores of a domain: a column for each core, with the hardware threads of the core below
+/// one another. Cores of different capacity are in separate rows.
 pub(super) fn cells(topology: &Topology, id: DomainId, seats: &Seats, width: usize) -> Block {
     let kinds = by_capacity(topology, &topology.domains[id]);
     let mut block = Block::default();
@@ -124,8 +124,8 @@ pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
     }
 }
 
-/// Returns whether any shared cache is known. If none is, the heading of the drawing states that
-/// once.
+/// Returns whether any shared cache is known. If no shared cache is known, the heading of the
+/// drawing states that fact once.
 fn any_llc(topology: &Topology) -> bool {
     topology.domains.iter().any(|domain| domain.llc.is_some())
 }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The drawing of a machine.
+//! The drawing of a machine as text.
 //!
-//! A machine that fits a screen is drawn core by core: a frame for every package, within it a frame
-//! for every domain, and within that a column for every core with its hardware threads below one
-//! another. A larger machine is folded: adjacent equal domains are described once, and each is
-//! listed with its number and its CPUs. Both forms give the die and the NUMA nodes of a domain: in
-//! the package's frame if they are the same for all its domains, in the domain's frame if each has
-//! its own, otherwise on a line above the domains that share them.
+//! 1. If the drawing core by core has at most 56 lines, it is used. It has a frame for every
+//!    package, within it a frame for every domain, and within that a column for every core with its
+//!    hardware threads below one another.
+//! 2. A larger machine is *folded*: adjacent equal domains are described once, and each domain is
+//!    listed with its number and its CPUs.
+//!
+//! Both forms show the die and the NUMA nodes of each domain. They are in the title of the package
+//! if all domains of the package have the same, in the title of the domain if every domain has
+//! different die or nodes, and otherwise on a line above the domains that share them. The width is
+//! at least 40 columns.
 
 mod canvas;
 mod domain;
@@ -31,8 +35,8 @@ pub struct DrawOptions {
     pub colour: bool,
     /// Whether to use box-drawing characters; plain ASCII otherwise.
     pub unicode: bool,
-    /// The program on each CPU, by name; shown as a letter beside the CPU, with a legend below.
-    /// Empty: the machine alone.
+    /// The name of the program on each CPU. The drawing shows a letter for the program beside the
+    /// CPU, and a legend below the machine. Empty: only the machine is drawn.
     pub seats: BTreeMap<CpuId, String>,
 }
 
@@ -52,7 +56,7 @@ impl Default for DrawOptions {
 const WIDTH_MIN: usize = 40;
 /// Maximum number of lines of a drawing core by core.
 const LINES_MAX: usize = 56;
-/// Columns of both sides of a package's frame.
+/// Number of columns that the two sides of a package's frame take.
 const FRAME: usize = 4;
 
 /// Draws the machine; every line ends with a line feed.
@@ -92,7 +96,7 @@ impl Painter<'_> {
         block
     }
 
-    /// Nodes that are local to no drawn domain, and the legend.
+    /// The lines below the machine: NUMA nodes that are local to no drawn domain, and the legend.
     fn footing(&self) -> Block {
         let mut block = Block::default();
         let shown: BTreeSet<NodeId> = (self.topology.domains.iter())
@@ -112,7 +116,7 @@ impl Painter<'_> {
         block
     }
 
-    /// The machine core by core.
+    /// Draws the machine core by core.
     fn whole(&self) -> Block {
         let inner = self.width - FRAME;
         let box_width = self.box_width(inner);
@@ -134,8 +138,8 @@ impl Painter<'_> {
         block
     }
 
-    /// The folded machine: equal domains are described once, and adjacent equal packages with one
-    /// domain share a frame.
+    /// Draws the folded machine: equal domains are described once, and adjacent equal packages with
+    /// one domain share a frame.
     fn folded(&self) -> Block {
         let inner = self.width - FRAME;
         let packages: Vec<PackageId> = (0..self.topology.packages.len()).collect();
@@ -150,7 +154,8 @@ impl Painter<'_> {
         block
     }
 
-    /// Returns whether both packages have one domain and equal drawings.
+    /// Returns whether each of the two packages has a single domain, and their descriptions are
+    /// equal.
     fn alike(&self, a: PackageId, b: PackageId) -> bool {
         let looks = |id: PackageId| {
             let package = &self.topology.packages[id];
@@ -252,7 +257,7 @@ impl Painter<'_> {
         (!facts.is_empty()).then(|| facts.join(self.glyphs.dot))
     }
 
-    /// A frame for every domain, side by side within the width.
+    /// Draws a frame for every domain, side by side within the width.
     fn boxes(&self, sites: &[LocationGroup], width: usize, box_width: usize) -> Block {
         let own = each_its_own(sites);
         let frame = |(site, id): (&LocationGroup, DomainId)| {
@@ -271,8 +276,8 @@ impl Painter<'_> {
         block
     }
 
-    /// Returns a title such as `domain 3 · L3 32 MiB`, with the location if each domain has its
-    /// own.
+    /// Returns a title such as `domain 3 · L3 32 MiB`, with the location if each domain has a
+    /// location of its own.
     fn box_title(&self, site: &LocationGroup, id: DomainId, own: bool) -> Line {
         let mut title = domain::title(self.topology, id, self.glyphs.dot);
         if let Some(place) = self.place(&site.place).filter(|_| own) {
@@ -301,8 +306,8 @@ impl Painter<'_> {
         if alike { most } else { 0 }
     }
 
-    /// Draws, for adjacent equal domains, their common description, then the number and CPUs of
-    /// each.
+    /// Draws each run of adjacent equal domains: their common description, then the number and the
+    /// CPUs of each domain.
     fn runs(&self, sites: &[LocationGroup], width: usize) -> Block {
         let shape = |id: &DomainId| domain::shape(self.topology, *id);
         let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
@@ -326,7 +331,7 @@ impl Painter<'_> {
         block
     }
 
-    /// Draws runs of domains that each have their own location.
+    /// Draws runs of equal domains if each domain has a location of its own.
     fn single_runs(&self, sites: &[LocationGroup], width: usize) -> Block {
         let shape = |(site, id): &(&LocationGroup, DomainId)| {
             let bytes: u64 = (site.place.nodes.iter())
@@ -359,7 +364,7 @@ impl Painter<'_> {
         paragraph(&text, width)
     }
 
-    /// One location per row, with its domains beside it.
+    /// Draws one location per row, with the domains of the location beside it.
     fn rows(&self, sites: &[LocationGroup], width: usize) -> Block {
         let places: Vec<String> = (sites.iter())
             .map(|site| self.place(&site.place).unwrap_or_default())
@@ -415,7 +420,7 @@ impl Painter<'_> {
         }
     }
 
-    /// Domain numbers with their CPUs in columns, up to the width.
+    /// Draws domain numbers with the CPUs of the domains, in columns within the width.
     fn table(&self, entries: Vec<(DomainId, String)>, width: usize) -> Block {
         self.aligned_table(entries, width, 0)
     }
@@ -450,7 +455,8 @@ fn paragraph(text: &str, width: usize) -> Block {
     Block(lines.map(|line| Line::new(Style::Plain, line)).collect())
 }
 
-/// A lead followed by lists, continued below one another if they exceed the width.
+/// Draws the text `lead` followed by lists of CPUs, which continue on further lines if they exceed
+/// the width.
 fn listed(lead: &str, lists: Vec<(Style, String)>, width: usize) -> Block {
     let room = width.saturating_sub(lead.len() + 1);
     let mut block = Block::default();

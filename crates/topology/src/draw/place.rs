@@ -4,7 +4,8 @@
 
 use usher_model::{DomainId, NodeId};
 
-/// Location of a domain: the die (by number, if the package has several) and the NUMA nodes.
+/// Location of a domain: the number of the die, if the package has several dies, and the NUMA
+/// nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DomainLocation {
     pub(super) die: Option<usize>,
@@ -18,7 +19,8 @@ pub(super) struct LocationGroup {
 }
 
 impl LocationGroup {
-    /// Adds a domain to the last site if the location is the same, otherwise to a new site.
+    /// Adds a domain to the last group if that group has the same location, otherwise to a new
+    /// group.
     pub(super) fn add(sites: &mut Vec<Self>, place: DomainLocation, id: DomainId) {
         match sites.last_mut() {
             Some(site) if site.place == place => site.domains.push(id),
@@ -35,7 +37,7 @@ pub(super) fn each_its_own(sites: &[LocationGroup]) -> bool {
     sites.iter().all(|site| site.domains.len() == 1)
 }
 
-/// The domains of all sites, each with its site.
+/// The domains of all groups, each with its group.
 pub(super) fn each_domain(
     sites: &[LocationGroup],
 ) -> impl Iterator<Item = (&LocationGroup, DomainId)> {

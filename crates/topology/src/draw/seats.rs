@@ -10,10 +10,11 @@ use usher_model::{CpuId, CpuSet, Topology};
 
 use super::canvas::{Block, Line, Style};
 
-/// Letters in the order of the labels; labels beyond the last letter share it.
+/// Letters of the programs, in the order of their labels. All programs beyond the last letter have
+/// the last letter.
 const MARKS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*";
 
-/// Programs by CPU.
+/// The programs' labels, and the program on each CPU.
 pub(super) struct Seats {
     labels: Vec<String>,
     of_cpu: BTreeMap<CpuId, usize>,
@@ -42,7 +43,7 @@ impl Seats {
         MARKS.chars().nth(seat).unwrap_or('*')
     }
 
-    /// Columns of a letter beside a CPU number.
+    /// Number of columns for the letter beside a CPU number; 0 without programs.
     pub(super) fn mark_width(&self) -> usize {
         usize::from(!self.labels.is_empty())
     }

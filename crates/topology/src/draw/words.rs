@@ -45,7 +45,8 @@ pub(super) fn span(figures: impl Iterator<Item = usize> + Clone) -> String {
     }
 }
 
-/// Formats nodes: `node 0, 16 GiB + node 4, 4 GiB, memory only`; a count if there are many.
+/// Formats nodes: `node 0, 16 GiB + node 4, 4 GiB, memory only`; more than three nodes as `nodes
+/// 0-7, 128 GiB`.
 pub(super) fn nodes(topology: &Topology, ids: &[NodeId]) -> String {
     const LISTED: usize = 3;
     if ids.len() > LISTED {
