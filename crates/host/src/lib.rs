@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control loop's real world: launching, registering and measuring
-//! programs.
+//! Usher on the real machine: launches, manages and measures programs.
 //!
-//! - [`launch`]: programs held short of `exec`, repeated, waited for;
-//! - [`engine`]: the control loop on this machine, on a thread of its own;
-//! - [`profile`]: a program's curve, measured alone;
-//! - [`rights`]: reading files with a user's rights;
-//! - [`mix`]: mixes of programs under several policies.
+//! - [`launch`]: launches programs that wait before their `exec` or are repeated, and waits for
+//!   their end;
+//! - [`engine`]: runs the control loop on this machine, in a thread of its own;
+//! - [`profile`]: measures the curve of a program that runs alone;
+//! - [`rights`]: reads files with a user's rights;
+//! - [`mix`]: measures mixes of programs under several policies.
 
 pub mod engine;
 pub mod launch;

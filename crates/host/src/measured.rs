@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program under measurement: launched in its home, managed by an engine if there is one, started
-//! repeatedly, and removed with all processes that it left behind. Each wait has a time limit and
-//! checks for cancellation every 200 ms.
+//! Runs a program under measurement. The program is launched in its home, managed by an engine if
+//! there is an engine, started repeatedly by a repeater, and finally killed together with all
+//! processes that it has left. Each wait has a time limit, and checks every 200 ms whether the user
+//! has cancelled.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ const STDERR_BYTES: usize = 400;
 /// Interval of the checks for cancellation.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
-/// The reason why a program was not run to its end.
+/// The reason for which a program did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The control loop failed.
@@ -76,7 +77,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit status.
+    /// Returns the exit status of Usher for this error.
     pub fn code(&self) -> u8 {
         match self {
             Self::Engine(error) => error.code(),
@@ -114,7 +115,8 @@ pub(crate) struct MeasuredProcess {
 }
 
 impl MeasuredProcess {
-    /// Launches it, managed by `engine` if there is one; it does not run yet.
+    /// Launches a program without starting it. If `engine` is given, the engine manages the
+    /// program.
     pub fn launch(
         engine: Option<&EngineHandle>,
         mut spec: LaunchSpec,
@@ -136,7 +138,8 @@ impl MeasuredProcess {
         })
     }
 
-    /// The engine's answer when it began to manage the program.
+    /// Returns the answer with which the engine began to manage the program; `None` without an
+    /// engine.
     pub fn adopted(&self) -> Option<&AdoptedProgram> {
         self.adopted.as_ref()
     }
@@ -158,13 +161,13 @@ impl MeasuredProcess {
         Ok(repeater.finish()?)
     }
 
-    /// A descriptor that is readable when a repetition has ended.
+    /// Returns a descriptor that is readable when a repetition has ended.
     pub fn report_fd(&self) -> Option<BorrowedFd<'_>> {
         self.repeater.as_ref().map(Repeater::report_fd)
     }
 
-    /// Waits for the end of the repetition, and checks `cancel` and calls `tick` meanwhile.
-    /// `None` if it has not ended within `timeout`.
+    /// Waits for the end of the repetition. During the wait, checks `cancel` and calls `tick`.
+    /// Returns `None` if the repetition has not ended within `timeout`.
     pub fn wait(
         &mut self,
         timeout: Duration,
@@ -181,7 +184,7 @@ impl MeasuredProcess {
         self.finish().map(Some)
     }
 
-    /// The end of its standard error.
+    /// Returns the end of the program's standard error.
     pub fn stderr_tail(&self) -> String {
         file_tail(&self.stderr)
     }
@@ -191,13 +194,13 @@ impl Drop for MeasuredProcess {
     fn drop(&mut self) {
         drop(self.repeater.take());
         if let Some(adopted) = &self.adopted {
-            // Processes that left its session.
+            // Also kills processes that left the session of the program.
             usher_act::kill_all(&adopted.home);
         }
     }
 }
 
-/// The indices of the descriptors that became readable within a tick.
+/// Returns the indices of the descriptors that became readable within [`TICK`].
 pub(crate) fn wait_readable(
     fds: &[Option<BorrowedFd<'_>>],
     cancel: &AtomicBool,
@@ -214,7 +217,7 @@ pub(crate) fn wait_readable(
         tv_sec: 0,
         tv_nsec: TICK.as_nanos() as i64,
     };
-    // An interrupted sleep only ends early.
+    // Errors are ignored: an interrupted `poll` only returns early.
     let _ = poll(&mut polled, Some(&tick));
     if cancel.load(Ordering::Relaxed) {
         return Err(RunError::Cancelled);
@@ -230,7 +233,7 @@ pub(crate) fn file_tail(path: &Path) -> String {
     String::from_utf8_lossy(end).trim().to_owned()
 }
 
-/// The end of a program's standard error, to follow an error message.
+/// Returns the end of a program's standard error in a form that is appended to an error message.
 pub(crate) fn stderr_text(stderr: &str) -> String {
     let words: Vec<_> = stderr.split_whitespace().collect();
     match words.is_empty() {

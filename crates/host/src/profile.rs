@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program's scalability curve, measured alone.
+//! Measures the scalability curve of a program that runs alone.
 //!
-//! The program runs from start to end at each core count, in seats that fill one
-//! last-level-cache domain after the other, as the planner would seat it.
+//! The program runs from start to end at each core count of [`default_counts`] or of the options.
+//! Its seat fills one last-level-cache domain after another, as the planner would seat the program
+//! ([`seat_of`]).
 //!
-//! 1. Passes over all counts are interleaved, alternately in ascending and descending order,
-//!    so that a disturbance of the machine does not affect one count only.
-//! 2. A point is the median of its runs.
-//! 3. Measuring ends when every point is precise enough, after the maximum number of passes,
-//!    or when the time is up.
+//! 1. A pass runs the program once at each count. Passes alternate between ascending and descending
+//!    order, so that a disturbance of the machine does not affect only one count.
+//! 2. A point of the curve is the median of the runs at its count.
+//! 3. The measurement ends when the standard error of every point is small enough, after the
+//!    maximum number of passes, or when the next pass would exceed the time limit.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,13 +27,15 @@ use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
 use crate::launch::{LaunchSpec, OWN_FAILURE};
 use crate::measured::{MeasuredProcess, RunCondition, RunError, file_tail};
 
-/// Larger machines are measured only at powers of two and whole domains.
+/// Maximum number of cores of a machine that is measured at all core counts. Larger machines are
+/// measured only at powers of two and at whole domains.
 const ALL_COUNTS_MAX: u32 = 8;
-/// Machines with more domains are measured only at powers of two.
+/// Maximum number of domains of a machine that is measured at whole domains. Machines with more
+/// domains are measured only at powers of two.
 const ALL_DOMAINS_MAX: usize = 16;
 
-/// The reason why a curve was not measured. All actions have been undone, and all started
-/// programs have ended, when this is returned.
+/// The reason for which a curve was not measured. When this error is returned, all actions have
+/// been undone, and all started programs have ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// A run failed.
@@ -60,7 +63,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// The exit status.
+    /// Returns the exit status of Usher for this error.
     pub fn code(&self) -> u8 {
         match self {
             Self::Run(error) => error.code(),
@@ -83,13 +86,13 @@ pub struct ProfileTarget {
 /// The options of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfileOptions {
-    /// Core counts; `None`: [`default_counts`].
+    /// The core counts to measure; `None` for [`default_counts`].
     pub counts: Option<Vec<u32>>,
     /// Maximum number of runs at each count.
     pub repeats: u32,
     /// Relative standard error at which a point is precise enough, from the second run on.
     pub precision: f64,
-    /// Time limit of the measurement: a pass that would exceed it is not started.
+    /// Time limit of the measurement. A pass that would exceed the limit is not started.
     pub seconds_max: Option<f64>,
     /// Time limit of a run; a longer run counts as hung.
     pub timeout_seconds: f64,
@@ -120,27 +123,27 @@ pub struct ProfileRun {
     pub repeats: u32,
     /// Duration of the run in seconds.
     pub seconds: f64,
-    /// CPU time over wall time.
+    /// Mean number of CPUs in use: CPU time divided by wall time.
     pub busy_cpus: f64,
 }
 
 /// The runs at one core count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfilePoint {
-    /// The CPUs.
+    /// The CPUs of the seat.
     pub cpus: CpuSet,
     /// The number of cores, by capacity.
     pub cores: f64,
     /// Wall-clock seconds of each run.
     pub seconds: Vec<f64>,
-    /// CPU time over wall time of each run.
+    /// CPU time divided by wall time of each run.
     pub busy_cpus: Vec<f64>,
 }
 
 /// A measured curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredProfile {
-    /// Runs per second over cores.
+    /// Runs per second as a function of the number of cores.
     pub curve: Curve,
     /// Points of the curve, by ascending number of cores.
     pub points: Vec<ProfilePoint>,
@@ -148,13 +151,14 @@ pub struct MeasuredProfile {
     pub key: Option<ProgramKey>,
     /// Number of busy-waiting threads.
     pub spinners: u32,
-    /// Whether these threads use a runtime that fixed its way of waiting at its start; `None`:
-    /// no run was long enough to detect it.
+    /// Whether these threads belong to a runtime that decided at its start to busy-wait; `None` if
+    /// no run was long enough to detect this.
     pub active_wait: Option<bool>,
 }
 
-/// The core counts at which curves are measured by default: all counts on small machines;
-/// otherwise powers of two, whole domains, and all cores.
+/// Returns the core counts at which curves are measured by default. On a small machine these are
+/// all counts. On other machines these are powers of two, the cores of whole domains, and all
+/// cores.
 pub fn default_counts(topology: &Topology) -> Vec<u32> {
     let all = topology.cores.len() as u32;
     if all <= ALL_COUNTS_MAX {
@@ -172,7 +176,8 @@ pub fn default_counts(topology: &Topology) -> Vec<u32> {
     counts.into_iter().filter(|&n| n <= all).collect()
 }
 
-/// The seat with this number of cores: domain after domain, the fastest first.
+/// Returns the seat with this number of cores. It fills the domains one after another, the fastest
+/// domain first.
 pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
     let mut domains: Vec<_> = topology.domains.iter().collect();
     let fastest = |cores: &[CoreId]| {
@@ -184,7 +189,8 @@ pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
     topology.cpus_of_cores(in_order.take(cores as usize))
 }
 
-/// Measures a program's curve. The profile store of `config` is not used; see [`store_curve`].
+/// Measures a program's curve. The profile store of `config` is not used; [`store_curve`] stores a
+/// curve.
 ///
 /// # Errors
 /// The program cannot be run, fails or hangs; a count is out of range; `cancel` was set.
@@ -239,8 +245,8 @@ pub fn profile(
 /// Adds a measured curve to the profile store.
 ///
 /// # Errors
-/// The store cannot be opened or written. A program without a key is not an error; its curve
-/// is not stored.
+/// The store cannot be opened or written. If the program has no key, its curve is not stored, which
+/// is no error.
 pub fn store_curve(
     store: &Path,
     topology: &Topology,
@@ -265,7 +271,7 @@ pub fn store_curve(
         active_wait: measured.active_wait,
         ..Measurement::default()
     };
-    // A damaged store is moved aside, and a new one is created.
+    // A damaged store is renamed, and a new store is created.
     let (mut store, warning) = Store::open_or_memory(store)?;
     if let Some(warning) = warning.filter(|warning| warning.in_memory) {
         return Err(warning.error.into());
@@ -306,8 +312,8 @@ impl ProfilePoint {
         }
     }
 
-    /// Standard error of the mean, relative to the mean. With few runs that of the median is
-    /// hardly larger.
+    /// Returns the standard error of the mean, relative to the mean. With few runs, the standard
+    /// error of the median is hardly larger.
     fn relative_error(&self) -> f64 {
         let n = self.seconds.len() as f64;
         if n < 2.0 {
@@ -435,7 +441,7 @@ impl ProfileSession<'_> {
     }
 }
 
-/// A policy that seats every program on the CPUs that it is bound to.
+/// A policy that seats every program on the CPUs to which the program is bound.
 #[derive(Debug)]
 struct SeatAsBound;
 
@@ -479,7 +485,8 @@ mod tests {
         assert_eq!(point(&[1.0, 9.0, 2.0]).summary().rate, 0.5);
         assert_eq!(point(&[1.0, 3.0]).summary().rate, 0.5);
         assert_eq!(point(&[2.0, 2.0, 2.0]).relative_error(), 0.0);
-        // Two values 1 and 3: deviation sqrt(2), over sqrt(2), over the mean 2.
+        // For the values 1 and 3, the standard deviation is sqrt(2). The standard error is this
+        // value divided by sqrt(2), and the mean is 2.
         assert!((point(&[1.0, 3.0]).relative_error() - 0.5).abs() < 1e-12);
     }
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads files with a user's rights instead of root's.
 //!
-//! A root daemon opens paths that an ordinary user has given: executables, operands, heartbeat
-//! pages. Each must be readable by that user, and opening it must have no effect that the user
-//! could not cause. The work therefore runs on a dedicated thread with the user's file-system
-//! ids and groups and without capabilities. On Linux the ids belong to a thread; the raw
-//! system calls do not affect other threads.
+//! A daemon that runs as root opens paths that an ordinary user has given: executables, operands,
+//! heartbeat pages. The user must be permitted to read each of these files, and opening a file must
+//! have no effect that the user could not cause. [`with_rights`] therefore runs the work on a new
+//! thread, which first takes the user's file-system IDs and groups and drops all capabilities. On
+//! Linux these IDs belong to a thread, and the raw system calls do not affect other threads. Each
+//! call starts one thread.
 //!
-//! The thread keeps its real, effective and saved user ids. With the user's ids there, the
-//! user could send signals to it, and SIGKILL ends the whole daemon. `setfsuid(2)` exists for
-//! this purpose.
+//! The thread keeps its real, effective and saved user IDs. If these were the user's IDs, the user
+//! could send signals to the thread, and SIGKILL would end the whole daemon. `setfsuid(2)` exists
+//! for this purpose.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -28,13 +29,13 @@ pub struct FileRights {
     pub groups: Vec<u32>,
 }
 
-/// Runs `work` with these rights and returns its result.
+/// Runs `work` with the given rights and returns its result.
 ///
-/// A process that is not root cannot take other rights; the work runs with its own. The same
-/// holds for work on behalf of root.
+/// A process that is not root cannot take other rights, and runs `work` with its own rights. Work
+/// on behalf of root also runs with the process's own rights.
 ///
 /// # Errors
-/// The thread does not start, or the kernel refuses to change its ids.
+/// The thread does not start, or the kernel does not permit the change of its IDs.
 pub fn with_rights<T: Send>(rights: &FileRights, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     if rights.uid == 0 || !rustix::process::geteuid().is_root() {
         return Ok(work());
@@ -57,9 +58,9 @@ fn assume(rights: &FileRights) -> io::Result<()> {
         .map(|&gid| Gid::from_raw(gid))
         .collect();
     set_thread_groups(&groups)?;
-    // SAFETY: these system calls change ids of the calling thread only and touch no memory.
-    // They return the old id, never an error; a second call with an invalid id changes nothing
-    // and returns the current id.
+    // SAFETY: these system calls change only IDs of the calling thread and access no memory. They
+    // return the former ID and never an error. To read the current ID, a second call passes an
+    // invalid ID, which changes nothing.
     let (uid, gid) = unsafe {
         libc::setfsgid(rights.gid);
         libc::setfsuid(rights.uid);

@@ -65,7 +65,7 @@ impl Bench {
     }
 }
 
-/// A process that does nothing until it is dropped.
+/// A process that does nothing, and ends when the value is dropped.
 struct Idler(Child);
 
 impl Idler {
@@ -94,7 +94,7 @@ fn programs(engine: &Engine) -> Vec<ProgramStatus> {
     engine.status().unwrap().programs
 }
 
-/// A command that uses this much CPU time, whatever else runs.
+/// Returns a command that uses this CPU time, independently of other programs.
 fn busy(cpu_seconds: f64) -> [String; 3] {
     let code = format!("import time\nwhile time.process_time() < {cpu_seconds}: pass");
     ["python3".to_owned(), "-c".to_owned(), code]
@@ -180,7 +180,7 @@ fn a_running_program_is_attached_and_released() {
     assert_eq!(kinds, ["arrived", "placed", "departed"]);
 }
 
-/// A scheduler that keeps seats until it begins to refuse them.
+/// A stand-in for a scheduler, which accepts soft seats until a test makes it reject them.
 #[derive(Debug, Default)]
 struct RefusingScheduler {
     refuses: AtomicBool,
@@ -217,11 +217,12 @@ impl SoftSeats for RefusingScheduler {
     }
 }
 
-/// Starts a program that runs until its input ends; the file name may contain any bytes.
+/// Starts a program that runs until its input ends. Its file name may contain any bytes.
 fn idler_named(dir: &Path, name: &[u8]) -> Idler {
     let path = dir.join(OsStr::from_bytes(name));
     fs::copy("/bin/cat", &path).unwrap();
-    // While another test forks, its child may hold the copy open for writing.
+    // The start is repeated, because the child of another test's fork may have inherited the
+    // descriptor through which the copy was written (`ETXTBSY`).
     until("the copy can be executed", || {
         let mut command = Command::new(&path);
         command.stdin(Stdio::piped()).spawn().ok().map(Idler)
@@ -275,7 +276,7 @@ fn a_program_refused_by_the_scheduler_gets_masks() {
     );
 
     keeper.refuses.store(true, Ordering::SeqCst);
-    // The loop checks for the scheduler when it decides.
+    // The loop checks whether the scheduler runs at each decision.
     let (second, _) = launch();
     assert_eq!(
         (allowed_to(first.pid()), allowed_to(second.pid())),
@@ -464,7 +465,7 @@ fn an_unusable_store_is_a_warning() {
     engine
         .attach(_idler.pid(), AdoptOptions::new([""; 0]), ROOT)
         .unwrap();
-    // The loop collects the warnings in its housekeeping.
+    // The loop collects warnings in its housekeeping, once a second.
     let mut warnings = Vec::new();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while warnings.is_empty() && std::time::Instant::now() < deadline {
@@ -476,7 +477,7 @@ fn an_unusable_store_is_a_warning() {
     );
 }
 
-/// Seats like [`FirstCpuPolicy`]; panics at the second arrival.
+/// A policy that seats programs like [`FirstCpuPolicy`], and panics at the second arrival.
 struct PanickingPolicy(u32);
 
 impl Policy for PanickingPolicy {
@@ -620,7 +621,8 @@ fn a_recorded_run_replays_to_the_same_decisions() {
             .collect();
         for (mut running, adopted) in launched {
             assert!(running.wait().unwrap().success(), "{policy}");
-            // The engine may have noticed its end already.
+            // The result is ignored, because the engine may have noticed the end of the program
+            // already.
             let _ = engine.repeated(adopted.id, 0.7, ROOT);
         }
         until("all ends were noticed", || {

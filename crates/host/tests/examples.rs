@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks the mixes in `examples/mixes` without running them: coverage of program classes, and a
-//! package, a documented time and an input for every program.
+//! Checks the mixes in `examples/mixes` without running them: the mixes cover all classes of
+//! programs, and every program has a package, a documented time and an input.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -24,7 +24,8 @@ fn mixes() -> Vec<MixFile> {
     paths.iter().map(read).collect()
 }
 
-/// The distinct programs by command and variables.
+/// Returns the distinct programs of all mixes. Programs are equal if their commands and environment
+/// variables are equal.
 fn programs(mixes: &[MixFile]) -> BTreeMap<String, &MixProgram> {
     let command = |program: &MixProgram| format!("{:?} {:?}", program.argv, program.env);
     let all = mixes.iter().flat_map(|mix| &mix.programs);

@@ -27,7 +27,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The state of a process in `/proc`; `None` if it is gone or a zombie.
+/// Returns the state letter of a process in `/proc`; `None` if the process is gone or a zombie.
 fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
@@ -162,8 +162,8 @@ fn environment_and_streams_are_as_specified() {
     assert_eq!(output(sh("echo $OMP_NUM_THREADS").thread_hints(3)), "3\n");
 }
 
-/// Blocked, ignored and caught signals, except 32 and 33, which the C library uses for its
-/// threads.
+/// Returns the sets of blocked, ignored and caught signals, without the signals 32 and 33, which
+/// the C library uses for its threads.
 fn signal_sets(status: &str) -> Vec<u64> {
     let set =
         |line: &str| u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();

@@ -69,7 +69,7 @@ impl Bench {
         run_mix(&self.mix(text), &self.config(), options, &never, on_event)
     }
 
-    /// Processes with this bench's directory in their command line.
+    /// Returns the processes with the directory of this test in their command line.
     fn survivors(&self) -> Vec<String> {
         let marker = self.dir.path().to_str().unwrap().to_owned();
         let own = std::process::id().to_string();
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Two programs that use 0.1 s of CPU time each.
+/// A mix of two programs that use 0.1 s of CPU time each.
 const QUICK: &str = r#"
 title = "Two quick ones"
 [protocol]
@@ -162,7 +162,8 @@ fn check_curves(bench: &Bench, result: &MixResult) {
     }
 }
 
-/// Computes NTT and ANTT independently; checks that spans are within the machine and the round.
+/// Computes NTT and ANTT independently of the code under test, and checks that all spans are within
+/// the machine and the round.
 fn check_round(bench: &Bench, result: &MixResult, round: &usher_report::data::RoundResult) {
     let mut ntts = Vec::new();
     for (program, facts) in round.programs.iter().zip(&result.programs) {
@@ -253,7 +254,7 @@ run = ["python3", "-c", "import time\nwhile time.process_time() < 0.2: pass", "{
             bench.dir.path().display()
         )
     };
-    // Alone it runs once per core count; then it fails in the first round.
+    // The program runs alone once per core count, and then fails in the first round.
     let runs = default_counts(&bench.topology).len() as u32;
     let message = "program 'dies' ended with exit status 3 under 'usher'; standard error of the program: no more";
     let error = bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs as they occur in practice: main threads that end first, daemons, processes that
-//! leave their cgroup, programs that their user stops.
+//! Tests of the engine with unusual programs: main threads that end before other threads, daemons,
+//! processes that leave their cgroup, programs that their user stops.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -64,13 +64,13 @@ impl Bench {
     }
 }
 
-/// The state letter of a process or thread.
+/// Returns the state letter of a process or thread.
 fn state(dir: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{dir}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The threads of a process, without its ended main thread.
+/// Returns the threads of a process without its ended main thread.
 fn live_threads(pid: i32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
@@ -79,7 +79,7 @@ fn live_threads(pid: i32) -> Vec<String> {
 }
 
 fn signal(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the process belongs to this test.
+    // SAFETY: `kill` accesses no memory; the process belongs to this test.
     unsafe { libc::kill(pid, signal) };
 }
 
@@ -135,7 +135,7 @@ fn a_launched_program_outlives_its_main_thread() {
     assert!(bench.engine.stop().is_empty());
 }
 
-/// A child process that is killed when dropped.
+/// A child process that is killed when the value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -173,7 +173,7 @@ fn a_running_program_without_its_main_thread_is_attached_and_released() {
 #[test]
 fn a_daemon_is_found_by_any_of_its_processes() {
     let bench = Bench::new();
-    // The root ends at once; a child and a grandchild continue.
+    // The root process ends at once; a child and a grandchild continue to run.
     let script = "(sleep 1000 & exec sleep 1001) & exit 0";
     let mut running = bench.launch(&["sh", "-c", script]);
     let root = running.pid();
@@ -203,7 +203,7 @@ fn child_of(pid: i32) -> i32 {
     })
 }
 
-/// A cgroup beside this process's own, removed on drop.
+/// A cgroup with the same parent as this process's cgroup. It is removed when the value is dropped.
 struct OtherCgroup(PathBuf);
 
 impl OtherCgroup {
@@ -282,7 +282,7 @@ fn the_end_of_a_process_outside_the_cgroup_ends_the_program() {
     };
     let mut running = bench.launch(&["sleep", "1000"]);
     other_cgroup.move_in(running.pid());
-    // The cgroup is empty now, and the program has not ended.
+    // The program has not ended, although its cgroup is empty now.
     assert_eq!(bench.programs()[0].threads, 1);
     until("it is followed by its number", || {
         let path = format!("/proc/{}/cgroup", running.pid());

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inspection of a program before it is managed: owner, command, profile key and heartbeat page. It
-//! runs in the thread that makes the request, because reading an executable's build id takes time
-//! that the control loop does not have.
+//! Inspects a program before it is managed: its owner, its command, its key in the profile store,
+//! and its heartbeat page. [`inspect`] runs in the thread that makes the request, because reading
+//! the build ID of an executable would delay the control loop.
 //!
-//! The owner is checked first. All later steps open files with the rights of the process, so that a
-//! request cannot make the daemon read a file for another user.
+//! 1. Check that the requesting user owns the process.
+//! 2. With the rights of the process, read its command, derive the key from the executable, and
+//!    open the heartbeat page. Because of these rights, a request cannot make the daemon read a
+//!    file for another user.
+//! 3. Read the profile of the program from the store.
+//!
+//! Texts are limited: a command line to 512 bytes, a name to 256 bytes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,9 +29,11 @@ use crate::rights::{FileRights, with_rights};
 const COMMAND_BYTES_MAX: usize = 512;
 /// Maximum length of a name that is derived from a command line.
 const NAME_BYTES_MAX: usize = 256;
-/// Range of weights. With weights outside of it, rounding errors dominate the mean.
+/// Range of valid weights. With weights outside this range, rounding errors would dominate the
+/// mean.
 pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
-/// File systems in memory; reading from them never waits for a server or a disk.
+/// Magic numbers of file systems in memory. Reading a file of such a file system never waits for a
+/// server or a disk.
 const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// A program that is about to be managed.
@@ -41,7 +48,7 @@ pub(super) struct ArrivingProgram {
     pub key: Option<ProgramKey>,
     /// The program; the loop sets its number.
     pub program: Program,
-    /// Progress sources that were inaccurate for it in earlier runs.
+    /// Progress sources that were inaccurate for the program in earlier runs.
     pub misleading: Vec<ProgressSource>,
     /// Whether the process waits before its `exec`.
     pub held: bool,
@@ -59,10 +66,11 @@ struct ProcessInfo {
 }
 
 impl ArrivingProgram {
-    /// Inspects a process for the user `asking`; `held`: it waits before its `exec`.
+    /// Inspects a process for the user `asking`. `held` means that the process waits before its
+    /// `exec`.
     ///
-    /// The check of the owner comes first. Everything after it opens files, with the rights of
-    /// the process.
+    /// The owner is checked first, because all later steps open files, with the rights of the
+    /// process.
     pub fn inspect(
         proc_root: &Path,
         pid: i32,
@@ -127,8 +135,8 @@ impl ArrivingProgram {
     }
 }
 
-/// Opens a heartbeat page: a regular file of the requesting user. If that is another user than
-/// the daemon's, the file must be in memory.
+/// Opens a heartbeat page: a regular file of the requesting user. If `foreign` (the requesting user
+/// is not the user of the daemon), the file must be in a file system in memory.
 fn open_page(path: &Path, asking: u32, foreign: bool) -> Result<Page, EngineError> {
     let refused = |reason: String| EngineError::Heartbeat {
         path: path.to_owned(),
@@ -199,7 +207,8 @@ impl ProcessInfo {
     }
 }
 
-/// The command that the process runs or is about to run; `None` if it cannot be determined.
+/// Returns the command that the process runs or is about to run; `None` if the command cannot be
+/// determined.
 fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Option<ProgramCommand> {
     let running = command_of(proc_root, pid);
     if !held {
@@ -225,7 +234,7 @@ fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Opti
     })
 }
 
-/// The command line for display.
+/// Returns the command line for display.
 fn command_line(argv: &[OsString], command: Option<&ProgramCommand>) -> String {
     let given = argv.iter().map(|word| word.to_string_lossy());
     let mut text = given.collect::<Vec<_>>().join(" ");

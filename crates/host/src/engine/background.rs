@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state that the control loop keeps for background work: the meter, which is open while there
-//! is background work, and the foreground processes that a stopped background program blocks.
+//! The state that the control loop keeps for background work. It consists of the meter, the states
+//! of the background programs, and the foreground processes that a stopped background program
+//! blocks. The meter is open only while there is background work.
 //!
-//! Expensive readings are limited by their own duration: CPU times are read at most every 15 ms and
-//! for at most 1/600 of a CPU, blocked processes are searched for at most 1/1000 of the time but at
-//! least once a second. After a sample, notifications of the meter are ignored for 5 ms.
+//! The costs are bounded by minimum intervals, which grow with the duration of a reading:
+//!
+//! - CPU times are read at most every 15 ms, and use at most 1/600 of a CPU.
+//! - The search for blocked processes uses at most 1/1000 of a CPU, but is made at least once a
+//!   second.
+//! - Device names are read at most every 50 ms, and only if a name is missing.
+//! - After a sample, notifications of the meter are ignored for 5 ms.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -23,20 +28,23 @@ const CPU_NS_MIN: u64 = 15_000_000;
 /// The interval is also at least this multiple of the duration of a reading, which limits the
 /// cost to a sixth of a percent of a CPU.
 const CPU_INTERVAL_RATIO: u64 = 600;
-/// A sample after a notification skips CPU times, unless they are overdue by this much.
+/// Time by which the reading of CPU times must be overdue for a sample after a notification to
+/// include it. Other samples after notifications skip the CPU times.
 const CPU_OVERDUE_NS: u64 = 50_000_000;
-/// After a sample, notifications are ignored for this long. Work that runs beside the
-/// foreground on purpose would otherwise cause a notification all the time.
+/// Time after a sample for which notifications are ignored. Background work that the policy permits
+/// to run at the same time as the foreground would otherwise cause notifications all the time.
 const NOTIFY_HOLDOFF_NS: u64 = 5_000_000;
-/// Finding blocked processes reads every thread, and every descriptor where threads wait for
-/// pipes or sockets. The interval is at least this multiple of the duration of a search...
+/// The interval between searches for blocked processes is at least this multiple of the duration of
+/// a search. A search reads the state of every thread, and the descriptors of processes with
+/// threads that wait for pipes or sockets.
 const BLOCKED_INTERVAL_RATIO: u64 = 1000;
-/// ... but at most this, as a process may be blocked.
+/// Maximum interval between searches for blocked processes, which limits the time for which a
+/// process stays blocked.
 const BLOCKED_NS_MAX: u64 = 1_000_000_000;
 /// Minimum interval between readings of device names, which are read when a name is missing.
 const NAMES_INTERVAL_NS: u64 = 50_000_000;
-/// Minimum interval between searches for blocked processes; the second one applies while a
-/// process is blocked.
+/// Minimum interval between searches for blocked processes. While a process is blocked,
+/// [`BLOCKED_SOON_NS`] applies instead.
 const BLOCKED_NS: u64 = 500_000_000;
 const BLOCKED_SOON_NS: u64 = 100_000_000;
 
@@ -48,8 +56,8 @@ pub(super) struct BackgroundMetering {
     scope: SampleScope,
     /// Whether the next sample is due.
     pub due: bool,
-    /// The meter has sent a notification: contention on a device, a run-queue imbalance or a
-    /// vacant CPU.
+    /// Whether the meter has sent a notification, for contention on a device, a run-queue imbalance
+    /// or a vacant CPU.
     pub notified: bool,
     pub states: BTreeMap<ProgramId, BackgroundState>,
     /// Earliest time of the next reading of CPU times.
@@ -64,7 +72,7 @@ pub(super) struct BackgroundMetering {
 }
 
 impl BackgroundMetering {
-    /// Meters one more program; opens the meter for the first one.
+    /// Adds a program to the meter; opens the meter for the first program. Returns warnings.
     pub fn add_program(&mut self, config: &MeterConfig, home: &ProcessTree) -> Vec<String> {
         let first = self.meter.is_none();
         let meter = self.meter.get_or_insert_with(|| Meter::open(config));
@@ -75,7 +83,7 @@ impl BackgroundMetering {
             .collect()
     }
 
-    /// Removes a program; closes the meter after the last one.
+    /// Removes a program; closes the meter after the last program.
     pub fn remove_program(&mut self, id: ProgramId, is_last: bool) {
         self.states.remove(&id);
         self.blocked.retain(|one| one.blocked_by != id);
@@ -86,7 +94,8 @@ impl BackgroundMetering {
         }
     }
 
-    /// Stores a decision of the policy, and sets the events that notify.
+    /// Stores a decision of the policy, and configures the events for which the meter sends
+    /// notifications.
     pub fn decided(&mut self, decision: &Decision) {
         self.scope = decision.scope;
         for state in decision.background_states.iter().flatten() {
@@ -114,7 +123,7 @@ impl BackgroundMetering {
         states.any(|one| one.regulation == Regulation::Usher && that(one))
     }
 
-    /// Whether some stopped program may continue when a CPU becomes idle.
+    /// Returns whether a stopped program may continue when a CPU becomes idle.
     fn waits_for_cpus(&self) -> bool {
         self.is_some_under_usher(|one| {
             let reason = one.reason.as_ref();
@@ -122,25 +131,27 @@ impl BackgroundMetering {
         })
     }
 
-    /// Whether the next sample covers every program.
+    /// Returns whether the next sample covers every program.
     pub fn wants_all(&self) -> bool {
         self.scope == SampleScope::All && (self.due || !self.notified)
     }
 
-    /// A descriptor that is readable while a notification is pending.
+    /// Returns a descriptor that is readable while a notification is pending.
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
         self.meter.as_ref()?.notify_fd()
     }
 
-    /// The time before which notifications of the meter are ignored. `None` if they are not needed:
-    /// no running program would be stopped at once, and none waits for a CPU.
+    /// Returns the time before which notifications of the meter are ignored. Returns `None` if
+    /// notifications are not needed, because no program under the policy `usher` runs or waits for
+    /// a CPU.
     pub fn notify_from_ns(&self) -> Option<u64> {
         let needed = self.is_some_under_usher(|one| one.running) || self.waits_for_cpus();
         needed.then_some(self.sampled_ns + NOTIFY_HOLDOFF_NS)
     }
 
-    /// Samples the meter. Reads CPU times too, unless it is too early or a notification
-    /// demands a quick answer.
+    /// Samples the meter. The sample includes CPU times if their next reading is due. After a
+    /// notification, which requires a quick answer, CPU times are included only if they are overdue
+    /// by 50 ms.
     pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
         let is_urgent = std::mem::take(&mut self.notified);
         let overdue_ns = if is_urgent { CPU_OVERDUE_NS } else { 0 };
@@ -155,12 +166,12 @@ impl BackgroundMetering {
         Some(metering)
     }
 
-    /// Foreground processes blocked by a stopped program, as of the last search.
+    /// Returns the foreground processes that a stopped program blocked at the last search.
     pub fn blocked(&self) -> Vec<BlockedProcess> {
         self.blocked.clone()
     }
 
-    /// Whether a search for blocked processes is due.
+    /// Returns whether a search for blocked processes is due.
     pub fn is_search_due(&self, at_ns: u64) -> bool {
         self.blocked_due_ns <= at_ns
     }
@@ -176,7 +187,7 @@ impl BackgroundMetering {
         self.blocked = blocked;
     }
 
-    /// The foreground process that recently used a resource most.
+    /// Returns the foreground process that recently used a resource most.
     pub fn top_process(&mut self, resource: Resource) -> Option<String> {
         let processes = self.meter.as_mut()?.top_processes(resource);
         let mut foreground = processes
@@ -186,7 +197,7 @@ impl BackgroundMetering {
         Some(format!("{} (process {})", process.comm, process.pid))
     }
 
-    /// A resource, with the machine's name for it.
+    /// Returns the text of a resource, with the machine's name of the device.
     pub fn name_of(&mut self, resource: Resource) -> String {
         self.with_device_names(&resource.to_string())
     }
@@ -206,7 +217,7 @@ impl BackgroundMetering {
 /// Replaces device numbers by names, after the words "disk" and "interface".
 ///
 /// # Errors
-/// If a name is unknown: the sentence with the known names.
+/// If a name is unknown, the error is the sentence with only the known names replaced.
 fn with_names(sentence: &str, names: &DeviceNames) -> Result<String, String> {
     let (mut before, mut all_known) = ("", true);
     let words = sentence.split(' ').map(|word| {

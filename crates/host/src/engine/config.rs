@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The configuration of an engine, the options of a program that it takes over, and the errors with
-//! which the engine rejects requests. Only data and defaults; the engine itself is in
-//! `engine/mod.rs`.
+//! which the engine rejects requests. This file contains only data and defaults; the engine itself
+//! is in `engine/mod.rs`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::launch::{LaunchError, OWN_FAILURE};
 /// Configuration of an [`crate::engine::Engine`].
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// The machine that is planned for.
+    /// The machine for which the policy plans.
     pub topology: Topology,
     /// Configuration of the actuator.
     pub act: ActConfig,
@@ -31,29 +31,29 @@ pub struct EngineConfig {
     pub roots: Roots,
     /// The use of the profile store.
     pub profiles: ProfileUse,
-    /// File to record observations and decisions to, for a replay.
+    /// The file in which observations and decisions are recorded for a replay.
     pub record: Option<PathBuf>,
-    /// Names of always-on services, in addition to the default list. Their use does not count
-    /// as foreground.
+    /// Names of always-on services, in addition to the default list. The use of CPUs and devices by
+    /// these services does not count as foreground.
     pub ignore: Vec<String>,
-    /// A scheduler that may keep seats, if the policy permits it.
+    /// A sched_ext scheduler that implements soft seats, if the policy permits soft seats.
     pub soft: Option<Arc<dyn SoftSeats>>,
-    /// The process that undoes everything when this process dies.
+    /// How to start the keeper, which undoes all changes when this process dies.
     pub keeper: Option<KeeperCommand>,
-    /// Makes a topology and a policy when CPUs come online that `topology` does not contain;
-    /// `None`: such CPUs are not used.
+    /// Makes a new topology and policy when CPUs come online that `topology` does not contain. If
+    /// this is `None`, such CPUs are not used.
     pub policy_factory: Option<PolicyFactory>,
-    /// An eventfd that is written to when the loop has ended for any reason and everything is
-    /// undone.
+    /// An eventfd to which the engine writes when the loop has ended for any reason and all changes
+    /// are undone.
     pub ended: Option<Arc<OwnedFd>>,
     /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
-    /// Maximum number of entries of the placement log; the oldest are dropped.
+    /// Maximum number of entries of the placement log; the oldest entries are dropped.
     pub log_entries_max: usize,
 }
 
 impl EngineConfig {
-    /// Default paths, without profile store, recording and keeper.
+    /// Creates a configuration with the default paths, without profile store, recording and keeper.
     pub fn new(topology: Topology, act: ActConfig) -> Self {
         Self {
             topology,
@@ -97,10 +97,10 @@ impl std::fmt::Debug for PolicyFactory {
     }
 }
 
-/// The use made of the profile store.
+/// How an engine uses the profile store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileUse {
-    /// The store's file; `None`: in memory, discarded at the end.
+    /// The store's file. If this is `None`, the store is in memory and is discarded at the end.
     pub store: Option<PathBuf>,
     /// Whether plans use profiles of earlier runs.
     pub recall: bool,
@@ -123,38 +123,39 @@ impl Default for ProfileUse {
 pub struct KeeperCommand {
     /// The executable, usually that of this process.
     pub exe: PathBuf,
-    /// Arguments of the executable before the keeper's own: `keeper`.
+    /// The subcommand, such as `keeper`, which precedes the keeper's own arguments.
     pub subcommand: Vec<OsString>,
-    /// The command that the keeper executes after it has undone everything because this
-    /// process died without cleaning up; empty: none.
+    /// The command that the keeper executes after its undo if this process died without cleaning
+    /// up. If this is empty, the keeper executes no command.
     pub respawn: Vec<OsString>,
 }
 
 /// The options of a program to be managed.
 #[derive(Debug, Clone)]
 pub struct AdoptOptions {
-    /// Display name of the program; `None`: the command's file name.
+    /// Display name of the program. If this is `None`, the command's file name is used.
     pub name: Option<String>,
     /// Command line of the program; may be empty.
     pub argv: Vec<OsString>,
     /// Working directory of the program; operands are relative to it.
     pub cwd: Option<PathBuf>,
-    /// Environment variables in addition to its launcher's.
+    /// Environment variables of the program in addition to its launcher's.
     pub env: BTreeMap<OsString, OsString>,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
     /// Heartbeat page of the program.
     pub heartbeat: Option<PathBuf>,
-    /// Background work, and how it is regulated; `None`: it is seated.
+    /// The regulation of a background program. `None` for a foreground program, which gets a seat.
     pub background: Option<Regulation>,
-    /// CPUs to restrict its seats to, in addition to its affinity mask.
+    /// CPUs to which the seats of the program are restricted, in addition to its affinity mask.
     pub bound_to: Option<CpuSet>,
-    /// Key of the program in the profile store; `None`: derived from the command.
+    /// Key of the program in the profile store. If this is `None`, the key is derived from the
+    /// command.
     pub key: Option<ProgramKey>,
 }
 
 impl AdoptOptions {
-    /// A program of weight 1 with a known command.
+    /// Creates the options of a program with weight 1 and a known command.
     pub fn new(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             name: None,
@@ -195,9 +196,9 @@ pub struct AdoptedProgram {
     pub home: ProcessTree,
     /// Key of the program in the profile store, if the key could be derived.
     pub key: Option<ProgramKey>,
-    /// The CPUs of its seat; `None`: the kernel places it.
+    /// The CPUs of the program's seat; `None` if the program has no seat.
     pub seat: Option<CpuSet>,
-    /// What could not be done for it, one sentence each.
+    /// The problems of the program's admission, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -216,7 +217,7 @@ pub enum EngineError {
     /// A program could not be launched.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// There is no such process.
+    /// The process does not exist.
     #[error("process {pid} does not exist: give the pid of a running process")]
     Gone {
         /// Pid of the process.
@@ -241,7 +242,7 @@ pub enum EngineError {
         /// Pid of the kernel thread.
         pid: i32,
     },
-    /// The process or an ancestor of it is managed.
+    /// The process, or an ancestor of the process, is managed already.
     #[error("process {pid} already belongs to the managed program {id}")]
     Managed {
         /// Pid of the process.
@@ -312,8 +313,8 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The exit status: 126 and 127 for programs that cannot be executed or found, otherwise
-    /// 125.
+    /// Returns the exit status of Usher for this error: 126 for a program that cannot be executed,
+    /// 127 for a program that is not found, otherwise 125.
     pub fn code(&self) -> u8 {
         match self {
             Self::Launch(error) => error.code(),

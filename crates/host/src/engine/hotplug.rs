@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU hotplug: CPUs that come online and are not in the topology.
+//! Replaces the topology and the policy when CPUs come online that are not in the topology.
 //!
 //! The kernel describes only CPUs that are online. The topology and the policy therefore do
-//! not contain CPUs that were offline at the start. When such CPUs come online, the machine
-//! is read again and a new policy replaces the old one:
+//! not contain CPUs that were offline at the start. When such CPUs come online, the machine is read
+//! again, and a new policy replaces the old policy:
 //!
 //! 1. Every program is continued and released.
 //! 2. The new policy gets the arrival of every program.
 //!
-//! Measurements of the old policy are lost; the profile store keeps its measurements. A
-//! recording ends, because its header contains the old machine.
+//! The measurements of the old policy are lost, but the measurements in the profile store are kept.
+//! A recording of the run ends, because its head contains the old machine. Reading the machine is
+//! attempted once for each set of new CPUs; after a failure, the old policy continues.
 
 use usher_control::World;
 use usher_model::{Action, Event, Plan, ProgramId};
@@ -20,13 +21,14 @@ use super::warning::WarningTopic;
 use super::world::RealWorld;
 
 impl RealWorld {
-    /// Whether the loop has stopped because of new CPUs.
+    /// Returns whether the loop has stopped because CPUs have come online that are not in the
+    /// topology.
     pub fn needs_replan(&self) -> bool {
         self.state.needs_replan && !self.state.stopping
     }
 
-    /// Reads the machine again. Returns the policy for it; on failure `None` and a warning,
-    /// and the old policy stays.
+    /// Reads the machine again. Returns the policy for the new topology. On failure, adds a warning
+    /// and returns `None`; the old policy then continues.
     pub fn replan(
         &mut self,
         policy_factory: Option<&PolicyFactory>,
@@ -76,7 +78,7 @@ impl RealWorld {
         let usable = &self.state.usable;
         for member in self.state.members.values_mut() {
             member.program.ran_before = true;
-            // A mask of all CPUs is no restriction.
+            // A restriction that contains all usable CPUs restricts nothing, and is dropped.
             let bound = member.program.bound_to.take();
             member.program.bound_to = bound.filter(|cpus| !usable.is_subset(cpus));
             let arrived = Box::new(member.program.clone());

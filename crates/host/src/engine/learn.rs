@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Profile samples from completed repetitions.
+//! Makes profile samples from completed repetitions of programs.
 //!
-//! A repetition is a point of the program's curve (1 / seconds at a number of cores) if the
-//! program had these cores to itself all the time:
+//! A repetition is a sample of the program's curve, with the rate 1 / seconds at a number of cores,
+//! if the program had these cores for itself from the start to the end of the repetition:
 //!
-//! - it was not moved or stopped;
+//! - the program was not moved, frozen or stopped;
 //! - no other managed program that used CPU could run on its CPUs.
 //!
-//! Unmanaged programs are not visible here. The store accounts for them by the spread of the
-//! samples.
+//! A [`PlacementInterval`] is restarted at each change that disturbs the program; a repetition that
+//! began before the interval yields no sample. The interference of unmanaged programs is not
+//! detected. It increases the spread of the samples, by which the store estimates the error. Each
+//! call costs a constant number of operations.
 
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
-/// Shorter repetitions are dominated by start-up and noise, and yield no sample.
+/// Minimum duration of a repetition that yields a sample. Shorter repetitions are dominated by
+/// start-up and noise.
 const SECONDS_MIN: f64 = 0.5;
-/// A neighbour that uses less of a CPU than this does not disturb.
+/// CPUs that a neighbour must use at least to count as a disturbance.
 pub(super) const QUIET_CPUS: f64 = 0.05;
-/// Tolerance for a repetition's start before the interval's start: the launcher measures the
-/// time, and a program is seated slightly before it is released.
+/// Time by which a repetition may start before the interval. The launcher measures the start of a
+/// repetition, which differs slightly from the time at which the program is seated.
 const SLACK_NS: u64 = 20_000_000;
 /// Number of ended programs for which a last repetition may still be reported.
 pub(super) const ENDED_MAX: usize = 64;
@@ -27,8 +30,8 @@ pub(super) const ENDED_MAX: usize = 64;
 pub(super) struct ProfileSample {
     /// Repetitions per second at a number of cores.
     pub repetition: CurvePoint,
-    /// The rate by the program's other source of progress in the same time. Compared with
-    /// repetitions, it shows whether that source is proportional to progress.
+    /// The rate by the program's other source of progress in the same time. Comparing this rate
+    /// with the repetitions shows whether the source is proportional to progress.
     pub by_source: Option<(ProgressSource, CurvePoint)>,
 }
 
@@ -56,13 +59,14 @@ impl PlacementInterval {
         }
     }
 
-    /// The program got other CPUs, or was frozen or thawed: starts a new interval.
+    /// Starts a new interval, because the program got other CPUs, or was frozen or thawed.
     pub fn moved(&mut self, at_ns: u64, cores: f64) {
         self.since_ns = at_ns;
         self.cores = cores;
     }
 
-    /// The user stopped the program: repetitions that started earlier do not count.
+    /// Starts a new interval, because the user stopped the program: repetitions that started
+    /// earlier yield no samples.
     pub fn interrupted(&mut self, at_ns: u64) {
         self.since_ns = at_ns;
     }
@@ -75,8 +79,8 @@ impl PlacementInterval {
         self.disturbed = disturbed;
     }
 
-    /// A repetition ended, with the program's state in `now`. Returns the sample, if the
-    /// repetition was undisturbed.
+    /// Handles the end of a repetition. `now` is the program's last sample. Returns the profile
+    /// sample if the repetition was undisturbed.
     pub fn repeated(
         &mut self,
         at_ns: u64,
@@ -110,10 +114,10 @@ impl PlacementInterval {
     }
 }
 
-/// The observed waiting of a program's threads.
+/// How the threads of a program wait, as observed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WaitBehaviour {
-    /// Threads that busy-wait.
+    /// Number of threads that busy-wait.
     pub spinners: u32,
     pub active_wait: Option<bool>,
 }
@@ -137,7 +141,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// A sample of the program after this CPU time and number of heartbeats.
+    /// Returns a sample of the program after this CPU time and number of heartbeats.
     fn sample(cpu_seconds: u64, beats: f64) -> ProgramSample {
         ProgramSample {
             id: ProgramId(1),

@@ -2,8 +2,9 @@
 //! The log of placements over time, from which timelines are drawn: arrivals, placements,
 //! departures, notes and plans.
 //!
-//! Entries are numbered from the start of the engine, so that a reader continues after the last
-//! entry that it has read. The log holds a configured number of entries; the oldest are dropped.
+//! Entries are numbered from the start of the engine. With these numbers, a reader can continue
+//! after the last entry that it has read. The log contains at most a configured number of entries;
+//! beyond this number, the oldest entry is dropped. Adding an entry takes constant time.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, ProgramId, SeatMode};
@@ -17,7 +18,7 @@ pub struct LogEntry {
     pub change: LogChange,
 }
 
-/// A change.
+/// A change of the placement or the plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogChange {
@@ -42,9 +43,9 @@ pub enum LogChange {
     },
     /// A note of the policy.
     Note {
-        /// The program; `None`: all programs.
+        /// The program; `None` if the note is about all programs.
         program: Option<ProgramId>,
-        /// The sentence.
+        /// The sentence of the note.
         text: String,
     },
     /// The policy made a plan.
@@ -59,15 +60,15 @@ pub enum LogChange {
 pub struct ProgramPlacement {
     /// The program's own CPUs, or the CPUs that it shares.
     pub own: CpuSet,
-    /// Borrowed CPUs with their owners; `None`: no program owns them.
+    /// Borrowed CPUs with their owners. The owner is `None` for CPUs that no program owns.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
-    /// Seated, shared or in turn.
+    /// How the program gets its CPUs: for itself, shared, or in turn with other programs.
     pub mode: SeatMode,
-    /// Whether it is frozen.
+    /// Whether the program is frozen.
     pub frozen: bool,
 }
 
-/// The log; entries are numbered from the first one on.
+/// The log. Its entries are numbered from the first entry of the engine, including dropped entries.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLog {
     entries_max: usize,
@@ -76,7 +77,7 @@ pub(super) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// A log of at most `entries_max` entries.
+    /// Creates a log of at most `entries_max` entries.
     pub fn new(entries_max: usize) -> Self {
         Self {
             entries_max,
@@ -92,7 +93,7 @@ impl ChangeLog {
         }
     }
 
-    /// Entries from number `since` on, and the number after the last.
+    /// Returns the entries from number `since` on, and the number that follows the last entry.
     pub fn since(&self, since: usize) -> (Vec<LogEntry>, usize) {
         let skip = since.saturating_sub(self.dropped);
         let entries = self.entries.iter().skip(skip).cloned().collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of one managed program in the control loop: its last sample, mask, pinned CPUs, stops
-//! and freezes, and the placement that these imply under the current plan.
+//! and freezes, and the placement that follows from this state under the current plan.
 //!
 //! A program younger than 2 s counts as busy, because its use of CPU time is not known yet.
 
@@ -15,7 +15,8 @@ use super::log::ProgramPlacement;
 use super::status::ProgramStatus;
 use super::watch::ProgramObserver;
 
-/// The busyness of a program younger than this is not known yet.
+/// Age from which the use of CPU time shows whether a program is busy. A younger program counts as
+/// busy.
 const NEW_NS: u64 = 2_000_000_000;
 
 /// A managed program.
@@ -26,18 +27,20 @@ pub(super) struct ManagedProgram {
     pub uid: u32,
     pub command: String,
     pub key: Option<ProgramKey>,
-    /// Progress sources that were inaccurate for it in earlier runs.
+    /// Progress sources that were inaccurate for the program in earlier runs.
     pub misleading: Vec<ProgressSource>,
     pub watch: ProgramObserver,
     pub arrived_ns: u64,
-    /// CPUs that it is restricted to; `None`: not restricted.
+    /// The CPUs of the program's seat; `None` if the program has no seat.
     pub seat: Option<CpuSet>,
-    /// The scheduler keeps the seat; other CPUs are permitted.
+    /// Whether the seat is a soft seat, which the scheduler implements and which permits other
+    /// CPUs.
     pub soft: bool,
-    /// CPUs that its threads pinned themselves to, and when that was last seen.
+    /// The CPUs to which threads of the program pinned themselves. `pinned_ns` is the time at which
+    /// pinned threads were last found.
     pub pins: Option<PinnedCpus>,
     pub pinned_ns: u64,
-    /// Whether its user had stopped it at the last sample.
+    /// Whether the user had stopped the program at the last sample.
     pub stopped: bool,
     /// The last logged placement.
     pub placement: Option<ProgramPlacement>,
@@ -52,7 +55,8 @@ impl ManagedProgram {
         self.program.id
     }
 
-    /// Samples it; `None` if it cannot be read any more. `is_frozen`: Usher has frozen it.
+    /// Samples the program. Returns `None` if the program cannot be read any more. `is_frozen`
+    /// means that Usher has frozen the program.
     pub fn sample(&mut self, at_ns: u64, steal: f64, is_frozen: bool) -> Option<ProgramSample> {
         let mut sample = self.watch.sample(at_ns, steal)?;
         let was_stopped = self.stopped;
@@ -69,13 +73,14 @@ impl ManagedProgram {
         Some(sample)
     }
 
-    /// The number of its oldest living process, or of its root.
+    /// Returns the pid of the program's oldest living process or, if there is none, of its root
+    /// process.
     pub fn main_process(&self) -> i32 {
         self.watch.oldest_process().unwrap_or(self.home.root.pid)
     }
 
-    /// Checks whether its user has stopped it. This cannot be detected while Usher itself has
-    /// frozen it.
+    /// Checks whether the user has stopped the program. A stop by the user cannot be detected while
+    /// Usher itself has frozen the program.
     pub fn check_stopped(&mut self, at_ns: u64, is_frozen: bool) {
         if is_frozen {
             return;
@@ -87,7 +92,7 @@ impl ManagedProgram {
         }
     }
 
-    /// Errors while observing it, since the last call.
+    /// Returns the errors of the observation of this program since the last call.
     pub fn take_warnings(&mut self) -> Vec<String> {
         let name = &self.program.name;
         let warnings = self.watch.take_warnings().into_iter();
@@ -99,12 +104,13 @@ impl ManagedProgram {
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
             Action::Release { .. } => self.seat = None,
-            // The actuator records these.
+            // The actuator stores whether a program is frozen or demoted.
             Action::Freeze { .. } | Action::Thaw { .. } | Action::Demote { .. } => {}
         }
     }
 
-    /// The limits of its cgroups, and its own pinning.
+    /// Returns an event with the limits of the program's cgroups and the CPUs to which the program
+    /// has pinned threads.
     pub fn limits(&self) -> Event {
         Event::Limited {
             program: self.id(),
@@ -113,13 +119,13 @@ impl ManagedProgram {
         }
     }
 
-    /// Whether some of its threads are pinned and others are not. The number of cores behind
-    /// its progress is unknown then.
+    /// Returns whether some of the program's threads are pinned and others are not. In this case,
+    /// the number of cores that contributed to its progress is unknown.
     pub fn is_partly_pinned(&self) -> bool {
         self.pins.as_ref().is_some_and(|pins| !pins.every_thread)
     }
 
-    /// The CPUs that it may run on.
+    /// Returns the CPUs on which the program may run.
     pub fn reach(&self, usable: &CpuSet) -> CpuSet {
         let seat = self.seat.as_ref().unwrap_or(usable);
         let pins = self.pins.as_ref().filter(|pins| pins.every_thread);
@@ -157,8 +163,9 @@ impl ManagedProgram {
         seat.map(|seat| seat.mode)
     }
 
-    /// Whether it uses enough CPU to disturb a neighbour. A new program is assumed to; a
-    /// background program never does, because it yields. Neither does a frozen program.
+    /// Returns whether the program uses enough CPU time to disturb a neighbour. A new program
+    /// counts as busy. A background program never counts as busy, because it yields to other
+    /// programs, and a frozen program does not run.
     pub fn is_busy(&self, at_ns: u64, is_frozen: bool) -> bool {
         let age_ns = at_ns.saturating_sub(self.arrived_ns);
         let cpu_ns = self.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);
@@ -169,7 +176,7 @@ impl ManagedProgram {
                 || self.busy_cpus() > QUIET_CPUS)
     }
 
-    /// How its threads wait, as of the last sample.
+    /// Returns how the program's threads waited at the last sample.
     pub fn waits(&self) -> WaitBehaviour {
         let last = self.last.as_ref();
         last.map_or_else(WaitBehaviour::default, |(_, sample)| WaitBehaviour {
@@ -193,7 +200,8 @@ impl ManagedProgram {
             loans.fold(CpuSet::new(), |set, loan| set.or(&loan.cpus))
         };
         let seconds = at_ns.saturating_sub(self.arrived_ns) as f64 * 1e-9;
-        // Progress is counted from before the arrival, on a slow machine considerably earlier.
+        // The count of progress began before the arrival of the program, on a slow machine
+        // considerably earlier.
         let counted = self.watch.seconds(at_ns);
         let sample = self.last.as_ref().map(|(_, sample)| sample);
         let progress = sample.and_then(|s| s.progress);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control loop on the real machine.
+//! Runs the control loop on the real machine, in a thread of its own.
 //!
-//! An [`Engine`] owns the actuator (with its journal and keeper), one probe per program and
-//! the profile store, and runs [`usher_control::ControlLoop`] on a thread of its own. All other
-//! code (the daemon's connections, `usher mix`, `usher profile`) sends requests through an
+//! An [`Engine`] owns the actuator (with its journal and keeper), one probe per program, and the
+//! profile store. Its thread runs [`usher_control::ControlLoop`]. All other code, such as the
+//! daemon's connections, `usher mix` and `usher profile`, sends requests through an
 //! [`EngineHandle`]. A request wakes the loop at once.
 //!
-//! The request to manage a program is answered when the policy has decided about it and its
-//! actions are done. A launcher that holds its child until then starts the child in its seat.
+//! A request to manage a program is answered after the policy has decided about the program and the
+//! actions of this decision are done. Therefore a launcher that holds its child until the answer
+//! starts the child in its seat.
 
 mod arrival;
 mod background;
@@ -64,7 +65,7 @@ use crate::launch::{HeldChild, LaunchError, LaunchSpec, Repeater, hold_in, repea
 
 pub(crate) use clock::now_ns;
 
-/// A running control loop. Dropping it stops the loop and undoes everything.
+/// A running control loop. Dropping the engine stops the loop and undoes all changes.
 #[derive(Debug)]
 pub struct Engine {
     handle: EngineHandle,
@@ -82,7 +83,7 @@ pub struct EngineHandle {
 }
 
 impl Engine {
-    /// Starts the loop with a policy, after undoing what dead instances left.
+    /// Undoes the changes that dead instances left, and starts the loop with a policy.
     ///
     /// # Errors
     /// The actuator cannot be opened, the record cannot be started, or the keeper does not
@@ -128,7 +129,8 @@ impl Engine {
             .name("loop".to_owned())
             .spawn(move || {
                 let left = run_until_stopped(policy, world, policy_factory.as_ref(), &flag);
-                // Fails only after 2^64 - 2 writes.
+                // The write fails only if the counter of the eventfd is full, after 2^64 - 2
+                // writes.
                 let notify = |fd: Arc<OwnedFd>| rustix::io::write(fd, &1u64.to_ne_bytes());
                 let _ = ended.map(notify);
                 left
@@ -146,22 +148,23 @@ impl Engine {
         })
     }
 
-    /// A handle for use in other threads.
+    /// Returns a handle for use in other threads.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }
 
-    /// The directory of its journal.
+    /// Returns the directory of the engine's journal.
     pub fn instance_dir(&self) -> &Path {
         &self.instance_dir
     }
 
-    /// Whether the loop has ended in a panic, after which everything was undone.
+    /// Returns whether the loop has ended by a panic, after which all changes were undone.
     pub fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::SeqCst)
     }
 
-    /// Stops the loop and undoes everything. Returns the actions that could not be undone.
+    /// Stops the loop and undoes all changes. Returns the errors of changes that could not be
+    /// undone.
     pub fn stop(mut self) -> Vec<ActError> {
         self.end()
     }
@@ -188,10 +191,10 @@ impl std::ops::Deref for Engine {
 }
 
 impl EngineHandle {
-    /// Manages a process that waits before its `exec` of `adopt.argv`. Returns when it is
-    /// seated.
+    /// Begins to manage a process that waits before its `exec` of `adopt.argv`. Returns when the
+    /// process is seated.
     ///
-    /// `asking`: the requesting user.
+    /// `asking` is the requesting user.
     ///
     /// # Errors
     /// The process does not exist, belongs to another user, or is managed already.
@@ -205,11 +208,12 @@ impl EngineHandle {
         self.submit(None, arriving)
     }
 
-    /// Manages a running program: this process and all its descendants. Returns when it is
-    /// seated.
+    /// Begins to manage a running program, which consists of this process and all its descendants.
+    /// Returns when the program is seated.
     ///
     /// # Errors
-    /// As [`Self::adopt_held`]; also for a kernel thread, Usher itself and its ancestors.
+    /// The errors of [`Self::adopt_held`], and an error for a kernel thread, for Usher itself and
+    /// for an ancestor of Usher.
     pub fn attach(
         &self,
         pid: i32,
@@ -220,11 +224,11 @@ impl EngineHandle {
         self.submit(None, arriving)
     }
 
-    /// Launches a program as a child of this process, in its cgroups from its first
-    /// instruction on, and holds it before its `exec`. It is seated when this returns.
+    /// Launches a program as a child of this process, and holds the child before its `exec`. The
+    /// child is created inside the program's cgroups, and is seated when this function returns.
     ///
     /// # Errors
-    /// The program cannot be launched or managed; the child is then gone.
+    /// The program cannot be launched or managed. After an error, the child is gone.
     pub fn launch(
         &self,
         spec: &LaunchSpec,
@@ -236,10 +240,11 @@ impl EngineHandle {
         })
     }
 
-    /// As [`Self::launch`], for a command that is run repeatedly in its seats.
+    /// Does the same as [`Self::launch`] for a command that is run repeatedly, always in the seats
+    /// of the program.
     ///
     /// # Errors
-    /// As [`Self::launch`].
+    /// The errors of [`Self::launch`].
     pub fn launch_repeating(
         &self,
         spec: &LaunchSpec,
@@ -251,8 +256,8 @@ impl EngineHandle {
         })
     }
 
-    /// Reports that a program has completed its work once, in this number of seconds. May be
-    /// called shortly after the program's end.
+    /// Reports that a program has completed a repetition of its work in this number of seconds. A
+    /// caller may report the last repetition shortly after the program's end.
     ///
     /// # Errors
     /// The program is not managed, or belongs to another user.
@@ -274,8 +279,8 @@ impl EngineHandle {
             .call(|reply| Request::Release { id, asking, reply })
     }
 
-    /// The program that a process belongs to, anywhere in its process tree; `None` if it is
-    /// not managed.
+    /// Returns the program to which a process belongs. The process may be any process of the
+    /// program's tree. Returns `None` if the process is not managed.
     ///
     /// # Errors
     /// The engine has been stopped.
@@ -284,16 +289,17 @@ impl EngineHandle {
             .call(|reply| Request::ProgramOf { pid, reply })
     }
 
-    /// Forbids seats for a reason, or permits them again (`None`). Returns when the loop has
-    /// released the seats that it had given.
+    /// Forbids seats for the given reason, or permits seats again (`None`). Returns when the loop
+    /// has released all seats after a prohibition.
     pub fn set_seating(&self, forbidden: Option<String>) {
         self.requests.send(Request::Seating { forbidden });
-        // The first answer may precede the turn that releases the seats; the second one follows
-        // it. A loop that has stopped has released all seats.
+        // Two requests are necessary: the loop may answer the first request before the iteration
+        // that releases the seats, and answers the second request after it. An error is ignored,
+        // because a loop that has stopped has released all seats.
         let _ = self.topology().and_then(|_| self.topology());
     }
 
-    /// The machine that is planned for.
+    /// Returns the machine for which the policy plans.
     ///
     /// # Errors
     /// The engine has been stopped.
@@ -301,7 +307,7 @@ impl EngineHandle {
         self.requests.call(Request::Topology)
     }
 
-    /// The managed programs, their placement and their progress.
+    /// Returns the managed programs with their placement and progress.
     ///
     /// # Errors
     /// The engine has been stopped.
@@ -309,7 +315,8 @@ impl EngineHandle {
         self.requests.call(Request::Status)
     }
 
-    /// The placement log: entries from number `since` on, and the number to continue from.
+    /// Returns the entries of the placement log from number `since` on, and the number from which
+    /// the next call should continue.
     ///
     /// # Errors
     /// The engine has been stopped.
@@ -317,8 +324,8 @@ impl EngineHandle {
         self.requests.call(|reply| Request::Log { since, reply })
     }
 
-    /// Prepares a home, spawns a child in it, and manages the child. On failure the child is
-    /// dropped, and thereby killed, before its home.
+    /// Prepares a home, spawns a child in it, and manages the child. On failure, the child is
+    /// dropped, and thereby killed, before its home is removed.
     fn spawn_in<T>(
         &self,
         adopt: AdoptOptions,
@@ -389,7 +396,8 @@ fn begin_record(
         path: path.to_owned(),
         source,
     };
-    // Keep the record of a crashed instance: it contains the cause.
+    // The existing record is renamed, not overwritten: it may be the record of a crashed instance
+    // and show the cause.
     if path.is_file() {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".old");
@@ -420,8 +428,8 @@ fn start_keeper(
     )?))
 }
 
-/// The main function of the loop's thread, from the first turn to the last undo. A panic of
-/// the policy ends the loop; everything is undone all the same.
+/// The main function of the loop's thread: runs iterations until the engine is stopped, and then
+/// undoes all changes. A panic of the policy also ends the loop, and all changes are undone.
 fn run_until_stopped(
     policy: Box<dyn Policy + Send>,
     world: RealWorld,

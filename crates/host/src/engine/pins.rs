@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that pin their threads. Pinning is detected and reported to the policy, which
-//! gives these programs no seat.
+//! Detects programs that pin their threads and reports the pinned CPUs to the policy, which gives
+//! such programs no seat.
 //!
 //! 1. Every program is scanned once a second.
 //! 2. Before a decision caused by an arrival or a departure, programs are scanned for at most
-//!    [`SCAN_MAX_NS`]: listing the processes of a program without a cgroup reads all of
-//!    `/proc`.
-//! 3. Some runtimes pin a thread only for a moment (hwloc, while it reads the machine). Pins
-//!    count until none has been seen for [`PIN_HOLD_NS`], so that seats do not alternate.
+//!    [`SCAN_MAX_NS`]: the scan is limited because listing the processes of a program without a
+//!    cgroup reads all of `/proc`.
+//! 3. Some libraries pin a thread only for a moment, such as hwloc while it reads the machine. A
+//!    program therefore counts as pinned until no scan has found a pinned thread for
+//!    [`PIN_HOLD_NS`] (3 s). Otherwise the program would alternately get and lose its seat.
 
 use usher_model::{Event, ProgramId};
 
@@ -15,9 +16,9 @@ use super::clock::now_ns;
 use super::log::LogChange;
 use super::world::RealWorld;
 
-/// Time for which pins count after they were last seen.
+/// Time for which a program counts as pinned after a scan last found a pinned thread.
 const PIN_HOLD_NS: u64 = 3_000_000_000;
-/// Time after which a scan before a decision stops.
+/// Time after which the scans before a decision stop.
 const SCAN_MAX_NS: u64 = 5_000_000;
 
 impl RealWorld {
@@ -26,7 +27,7 @@ impl RealWorld {
         self.scan_pins_within(u64::MAX);
     }
 
-    /// Scans before a decision if programs have arrived or departed.
+    /// Scans all foreground programs before a decision, if programs have arrived or departed.
     pub fn scan_pins_at_change(&mut self) {
         let is_change = |event: &Event| !matches!(event, Event::Repeated { .. });
         if self.state.events.iter().any(is_change) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine's access to the profile store. Threads that register programs read the store; a
-//! dedicated thread writes it, because SQLite waits for the disk, which the control loop must not
-//! do.
+//! Reads and writes the profile store for the engine. Threads that register programs read the
+//! store. A dedicated thread writes to the store, because SQLite waits for the disk, and the
+//! control loop must not wait.
 //!
-//! While another process locks the store, up to 1,000 updates are kept and retried every 2 s. If
-//! the store cannot be opened, profiles are kept in memory, with a warning.
+//! While another process locks the store, up to 1,000 updates are kept in memory, and the writer
+//! thread tries again every 2 s. If the store cannot be opened, all profiles are kept in memory,
+//! and a warning reports the reason.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -31,7 +32,7 @@ pub(super) struct StoredProfile {
     pub active_wait: Option<bool>,
     pub llc_bytes: Option<u64>,
     pub bandwidth_gbps: Option<f64>,
-    /// Progress sources that were inaccurate for it.
+    /// Progress sources that were inaccurate for the program.
     pub misleading: Vec<ProgressSource>,
 }
 
@@ -61,7 +62,8 @@ pub(super) struct ProfileUpdate {
 pub(super) struct Profiles {
     handle: Arc<StoreHandle>,
     recall: bool,
-    /// `None`: this run adds no measurements. Dropping it ends the writer thread.
+    /// The channel to the writer thread; `None` if this run adds no measurements. Dropping the
+    /// sender ends the thread.
     updates: Option<Sender<ProfileUpdate>>,
     writer: Option<JoinHandle<()>>,
 }
@@ -74,7 +76,7 @@ struct StoreHandle {
 }
 
 impl Profiles {
-    /// Opens the store. On failure profiles are kept in memory, with a warning.
+    /// Opens the store. On failure, profiles are kept in memory, and a warning reports the reason.
     pub fn open(profiles: &ProfileUse, topology: &Topology) -> Result<Self, EngineError> {
         let (store, warning) = match &profiles.store {
             Some(path) => Store::open_or_memory(path)?,
@@ -102,7 +104,7 @@ impl Profiles {
         })
     }
 
-    /// The stored profile of a program for this kind of machine.
+    /// Returns the stored profile of a program for this kind of machine.
     pub fn recall(&self, key: &ProgramKey) -> StoredProfile {
         if !self.recall {
             return StoredProfile::default();
@@ -119,12 +121,12 @@ impl Profiles {
     /// Queues an update for the writer thread.
     pub fn queue(&self, update: ProfileUpdate) {
         if let Some(updates) = &self.updates {
-            // Fails only if the thread has panicked, which has been reported.
+            // The send fails only if the writer thread has panicked, which has been reported.
             let _ = updates.send(update);
         }
     }
 
-    /// Errors since the last call.
+    /// Returns the errors since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.handle.warnings))
     }
@@ -141,8 +143,9 @@ impl Drop for Profiles {
 }
 
 impl StoreHandle {
-    /// Writes updates until the channel is closed. While another process locks the store,
-    /// updates are kept and written later; a warning reports both.
+    /// Writes updates until the channel is closed. While another process locks the store, updates
+    /// are kept and written later. One warning reports the begin of the delay, another warning its
+    /// end.
     fn write_all(&self, updates: &Receiver<ProfileUpdate>) {
         let mut kept: VecDeque<ProfileUpdate> = VecDeque::new();
         let mut is_busy = false;
@@ -202,7 +205,8 @@ impl StoreHandle {
             name: update.name.clone(),
             at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
             points: measured(&update.sample),
-            // Zero is not evidence: the threads may have had no reason to wait.
+            // Zero is stored as unknown, because the threads may have had no reason to wait in this
+            // run.
             spinners: Some(update.waits.spinners).filter(|&n| n > 0),
             active_wait: update.waits.active_wait,
             ..Measurement::default()

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real-time class for the loop's thread, so that it runs as soon as it wakes.
+//! Sets the real-time class for the control loop's thread. With this class, the thread runs as soon
+//! as it wakes.
 //!
-//! The loop matters most when every CPU is busy. An ordinary thread waits for a CPU then, and
-//! a program with lent cores would wait for them until the loop has run. A turn
-//! of the loop takes well under a millisecond, so it may preempt ordinary threads.
+//! The loop matters most when every CPU is busy. On such a machine, an ordinary thread would wait
+//! for a CPU, and a program would get its lent cores back only after the loop has run. An iteration
+//! of the loop takes well under a millisecond, which is short enough to preempt ordinary threads.
 
 use rustix::io::Errno;
 
-/// Gives the calling thread the real-time class SCHED_RR; its children are ordinary again.
-/// Without the privilege the thread keeps its class.
+/// Gives the calling thread the real-time class SCHED_RR; its children have the ordinary class.
+/// Without the privilege, the thread keeps its class.
 ///
 /// # Errors
 /// The kernel's error.

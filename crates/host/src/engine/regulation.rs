@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background programs on the real machine: their registration with the meter, their status, and
-//! the search for foreground processes that a stopped background program blocks. A program that has
-//! been stopped for less than 200 ms is assumed to block no process.
+//! The regulation of background programs on the real machine: registers the programs with the
+//! meter, reports their status, and searches for foreground processes that a stopped background
+//! program blocks. A program that has been stopped for less than 200 ms is assumed to block no
+//! process. `background.rs` bounds the cost of the search.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,11 +19,12 @@ use super::clock::thread_cpu_ns;
 use super::status::BackgroundStatus;
 use super::world::RealWorld;
 
-/// A program that has been stopped for less than this blocks no process yet.
+/// Time for which a program must have been stopped to be searched for processes that it blocks.
 const STOPPED_MIN: Duration = Duration::from_millis(200);
 
-/// The Usher process that launched a program and waits for it. Unlike a shell it keeps open
-/// the files that it was given (the pipe in `usher bg -- tar c /data | upload`).
+/// Returns the pid of the Usher process that launched a program and waits for the program. In
+/// contrast to a shell, this process keeps its standard streams open, such as the pipe in `usher bg
+/// -- tar c /data | upload`.
 fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
     let parent = Stat::from_file(proc.join(root.to_string()).join("stat"));
     let parent = parent.ok()?.ppid;
@@ -46,7 +48,7 @@ impl RealWorld {
         }
     }
 
-    /// The regulation of a program, if it is background work.
+    /// Returns the status of a program's regulation; `None` if the program is foreground work.
     pub(super) fn background_status(
         &mut self,
         id: ProgramId,
@@ -136,7 +138,8 @@ mod tests {
             None,
             "a shell is not a launcher"
         );
-        // SAFETY: ends the process that the shell above started.
+        // SAFETY: `kill` accesses no memory; it ends the process that the shell of this test
+        // started.
         unsafe { libc::kill(grandchild, libc::SIGKILL) };
         drop(child.stdin.take());
         child.wait().unwrap();

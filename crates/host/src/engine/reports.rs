@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Notes and warnings that `usher status` and `usher explain` show.
+//! Keeps the notes and warnings that `usher status` and `usher explain` show.
 //!
 //! Notes and warnings describe the present state; the log contains the past. A note of the policy
-//! gives the reason for a plan, so it is dropped when its reason may have ceased:
+//! gives the reason for a plan. A note is dropped when this reason may have ceased:
 //!
-//! 1. A note about one program, when that program departs or its mode changes.
-//! 2. A note about all programs, when a program arrives or departs, when the mode of a program
-//!    changes, and when seats become forbidden or allowed.
-//! 3. Every note, when the plan starts or ceases to leave everything to the kernel.
+//! 1. A note about one program is dropped when the program departs or its mode changes.
+//! 2. A note about all programs is dropped when a program arrives or departs, when the mode of a
+//!    program changes, and when seats become forbidden or permitted.
+//! 3. Every note is dropped when the plan begins or ceases to leave all placement to the kernel.
 //!
-//! Notes marked as lasting are kept by new plans. A reason that still holds is repeated with the
-//! next decision. A warning has a [`WarningTopic`] and is dropped when the topic is resolved. Beyond
-//! 400 notes or 100 warnings, the oldest is dropped.
+//! A note that is marked as lasting is kept when the plan changes. The policy repeats a reason that
+//! still holds with its next decision. A warning has a [`WarningTopic`] and is dropped when the
+//! topic is resolved. Beyond 400 notes, the oldest note is dropped; beyond 100 warnings, the oldest
+//! warning is dropped.
 
 use std::collections::BTreeMap;
 
@@ -28,12 +29,12 @@ const NOTES_MAX: usize = 400;
 const WARNINGS_MAX: usize = 100;
 
 impl RealWorld {
-    /// Adds a warning without a topic that could be resolved, unless it exists.
+    /// Adds a warning that holds until the engine ends, if there is no equal warning.
     pub fn warn(&mut self, text: String) {
         self.warn_about(WarningTopic::Other, text);
     }
 
-    /// Adds a warning that holds until its topic is resolved, unless it exists.
+    /// Adds a warning that holds until its topic is resolved, if there is no equal warning.
     pub fn warn_about(&mut self, topic: WarningTopic, text: String) {
         let warning = Warning { topic, text };
         let warnings = &mut self.state.warnings;
@@ -51,9 +52,10 @@ impl RealWorld {
         self.state.warnings.retain(|one| one.topic != topic);
     }
 
-    /// Reports that the loop has no real-time class, if it could have it. Root's daemon is
-    /// refused only by its unit (`RestrictRealtime=yes`) or by a cgroup without real-time
-    /// budget. Ordinary users never have it.
+    /// Warns that the loop's thread has no real-time class, if the daemon runs as root. For root,
+    /// the kernel rejects the class only because of the daemon's unit (`RestrictRealtime=yes`) or
+    /// of a cgroup without a real-time budget. For ordinary users there is no warning, because they
+    /// never get the class.
     pub fn warn_of_delays(&mut self, errno: rustix::io::Errno) {
         if rustix::process::geteuid().is_root() {
             self.warn(format!(
@@ -74,7 +76,7 @@ impl RealWorld {
         }
     }
 
-    /// Keeps and logs one note. `lasting`: no later plan makes it untrue.
+    /// Keeps and logs one note. `lasting` means that the note stays true under all later plans.
     pub fn keep_note(&mut self, at_ns: u64, note: Note, lasting: bool) {
         let state = &mut self.state;
         if state.notes.len() == NOTES_MAX {
@@ -115,7 +117,7 @@ impl RealWorld {
     }
 }
 
-/// The mode of each program of a plan.
+/// Returns the mode of each program of a plan.
 fn modes(plan: &Plan) -> BTreeMap<ProgramId, SeatMode> {
     let seats = plan.seats.iter();
     seats.map(|seat| (seat.program, seat.mode)).collect()

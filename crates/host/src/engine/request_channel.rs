@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The channel by which other threads send requests to the control loop's thread. An eventfd beside
-//! the queue wakes the loop at once; each request carries its own channel for the answer.
+//! The channel by which other threads send requests to the control loop's thread. Each request
+//! contains a channel for its answer. The sender also writes to an eventfd, which wakes the loop at
+//! once. The queue has no length limit, but a sender that needs an answer has only one request in
+//! the queue.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,10 +28,10 @@ pub(super) enum Request {
         work: WorkClass,
         reply: Reply<(ProgramId, PreparedHome)>,
     },
-    /// The launch failed: remove the home.
+    /// Remove the home of a program, because its launch failed.
     Abandon(ProgramId),
-    /// Manage a program, in its prepared home if there is one. The answer is sent when the
-    /// policy has decided and its actions are done.
+    /// Manage a program, in its prepared home if there is one. The answer is sent after the policy
+    /// has decided about the program and the actions of the decision are done.
     Adopt {
         prepared: Option<ProgramId>,
         arriving: Box<ArrivingProgram>,
@@ -51,7 +53,7 @@ pub(super) enum Request {
         pid: i32,
         reply: Reply<Option<ProgramId>>,
     },
-    /// Forbid or allow seats, depending on whether another daemon plans this machine.
+    /// Forbid or permit seats. Seats are forbidden while another daemon plans this machine.
     Seating {
         forbidden: Option<String>,
     },
@@ -89,10 +91,10 @@ pub(super) fn request_channel() -> std::io::Result<(RequestSender, RequestReceiv
 }
 
 impl RequestSender {
-    /// Sends a request; returns false if the receiver is gone.
+    /// Sends a request. Returns `false` if the receiver is gone.
     pub fn send(&self, request: Request) -> bool {
         let sent = self.sender.send(request).is_ok();
-        // Fails only after 2^64 - 2 requests that were not received.
+        // The write fails only after 2^64 - 2 requests that were not received.
         let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
         sent
     }
@@ -108,14 +110,14 @@ impl RequestSender {
 }
 
 impl RequestReceiver {
-    /// The pending requests, in order.
+    /// Returns the pending requests in the order of their arrival.
     pub fn take(&self) -> Vec<Request> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wakeup, &mut count);
         self.receiver.try_iter().collect()
     }
 
-    /// A descriptor that is readable while requests are pending.
+    /// Returns a descriptor that is readable while requests are pending.
     pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }

@@ -3,7 +3,7 @@
 //! programs, and forbid or allow seats.
 //!
 //! Each handler checks first that the requesting user may act on the program and is within the
-//! user's quota of programs. An answer to a sender that is gone is discarded.
+//! user's quota of programs. If the sender of a request is gone, its answer is discarded.
 
 use std::collections::BTreeMap;
 
@@ -112,7 +112,7 @@ impl RealWorld {
         if arriving.asking != 0 {
             self.actuator.restrict_to(id, arriving.asking);
         }
-        // A running program stays in its cgroup; a launched program may get its own.
+        // A running program stays in its cgroup. A launched program may get a cgroup of its own.
         let ready = match arriving.held && prepared.is_none() {
             true => self.actuator.prepare_held(id, arriving.root, work),
             false => Ok(()),
@@ -141,7 +141,7 @@ impl RealWorld {
                 Ok(adopted)
             }
             Err(error) => {
-                // A program that cannot be observed cannot be managed.
+                // A program that cannot be observed is not managed; its admission is undone.
                 let _ = self.actuator.depart(id);
                 Err(error)
             }
@@ -158,7 +158,8 @@ impl RealWorld {
         }
     }
 
-    /// Logs why a launched program has no cgroup of its own; warns if creating one failed.
+    /// Logs the reason for which a launched program has no cgroup of its own. Adds a warning if the
+    /// creation of a cgroup failed.
     fn report_placement(&mut self, id: ProgramId) {
         let Some(in_place) = self.actuator.no_cgroup_reason(id).cloned() else {
             return;
@@ -188,15 +189,16 @@ impl RealWorld {
             self.drop_general_notes();
         }
         if self.state.members.is_empty() {
-            // The CPUs were not checked while there was no program.
+            // The usable CPUs are read now, because they are not checked while no program is
+            // managed.
             self.read_usable();
             self.state.housekeeping_ns = now_ns();
         }
         let usable = &self.state.usable;
         let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
         let pins = self.actuator.pins(home.program);
-        // With pinned threads the main thread's mask does not restrict the program; the union
-        // of all masks at the attach does.
+        // If the program has pinned threads, the mask of its main thread does not show the CPUs of
+        // the program. In this case the union of the masks of all threads at the attach is used.
         let whole = self.actuator.initial_cpus(home.program).cloned();
         let bound_to = match pins {
             Some(_) => whole,
@@ -207,7 +209,8 @@ impl RealWorld {
             bound_to: bound_to.filter(bound),
             pinned_to: pins.as_ref().map(|pins| pins.cpus.clone()),
             cpu_quota: self.quotas.of(arriving.root.pid),
-            // Whether the cgroup's freezer stops the program; otherwise it would get signals.
+            // The policy must know whether the cgroup's freezer stops the program, or stop signals,
+            // which the program's parent notices.
             stops_unseen: self.actuator.freezes_unseen(home.program),
             ..arriving.program
         };
@@ -302,7 +305,7 @@ impl RealWorld {
             .for_each(|update| self.profiles.queue(update));
     }
 
-    /// The program that a process belongs to.
+    /// Returns the program to which a process belongs.
     fn program_of(&self, pid: i32) -> Option<ProgramId> {
         let found = self.actuator.program_of(pid);
         found.filter(|id| self.state.members.contains_key(id))
@@ -313,8 +316,8 @@ impl RealWorld {
         self.depart(id)
     }
 
-    /// Handles the end of a program. An empty cgroup is not the end if processes have moved to
-    /// other cgroups.
+    /// Checks whether a program has ended, and handles its end. If a program's cgroup is empty, the
+    /// program may still have processes that have moved to other cgroups.
     pub fn check_ended(&mut self, id: ProgramId) {
         let Some(member) = self.state.members.get_mut(&id) else {
             return;
@@ -423,7 +426,8 @@ impl RealWorld {
     }
 }
 
-/// The profile update, if there is a key and a sample.
+/// Returns the profile update of a repetition; `None` if the program has no key or the repetition
+/// no sample.
 fn profile_update(
     key: Option<ProgramKey>,
     name: &str,
@@ -438,7 +442,7 @@ fn profile_update(
     })
 }
 
-/// The kind of work of a program.
+/// Returns the class of work of a program.
 fn work_of(program: &Program) -> WorkClass {
     match program.background {
         Some(_) => WorkClass::Background,

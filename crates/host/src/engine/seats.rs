@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Carries out actions on seats: a seat is an affinity mask, or a soft seat if the running
-//! sched_ext scheduler can keep it.
+//! Carries out actions on seats. A seat is implemented as a soft seat, if the running sched_ext
+//! scheduler can implement it, and otherwise as an affinity mask.
 //!
-//! A soft seat needs a cgroup of the program's own. If the scheduler refuses, the program gets an
-//! affinity mask. When a scheduler starts or ends, or soft seats become permitted or forbidden, all
-//! programs are seated again.
+//! 1. If the scheduler runs, the policy permits soft seats and the program has a cgroup of its own,
+//!    pass the seat to the scheduler and restore the program's masks.
+//! 2. If this is not possible, or the scheduler rejects the seat, set the affinity masks of the
+//!    program.
+//! 3. Remove the former seat last. If no new seat could be set, the program keeps its former seat.
+//!
+//! When a scheduler starts or ends, or soft seats become permitted or forbidden, all programs are
+//! seated again.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,13 +19,13 @@ use usher_model::{Action, CpuSet, ProgramId};
 
 use super::world::RealWorld;
 
-/// The kernel's id of a cgroup: its directory's inode.
+/// Returns the kernel's ID of a cgroup, which is the inode number of its directory.
 fn number_of(cgroup: &Path) -> Option<u64> {
     std::fs::metadata(cgroup).ok().map(|found| found.ino())
 }
 
 impl RealWorld {
-    /// Carries out an action. The scheduler keeps the seat if it can.
+    /// Carries out an action. A seat becomes a soft seat if the scheduler can implement it.
     pub(super) fn carry_out(&mut self, action: &Action) -> Result<(), ActError> {
         let program = action.program();
         match action {
@@ -30,8 +35,8 @@ impl RealWorld {
             }
             Action::Seat { .. } => {
                 self.actuator.act(action)?;
-                // The former seat is removed last: if neither the scheduler nor the actuator gives
-                // the new seat, the program keeps the former one.
+                // The former seat is removed last, so that the program keeps it if neither the
+                // scheduler nor the actuator can set the new seat.
                 self.unseat(program);
                 self.set_soft(program, false);
                 Ok(())
@@ -51,7 +56,8 @@ impl RealWorld {
         }
     }
 
-    /// Has the scheduler keep this seat, if it can. Returns whether it does.
+    /// Passes a seat to the scheduler, if possible. Returns whether the scheduler has accepted the
+    /// seat.
     fn try_soft_seat(&mut self, program: ProgramId, cpus: &CpuSet) -> bool {
         let (Some(seats), Some(_)) = (&self.soft, self.state.kept_by) else {
             return false;
@@ -84,7 +90,7 @@ impl RealWorld {
         let member = self.state.members.get(&program);
         let cgroup = member.and_then(|member| member.home.cgroup.as_deref());
         if let Some(cgroup) = cgroup.and_then(number_of) {
-            // Fails if the scheduler has gone; then so has the seat.
+            // The call fails if the scheduler has ended, in which case its seats have ended, too.
             let _ = seats.unseat(cgroup);
         }
     }
@@ -92,13 +98,13 @@ impl RealWorld {
     /// Removes all seats from the scheduler.
     pub(super) fn unseat_all(&self) {
         if let Some(seats) = &self.soft {
-            // Fails if the scheduler has gone; then so have the seats.
+            // The call fails if the scheduler has ended, in which case its seats have ended, too.
             let _ = seats.unseat_all();
         }
     }
 
-    /// Seats all programs again when a scheduler has come or gone, or when soft seats have
-    /// become permitted or forbidden.
+    /// Seats all programs again if a scheduler has started or ended, or if soft seats have become
+    /// permitted or forbidden.
     pub(super) fn follow_scheduler(&mut self) {
         let running = self.soft.as_ref().and_then(|seats| seats.running());
         let keeps = running.filter(|_| self.state.soft_seats);

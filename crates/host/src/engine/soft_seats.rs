@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Soft seats: seats that a scheduler keeps, instead of affinity masks.
+//! The trait [`SoftSeats`] of a sched_ext scheduler that implements seats as preferences instead of
+//! affinity masks.
 //!
-//! An affinity mask forbids all other CPUs: CPUs that the program leaves idle are lost, or
-//! have to be lent in ticks of the loop. A scheduler that knows the seats gives a preference:
-//! a program runs on its seat at once, and other programs run there only while it is idle.
+//! An affinity mask excludes all other programs from a seat. CPUs that the owner leaves idle are
+//! then wasted until the control loop lends them in one of its iterations. A scheduler that knows
+//! the seats can prefer the owner instead: threads of the owner run on its seat at once, and
+//! threads of other programs run on idle CPUs of the seat.
 //!
-//! - If such a scheduler runs, it seats each program that is alone in its cgroup. The masks of
-//!   these programs stay wide.
-//! - The scheduler identifies seats by the cgroup's inode. All other programs get masks.
-//! - While a program is measured on a seat, all programs get masks, because borrowed CPUs
-//!   would count for the seat.
+//! - If such a scheduler runs, it gets the seat of each program that is alone in its cgroup. The
+//!   affinity masks of these programs are not narrowed.
+//! - The scheduler identifies a program by the inode number of its cgroup. Programs without a
+//!   cgroup of their own get affinity masks.
+//! - While a program is measured on a seat, all programs get affinity masks. With a soft seat, the
+//!   program could borrow other CPUs, and the measurement would not show the speed on its seat.
 
 use std::fmt::Debug;
 
 use usher_model::CpuSet;
 
-/// A scheduler that can keep seats.
+/// A scheduler that can implement soft seats.
 pub trait SoftSeats: Debug + Send + Sync {
-    /// The identity of the running scheduler that keeps seats, which differs from that of any
-    /// earlier one; `None`: none runs.
+    /// Returns the identity of the running scheduler; `None` if no scheduler runs. The identity
+    /// differs from the identity of any earlier scheduler.
     fn running(&self) -> Option<u64>;
 
     /// Gives the threads of a cgroup a seat; `cgroup` is its inode.
@@ -33,7 +36,7 @@ pub trait SoftSeats: Debug + Send + Sync {
     /// The reason for the failure.
     fn unseat(&self, cgroup: u64) -> Result<(), String>;
 
-    /// Removes all seats, including those that a dead daemon has left.
+    /// Removes all seats, including seats that a dead daemon has left.
     ///
     /// # Errors
     /// The reason for the failure.

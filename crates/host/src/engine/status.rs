@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The reported state of an engine at one moment: the machine, the plan, each program with its seat
-//! and progress, and notes. Only data; `usher status` and the tests read it.
+//! and progress, and notes. This file contains only data types, which `usher status` and the tests
+//! read.
 
 use serde::{Deserialize, Serialize};
 use usher_act::ActDescription;
@@ -13,14 +14,15 @@ use usher_model::{
 pub struct Status {
     /// The policy's name.
     pub policy: String,
-    /// The means of acting, and why better means are unavailable.
+    /// The mechanisms of the actuator, with the reasons for which better mechanisms are
+    /// unavailable.
     pub acting: ActDescription,
-    /// Whether a scheduler keeps the seats instead.
+    /// Whether a sched_ext scheduler implements the seats, instead of affinity masks.
     pub kept_by_scheduler: bool,
-    /// The reason for which this daemon gives no seats; `None`: it may.
+    /// The reason for which this daemon gives no seats; `None` if it gives seats.
     #[serde(default)]
     pub seating_forbidden: Option<String>,
-    /// The keeper's process, where there is one.
+    /// Pid of the keeper, if there is a keeper.
     pub keeper_pid: Option<i32>,
     /// The machine's name.
     pub machine: String,
@@ -28,7 +30,7 @@ pub struct Status {
     pub usable: CpuSet,
     /// Seconds since the engine started.
     pub uptime_seconds: f64,
-    /// Turns of the loop.
+    /// Number of decisions of the policy.
     pub decisions: u64,
     /// Actions that could not be carried out.
     pub failed_actions: u64,
@@ -40,7 +42,7 @@ pub struct Status {
     pub programs: Vec<ProgramStatus>,
     /// Notes of the policy that still hold, oldest first; at most a few hundred.
     pub notes: Vec<TimedNote>,
-    /// Problems of the store, the record, the keeper and others.
+    /// Problems of the profile store, the record, the keeper and other parts.
     pub warnings: Vec<String>,
 }
 
@@ -52,7 +54,7 @@ pub struct TimedNote {
     /// The note.
     #[serde(flatten)]
     pub note: Note,
-    /// Whether it holds while the program is managed, whatever the plan.
+    /// Whether the note holds until the program departs, independently of the plan.
     #[serde(default)]
     pub lasting: bool,
 }
@@ -66,38 +68,39 @@ pub struct ProgramStatus {
     pub name: String,
     /// Oldest living process of the program: the root of its tree while the root lives.
     pub pid: i32,
-    /// The user it belongs to.
+    /// The user to which the program belongs.
     pub uid: u32,
     /// Command line of the program.
     pub command: String,
     /// Weight of its NTT in the mean.
     pub weight: f64,
-    /// Seconds since it came under management.
+    /// Seconds since the program came under management.
     pub seconds: f64,
-    /// CPUs that it is restricted to; `None`: not restricted.
+    /// The CPUs of the program's seat; `None` if the program has no seat.
     pub cpus: Option<CpuSet>,
-    /// The scheduler keeps the seat: the CPUs are preferred, others are permitted.
+    /// Whether the seat is a soft seat: the program prefers its CPUs, but may run on other CPUs.
     pub soft: bool,
     /// The part of `cpus` that the program borrows.
     pub borrowed: CpuSet,
-    /// Own CPUs that other programs use for now.
+    /// The program's own CPUs that other programs use at present.
     pub lent: CpuSet,
-    /// Indices of the last-level-cache domains of its seat.
+    /// Indices of the last-level-cache domains of the seat.
     pub domains: Vec<usize>,
-    /// `None` until the policy has decided about it.
+    /// How the program gets its CPUs; `None` until the policy has decided about the program.
     pub mode: Option<SeatMode>,
-    /// Whether Usher has frozen it.
+    /// Whether Usher has frozen the program.
     pub frozen: bool,
-    /// Whether its user has stopped it (`SIGSTOP`); Usher does not continue it.
+    /// Whether the user has stopped the program (`SIGSTOP`). Usher does not continue such a
+    /// program.
     #[serde(default)]
     pub stopped_by_user: bool,
     /// NTT of the program, as the plan predicts it.
     pub ntt: Option<f64>,
-    /// Threads of the whole tree.
+    /// Number of threads of the whole process tree.
     pub threads: u32,
-    /// Threads seen busy-waiting.
+    /// Number of threads that were observed to busy-wait.
     pub spinners: u32,
-    /// Whether these threads use a runtime that fixed its way of waiting at its start; `None`:
+    /// Whether these threads belong to a runtime that decided at its start to busy-wait; `None` if
     /// unknown.
     pub active_wait: Option<bool>,
     /// CPU time of the whole tree in seconds.
@@ -106,35 +109,37 @@ pub struct ProgramStatus {
     pub busy_cpus: f64,
     /// Progress of the program, with the source's name and the confidence in the source.
     pub progress: Option<Progress>,
-    /// Progress per second since it came under management.
+    /// Progress per second since the program came under management.
     pub progress_per_second: Option<f64>,
     /// Curve of the program from earlier runs.
     pub profile: Option<Curve>,
-    /// CPUs that its affinity mask or its launcher restricts it to; `None`: all.
+    /// The CPUs to which the program's affinity mask or its launcher restricts the program; `None`
+    /// if it may use all CPUs.
     pub bound_to: Option<CpuSet>,
-    /// CPUs that the program pinned its threads to; such a program has no seat.
+    /// The CPUs to which the program pinned its threads. Such a program has no seat.
     #[serde(default)]
     pub pinned_to: Option<CpuSet>,
-    /// CPU time per wall time that its cgroups allow.
+    /// The CPU quota of the program's cgroups, as CPU time per wall time.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
     /// Regulation of the program, if it is background work.
     pub background: Option<BackgroundStatus>,
 }
 
-/// How background work is regulated.
+/// The state of the regulation of a background program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BackgroundStatus {
     /// The policy.
     pub regulation: Regulation,
     /// State of the program; `None` before the first decision.
     pub state: Option<BackgroundState>,
-    /// Seconds since its state last changed.
+    /// Seconds since the state of the program last changed.
     pub since_seconds: f64,
-    /// The resource that it was last stopped for, by the machine's name.
+    /// The resource because of which the program was last stopped, with the machine's name of the
+    /// device.
     pub resource: Option<String>,
-    /// The foreground process that uses that resource most, while the program is stopped.
+    /// The foreground process that uses this resource most, while the program is stopped.
     pub user: Option<String>,
-    /// Priorities that could not be lowered, and why.
+    /// The priorities that could not be lowered, with the reasons.
     pub lacking: Vec<String>,
 }

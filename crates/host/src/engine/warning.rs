@@ -6,7 +6,7 @@ use usher_model::ProgramId;
 /// The subject of a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WarningTopic {
-    /// Which CPUs may be used.
+    /// The set of usable CPUs.
     Cpus,
     /// The keeper process.
     Keeper,
@@ -14,7 +14,7 @@ pub(super) enum WarningTopic {
     Program(ProgramId),
     /// Threads and processes that a program created after it was seated.
     Refresh(ProgramId),
-    /// Everything else. Such a warning holds until the engine ends.
+    /// A topic that is never resolved. The warning holds until the engine ends.
     Other,
 }
 

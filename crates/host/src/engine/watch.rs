@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observation of one program by a probe: samples of progress and CPU time, whether the program is
-//! stopped, and its end. Errors of the probe are kept until the control loop collects them as
+//! Observes one program by a probe: samples its progress and CPU time, and detects that the program
+//! is stopped or has ended. Errors of the probe are kept until the control loop collects them as
 //! warnings.
 
 use std::path::Path;
@@ -13,17 +13,18 @@ use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 use super::clock::now_ns;
 use super::config::EngineError;
 
-/// A program's probe. Errors are kept until they are read.
+/// The probe of one program, with the errors that have not been collected yet.
 #[derive(Debug)]
 pub(super) struct ProgramObserver {
     probe: ProgramProbe,
-    /// Start of its progress count, before the program's arrival.
+    /// Time at which the count of progress began, before the program's arrival.
     opened_ns: u64,
     warnings: Vec<String>,
 }
 
 impl ProgramObserver {
-    /// Starts to observe a program; `held`: it waits before its `exec`.
+    /// Starts to observe a program. `held` means that the program's process waits before its
+    /// `exec`.
     pub fn open(
         home: &ProcessTree,
         proc_root: &Path,
@@ -39,7 +40,7 @@ impl ProgramObserver {
         heartbeat
             .into_iter()
             .for_each(|page| probe.use_heartbeat(page));
-        // Fails without a PMU, which `usher doctor` reports.
+        // The call fails on a machine without a PMU, which `usher doctor` reports.
         match held {
             true => {
                 let counters = PerfCounters::on_exec(CounterKind::Instructions, home.root.pid);
@@ -54,19 +55,19 @@ impl ProgramObserver {
         })
     }
 
-    /// Seconds for which its progress has been counted.
+    /// Returns the seconds for which the program's progress has been counted.
     pub fn seconds(&self, at_ns: u64) -> f64 {
         at_ns.saturating_sub(self.opened_ns) as f64 * 1e-9
     }
 
-    /// Samples the program; `None` if it cannot be read any more.
+    /// Samples the program. Returns `None` if the program cannot be read any more.
     pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
         let sample = self.probe.sample(at_ns, steal).ok();
         self.warnings.append(&mut self.probe.take_warnings());
         sample
     }
 
-    /// Whether its last process has ended.
+    /// Returns whether the program's last process has ended.
     pub fn has_ended(&mut self) -> bool {
         match self.probe.has_ended() {
             Ok(ended) => ended,
@@ -77,28 +78,28 @@ impl ProgramObserver {
         }
     }
 
-    /// Also follows these processes, which have left the program's cgroup.
+    /// Adds processes that have left the program's cgroup to the observation.
     pub fn follow(&mut self, leavers: &[ProcessId]) {
         self.probe.follow(leavers);
     }
 
-    /// The number of its oldest living process.
+    /// Returns the pid of the program's oldest living process.
     pub fn oldest_process(&self) -> Option<i32> {
         self.probe.oldest_process()
     }
 
-    /// Whether all its processes are stopped by a signal.
+    /// Returns whether all processes of the program are stopped by a signal.
     pub fn is_stopped(&self) -> bool {
         self.probe.is_stopped()
     }
 
-    /// The descriptor to poll for its end.
+    /// Returns the descriptor that must be polled for the program's end.
     pub fn poll_fd(&self) -> PollFd<'_> {
         let (fd, events) = self.probe.poll();
         PollFd::from_borrowed_fd(fd, events)
     }
 
-    /// Errors since the last call.
+    /// Returns the errors since the last call.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The real machine as a [`World`]: observes through probes, acts through the actuator, waits
-//! on descriptors.
+//! Implements the trait [`World`] for the real machine: observes programs through probes, acts
+//! through the actuator, and waits on descriptors.
 //!
-//! Between two turns the thread sleeps in `poll` until one of these events:
+//! Between two iterations of the control loop, its thread sleeps in `poll` until one of these
+//! events:
 //!
 //! - a request arrives (eventfd of the request channel);
 //! - the last process of a program ends (`cgroup.events`, or the pidfd of its root);
 //! - the meter sends a notification;
 //! - the keeper dies;
 //! - the deadline set by the policy passes;
-//! - a second has passed, while there are programs: housekeeping checks for CPUs that went
-//!   offline or online, and for threads that left their affinity mask.
+//! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
+//!   offline or online, and for threads outside their affinity mask.
 //!
-//! Only arrivals, ends, repetitions, changed CPUs, notifications and the policy's deadline
-//! cause a turn; a request for the state does not.
+//! Only arrivals, ends, repetitions, changed CPUs, notifications and the policy's deadline cause an
+//! iteration with a decision. A request for the state causes no iteration.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -61,7 +62,7 @@ pub(super) struct RealWorld {
     pub keeper: Option<KeeperHandle>,
     pub requests: RequestReceiver,
     pub profiles: Arc<Profiles>,
-    /// A scheduler that may keep seats.
+    /// A sched_ext scheduler that can implement soft seats.
     pub soft: Option<Arc<dyn SoftSeats>>,
     pub recorder: Option<Recorder<BufWriter<File>>>,
     /// Services that do not count as foreground, in addition to the default list.
@@ -71,7 +72,7 @@ pub(super) struct RealWorld {
     pub state: LoopState,
 }
 
-/// The state that changes from turn to turn.
+/// The state that changes from iteration to iteration.
 #[derive(Default)]
 pub(super) struct LoopState {
     pub members: BTreeMap<ProgramId, ManagedProgram>,
@@ -83,13 +84,13 @@ pub(super) struct LoopState {
     pub housekeeping_ns: u64,
     /// Time of the last step of the scans of released programs.
     pub scanned_ns: u64,
-    /// Recent fraction of CPU time that the hypervisor took.
+    /// The fraction of CPU time that the hypervisor recently gave to other virtual machines.
     pub steal: f64,
     /// Number of housekeeping rounds.
     pub rounds: u64,
-    /// Whether programs have been sampled since the last round.
+    /// Whether programs have been sampled since the last housekeeping round.
     pub sampled: bool,
-    /// Programs that may have ended before they were observed, which raises no event.
+    /// Programs that may have ended before their observation began. Such an end causes no event.
     pub unwatched: Vec<ProgramId>,
     /// Events for the policy's next decision.
     pub events: Vec<Event>,
@@ -102,7 +103,8 @@ pub(super) struct LoopState {
     pub notes: VecDeque<TimedNote>,
     pub log: ChangeLog,
     pub warnings: VecDeque<Warning>,
-    /// Earliest time of the next replacement of a dead keeper, and the pause after that.
+    /// Earliest time of the next replacement of a dead keeper. `keeper_pause_ns` is the pause after
+    /// this replacement, if it fails.
     pub keeper_due_ns: u64,
     pub keeper_pause_ns: u64,
     /// The reason why no seats may be given, if any.
@@ -118,12 +120,12 @@ pub(super) struct LoopState {
     pub stopping: bool,
     /// Whether the policy permits soft seats.
     pub soft_seats: bool,
-    /// The scheduler that keeps the seats ([`SoftSeats::running`]).
+    /// The identity of the scheduler that implements the seats ([`SoftSeats::running`]).
     pub kept_by: Option<u64>,
 }
 
 impl LoopState {
-    /// The state at the start.
+    /// Creates the state at the start of the loop.
     pub fn new(at_ns: u64, usable: CpuSet, log: ChangeLog) -> Self {
         Self {
             started_ns: at_ns,
@@ -137,14 +139,15 @@ impl LoopState {
 impl World for RealWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         if !failed.is_empty() {
-            // The likeliest cause is a CPU that has just gone offline.
+            // The usable CPUs are read again, because the likeliest cause of a failed action is a
+            // CPU that has just gone offline.
             self.read_usable();
         }
         self.scan_pins_at_change();
         let at_ns = now_ns();
         let wants_all = self.samples_all(&failed);
-        // The meter is read first, because its figures are for `at_ns` and the other readings take
-        // time.
+        // The meter is read first, because its values must be from the time `at_ns`, and the other
+        // readings take time.
         let mut metering = self.state.background.sample(at_ns);
         let programs = match wants_all {
             true => self.sample_programs(at_ns),
@@ -168,7 +171,7 @@ impl World for RealWorld {
     fn act(&mut self, action: &Action) -> Result<(), String> {
         let id = action.program();
         if !self.state.members.contains_key(&id) {
-            // The program ended between the observation and the decision.
+            // The program ended between the observation and the action, which is no failure.
             return Ok(());
         }
         if let Err(error) = self.carry_out(action) {
@@ -181,7 +184,8 @@ impl World for RealWorld {
             return Err(text);
         }
         if let Some(member) = self.state.members.get_mut(&id) {
-            // Giving the same seat again does not interrupt a repetition.
+            // An action that gives the program its present seat again does not interrupt a
+            // repetition.
             let is_same =
                 matches!(action, Action::Seat { cpus, .. } if member.seat.as_ref() == Some(cpus));
             member.record_action(action);
@@ -220,7 +224,7 @@ impl World for RealWorld {
         for (mut adopted, reply) in std::mem::take(&mut self.state.arriving) {
             let member = self.state.members.get(&adopted.id);
             adopted.seat = member.and_then(|member| member.seat.clone());
-            // The client may be gone; the program is managed all the same.
+            // An error is ignored: if the client is gone, the program is still managed.
             let _ = reply.send(Ok(adopted));
         }
     }
@@ -258,8 +262,8 @@ impl World for RealWorld {
 }
 
 impl RealWorld {
-    /// Whether this observation covers every program. It does not if only the meter is due, or
-    /// if a notification arrived before more was due.
+    /// Returns whether this observation covers every program. It covers only the meter if only a
+    /// sample of the meter is due, or if a notification arrived before other samples were due.
     fn samples_all(&self, failed: &[FailedAction]) -> bool {
         let state = &self.state;
         let happened = state.cpus_changed || !state.events.is_empty() || !failed.is_empty();
@@ -276,15 +280,16 @@ impl RealWorld {
         };
         let mut samples: Vec<_> = members.filter_map(sample).collect();
         if self.state.kept_by.is_some() {
-            // With borrowed CPUs the number of cores behind the progress is unknown.
+            // Programs with soft seats may borrow CPUs. The number of cores that contributed to
+            // their progress is then unknown.
             let progress = samples.iter_mut().filter_map(|s| s.progress.as_mut());
             progress.for_each(|progress| progress.confidence = 0.0);
         }
         samples
     }
 
-    /// Reads the usable CPUs; returns whether they have changed. A reading that fails or is
-    /// empty changes nothing.
+    /// Reads the usable CPUs. Returns whether they have changed. If the reading fails or is empty,
+    /// the known CPUs are kept.
     pub fn read_usable(&mut self) -> bool {
         let usable = match usable_cpus(&self.roots) {
             Ok(usable) => usable,
@@ -299,7 +304,7 @@ impl RealWorld {
         };
         self.resolved(WarningTopic::Cpus);
         let unknown = usable.minus(&self.topology.all_cpus());
-        // Attempted once for each set of new CPUs.
+        // A new plan is attempted only once for each set of unknown CPUs.
         self.state.needs_replan |= !unknown.is_empty() && unknown != self.state.unknown_cpus;
         self.state.unknown_cpus = unknown;
         let usable = usable.and(&self.topology.all_cpus());
@@ -310,7 +315,7 @@ impl RealWorld {
         changed
     }
 
-    /// Runs once a second while there are programs.
+    /// Executes the periodic checks, once a second while programs are managed.
     fn housekeeping(&mut self) {
         self.state.housekeeping_ns = now_ns();
         self.state.rounds += 1;
@@ -329,7 +334,8 @@ impl RealWorld {
         warnings.into_iter().for_each(|text| self.warn(text));
     }
 
-    /// Covers threads and processes that programs have created since the last call.
+    /// Extends the seats and demotions of programs to threads and processes that they have created
+    /// since the last call.
     fn refresh_programs(&mut self) {
         for id in self.state.members.keys().copied().collect::<Vec<_>>() {
             match self.actuator.refresh(id) {
@@ -355,8 +361,8 @@ impl RealWorld {
         }
     }
 
-    /// Continues to restore masks and priorities of released programs: their new threads may
-    /// still inherit the old values.
+    /// Continues the scans that restore masks and priorities of released programs, because new
+    /// threads of such programs may still inherit Usher's values.
     fn continue_scans(&mut self) {
         let is_due = self.state.scanned_ns + SCAN_NS <= now_ns();
         if !is_due || !self.actuator.is_scanning() {
@@ -383,7 +389,8 @@ impl RealWorld {
             .min();
         let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
         let requests = PollFd::from_borrowed_fd(self.requests.wakeup_fd(), PollFlags::IN);
-        // The pidfd of a dead keeper stays readable; polling it would make the loop spin.
+        // The pidfd of a dead keeper stays readable. It is polled only when a replacement is due,
+        // because the loop would otherwise busy-wait.
         let is_due = self.state.keeper_due_ns <= now_ns();
         let keeper = self.keeper.as_ref().filter(|_| is_due);
         let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
@@ -399,7 +406,7 @@ impl RealWorld {
             .chain(members)
             .collect();
         if poll(&mut fds, timeout.as_ref()).is_err() {
-            // Interrupted, or out of memory: the loop tries again.
+            // `poll` was interrupted or had not enough memory. The loop calls it again.
             return Vec::new();
         }
         let first = fds.len() - self.state.members.len();
@@ -449,7 +456,7 @@ impl RealWorld {
         }
     }
 
-    /// Marks the programs whose CPUs another busy program may use too.
+    /// Marks the programs with CPUs that another busy program may also use.
     pub fn update_disturbed(&mut self, at_ns: u64) {
         let mut busy_on: BTreeMap<CpuId, u32> = BTreeMap::new();
         let (state, actuator) = (&mut self.state, &self.actuator);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The code that runs between fork and exec.
+//! The code that a child process runs between fork and exec: session, signals, descriptors,
+//! streams, directory and `exec`.
 //!
-//! The child of a process with threads has only the thread that forked. Locks that other
-//! threads held stay locked. All code in this file is therefore plain system calls: no
-//! allocation, no lock, no destructor, no panic.
+//! A forked child has only a copy of the thread that forked. Locks that other threads of the parent
+//! held stay locked in the child for ever. Therefore all code in this file consists of system
+//! calls, and neither allocates nor locks, runs no destructor and does not panic. The child reports
+//! an error by a [`ChildError`] through a pipe.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -34,7 +36,7 @@ impl ChildError {
     fn last(step: i32) -> Self {
         Self {
             step,
-            // SAFETY: the location belongs to this thread.
+            // SAFETY: `__errno_location` returns a valid pointer to the `errno` of this thread.
             errno: unsafe { *libc::__errno_location() },
         }
     }
@@ -65,20 +67,20 @@ impl ChildError {
 /// A signal mask in the kernel's format.
 pub(super) type Mask = libc::sigset_t;
 
-/// Forks. The child runs `body` with every signal blocked and exits with the returned status;
-/// the argument of `body` is the parent's signal mask.
+/// Forks a child. The child runs `body` with all signals blocked, and exits with the status that
+/// `body` returns. The argument of `body` is the parent's signal mask.
 ///
-/// With a home, the child is created inside that program's cgroups.
+/// If `home` is given, the child is created inside the cgroups of its program.
 ///
 /// # Safety
-/// `body` does nothing that is unsafe between fork and exec: no allocation, no locks.
+/// `body` must be safe between fork and exec: it must not allocate, and must not take locks.
 pub(super) unsafe fn fork(
     home: Option<&PreparedHome>,
     body: impl FnOnce(&Mask) -> i32,
 ) -> io::Result<libc::pid_t> {
     let mut all = MaybeUninit::<Mask>::uninit();
     let mut before = MaybeUninit::<Mask>::uninit();
-    // SAFETY: both sets are written before they are read.
+    // SAFETY: `sigfillset` and `pthread_sigmask` write the two sets before they are read.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
@@ -86,10 +88,11 @@ pub(super) unsafe fn fork(
     // SAFETY: the caller guarantees that the child's code is safe after a fork.
     let pid = unsafe { home.map_or_else(fork_here, |home| fork_inside(home)) };
     if let Ok(0) = pid {
-        // SAFETY: pthread_sigmask has filled it; _exit runs no code of the parent.
+        // SAFETY: `pthread_sigmask` has filled `before`; `_exit` runs no exit handler of the
+        // parent.
         unsafe { libc::_exit(body(before.assume_init_ref())) };
     }
-    // SAFETY: pthread_sigmask has filled `before`.
+    // SAFETY: `pthread_sigmask` has filled `before`, and reads it.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     pid
 }
@@ -102,22 +105,22 @@ fn fork_here() -> io::Result<libc::pid_t> {
     }
 }
 
-/// Forks without the C library. Its `fork` takes the allocator's locks. In a child created by
-/// a plain `clone` of a process with threads these may stay locked for ever. Returns as
-/// `fork` does.
+/// Forks by a plain `clone` instead of the C library's `fork`, which would take the locks of the
+/// allocator. In the child of a process with threads, these locks may stay locked for ever. Returns
+/// the same values as `fork`.
 ///
 /// # Safety
-/// As [`fork`].
+/// The rules of [`fork`] apply.
 pub(super) unsafe fn raw_fork() -> libc::pid_t {
-    // SAFETY: without a stack argument the child gets a copy of this stack.
+    // SAFETY: the flags share no memory with the child, which continues on a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     pid as libc::pid_t
 }
 
 /// # Safety
-/// As [`fork`].
+/// The rules of [`fork`] apply.
 unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees that the child's code is safe after a fork.
     match unsafe { home.fork() }? {
         ForkResult::Child => Ok(0),
         ForkResult::Parent { child, .. } => Ok(child.pid),
@@ -127,24 +130,24 @@ unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
 /// Whether [`ignore_file_size_signal`] changed the disposition.
 static IGNORES_FILE_SIZE: AtomicBool = AtomicBool::new(false);
 
-/// Makes writes past a limit on file sizes (`ulimit -f`) fail with an error in this process;
-/// by default SIGXFSZ would end it. Launched programs get the disposition that this process
-/// was started with.
+/// Makes writes beyond the limit on file sizes (`ulimit -f`) fail with an error in this process. By
+/// default, the signal SIGXFSZ would end this process. Launched programs get the disposition of
+/// SIGXFSZ with which this process was started.
 pub fn ignore_file_size_signal() {
-    // SAFETY: no handler is installed; the signal is only ignored.
+    // SAFETY: `signal` sets a valid signal to be ignored, and installs no handler.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if before == libc::SIG_DFL {
         IGNORES_FILE_SIZE.store(true, Ordering::Relaxed);
     }
 }
 
-/// Resets the parent's handlers, which must not run in the child. Ignored signals stay
-/// ignored, except SIGPIPE, which Rust's runtime ignores itself, and SIGXFSZ if this process
-/// ignores it by [`ignore_file_size_signal`].
+/// Resets the parent's handlers, which must not run in the child. Ignored signals stay ignored,
+/// with two exceptions. SIGPIPE is reset, because Rust's runtime ignores it in every program.
+/// SIGXFSZ is reset if [`ignore_file_size_signal`] has set it to be ignored.
 pub(super) fn reset_signals(mask: &Mask) {
     for signal in 1..=libc::SIGRTMAX() {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: sigaction fills `action` when it returns 0; SIG_DFL needs no handler.
+        // SAFETY: `sigaction` fills `action` if it returns 0; SIG_DFL installs no handler.
         unsafe {
             if libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) != 0 {
                 continue;
@@ -160,11 +163,12 @@ pub(super) fn reset_signals(mask: &Mask) {
             libc::sigaction(signal, &action, ptr::null_mut());
         }
     }
-    // SAFETY: the mask is a valid set.
+    // SAFETY: `mask` is a valid signal set, which the kernel only reads.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
 }
 
-/// Closes all descriptors from 3 on except those given (-1: none).
+/// Closes all descriptors from 3 on except the descriptors in `keep`. An entry of -1 stands for no
+/// descriptor.
 pub(super) fn close_others(mut keep: [RawFd; 5]) {
     keep.sort_unstable();
     let mut from = 3;
@@ -182,7 +186,8 @@ fn close_range(first: RawFd, last: RawFd) {
     // SAFETY: no object in the child owns a descriptor in that range.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if answer != 0 {
-        // Before Linux 5.9: one at a time, up to the largest likely number.
+        // Linux before 5.9 has no `close_range`. The descriptors are closed one at a time, up to
+        // the largest likely number.
         for fd in first..=last.min(65_535) {
             // SAFETY: no object in the child owns a descriptor in that range.
             unsafe { libc::close(fd) };
@@ -192,20 +197,20 @@ fn close_range(first: RawFd, last: RawFd) {
 
 /// Starts a new session, if requested.
 pub(super) fn enter_session(prepared: &PreparedExec) -> Result<(), ChildError> {
-    // SAFETY: no memory is involved.
+    // SAFETY: `setsid` has no arguments and accesses no memory.
     match prepared.new_session && unsafe { libc::setsid() } < 0 {
         true => Err(ChildError::last(STEP_SESSION)),
         false => Ok(()),
     }
 }
 
-/// Redirects the streams and changes the directory.
+/// Redirects the standard streams and changes the working directory.
 pub(super) fn set_up(prepared: &PreparedExec) -> Result<(), ChildError> {
     redirect(prepared)?;
     let Some(cwd) = &prepared.cwd else {
         return Ok(());
     };
-    // SAFETY: the path is a C string.
+    // SAFETY: the path is a C string that outlives the call.
     match unsafe { libc::chdir(cwd.as_ptr()) } {
         0 => Ok(()),
         _ => Err(ChildError::last(STEP_DIRECTORY)),
@@ -217,7 +222,8 @@ fn redirect(prepared: &PreparedExec) -> Result<(), ChildError> {
         let Some(fd) = prepared.stream(number) else {
             continue;
         };
-        // SAFETY: both are open descriptors; dup2 clears close-on-exec.
+        // SAFETY: `dup2` takes two descriptors and accesses no memory. The new descriptor is open
+        // after the exec, because `dup2` clears close-on-exec.
         if unsafe { libc::dup2(fd, number as RawFd) } < 0 {
             return Err(ChildError::last(STEP_STREAM));
         }
@@ -225,12 +231,13 @@ fn redirect(prepared: &PreparedExec) -> Result<(), ChildError> {
     Ok(())
 }
 
-/// Prepares the streams for a repetition: input is read, and output written, from the start
-/// again. Streams without a position (terminals, pipes) are not changed.
+/// Prepares the redirected streams for a repetition: sets their positions to the start of the file.
+/// Streams without a position, such as terminals and pipes, are not changed.
 pub(super) fn rewind(prepared: &PreparedExec) {
     for number in (0..3).filter(|&number| prepared.stream(number).is_some()) {
         let fd = number as RawFd;
-        // SAFETY: takes descriptors only; failure changes nothing.
+        // SAFETY: the calls take descriptors and numbers and access no memory. A failed call
+        // changes nothing.
         unsafe {
             let appends = libc::fcntl(fd, libc::F_GETFL) & libc::O_APPEND != 0;
             if number > 0 && !appends {
@@ -241,8 +248,8 @@ pub(super) fn rewind(prepared: &PreparedExec) {
     }
 }
 
-/// Executes the program as `execvp` does: the first candidate that can be executed, or
-/// `/bin/sh` if the kernel does not recognise the format. Returns only if none can be.
+/// Executes the program as `execvp` does: tries the candidate paths in order, and executes a file
+/// of unknown format by `/bin/sh`. Returns only if no candidate can be executed.
 pub(super) fn exec(prepared: &mut PreparedExec) -> ChildError {
     let mut refused = None;
     let mut error = ChildError {
@@ -250,7 +257,7 @@ pub(super) fn exec(prepared: &mut PreparedExec) -> ChildError {
         errno: libc::ENOENT,
     };
     for at in 0..prepared.paths.len() {
-        // SAFETY: null-terminated arrays of C strings that outlive the exec.
+        // SAFETY: the arguments are null-terminated arrays of C strings, which outlive the exec.
         unsafe {
             libc::execve(
                 prepared.paths[at].as_ptr(),
@@ -261,8 +268,8 @@ pub(super) fn exec(prepared: &mut PreparedExec) -> ChildError {
         error = ChildError::last(STEP_EXEC);
         if error.errno == libc::ENOEXEC {
             let argv = prepared.shell_argv(at);
-            // SAFETY: null-terminated arrays of C strings that outlive the exec; the first string
-            // is "/bin/sh".
+            // SAFETY: the arguments are null-terminated arrays of C strings, which outlive the
+            // exec. The first string is the path "/bin/sh".
             unsafe { libc::execve(*argv, argv, prepared.envp()) };
             return error;
         }
@@ -278,20 +285,20 @@ pub(super) fn exec(prepared: &mut PreparedExec) -> ChildError {
 /// Writes the bytes; gives up on an error.
 pub(super) fn write_bytes(fd: RawFd, bytes: &[u8]) {
     loop {
-        // SAFETY: the slice is readable for its length.
+        // SAFETY: `write` reads at most `bytes.len()` bytes of the slice.
         let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-        // Writes below PIPE_BUF are atomic.
+        // A partial write needs no second call, because writes below PIPE_BUF are atomic.
         if n >= 0 || ChildError::last(0).errno != libc::EINTR {
             return;
         }
     }
 }
 
-/// Waits for a byte; `None` if the other end is closed.
+/// Waits for a byte from a pipe; returns `None` if the other end is closed.
 pub(super) fn read_byte(fd: RawFd) -> Option<u8> {
     let mut byte = 0u8;
     loop {
-        // SAFETY: one byte is writable.
+        // SAFETY: `read` writes at most one byte, to `byte`.
         let n = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
         match n {
             1 => return Some(byte),

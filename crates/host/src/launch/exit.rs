@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Launch errors and program exits, and their mapping to exit statuses as in a shell, `env` and
-//! `timeout`: 125 failure of Usher, 126 not executable, 127 not found, 128 + N ended by signal N.
+//! Launch errors and program exits, and their mapping to exit statuses. The statuses are those of a
+//! shell, `env` and `timeout`: 125 for a failure of Usher, 126 for a program that is not
+//! executable, 127 for a program that is not found, 128 + N for a program that signal N ended.
 
 use std::ffi::OsString;
 use std::io;
@@ -37,7 +38,7 @@ pub enum LaunchError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// An argument or a variable contains a NUL byte.
+    /// An argument or an environment variable contains a NUL byte.
     #[error("running '{}': {what} contains a NUL byte", program.display())]
     Nul {
         /// The program as given.
@@ -68,7 +69,8 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit status: 127 not found, 126 not executable, 125 all failures of Usher itself.
+    /// Returns the exit status: 127 for a program that is not found, 126 for a program that is not
+    /// executable, 125 for all failures of Usher itself.
     pub fn code(&self) -> u8 {
         match self {
             Self::NotFound { .. } => NOT_FOUND,
@@ -77,7 +79,7 @@ impl LaunchError {
         }
     }
 
-    /// The error for a failed `exec`.
+    /// Returns the error for a failed `exec`.
     pub(super) fn from_exec(program: OsString, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => Self::NotFound { program, source },
@@ -86,7 +88,7 @@ impl LaunchError {
     }
 }
 
-/// The error's text without Rust's "(os error N)".
+/// Returns the error's text without Rust's suffix "(os error N)".
 fn source_text(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
@@ -100,7 +102,7 @@ fn source_text(error: &io::Error) -> String {
 pub struct Exit {
     /// Exit status of the program, if it exited.
     pub status: Option<u8>,
-    /// The signal that ended it, if there was one.
+    /// The signal that ended the program, if a signal did.
     pub signal: Option<i32>,
     /// CPU time in seconds of the process and the children that it waited for.
     pub cpu_seconds: f64,
@@ -110,20 +112,21 @@ impl Exit {
     pub(super) fn new(raw_status: i32, cpu_seconds: f64) -> Self {
         let status = ExitStatus::from_raw(raw_status);
         Self {
-            // An exit status has eight bits.
+            // Only the lower eight bits are an exit status.
             status: status.code().map(|code| (code & 0xff) as u8),
             signal: status.signal(),
             cpu_seconds,
         }
     }
 
-    /// The exit status as in a shell: 128 + the signal's number if a signal ended the program.
+    /// Returns the exit status as in a shell: 128 + the signal's number if a signal ended the
+    /// program.
     pub fn code(&self) -> u8 {
         let by_signal = || self.signal.map(|signal| (128 + (signal & 0x7f)) as u8);
         self.status.or_else(by_signal).unwrap_or(OWN_FAILURE)
     }
 
-    /// Whether it exited with status 0.
+    /// Returns whether the program exited with status 0.
     pub fn success(&self) -> bool {
         self.status == Some(0)
     }

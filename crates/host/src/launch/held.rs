@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A child process that waits just before its `exec`, so that it can be seated first, and the
+//! Launches a child process that waits just before its `exec`, to be seated first, and manages the
 //! running child after its release.
 //!
-//! The child is forked, prepares its session and streams, and then waits on a pipe. A write
-//! releases it; the end of the pipe (the launcher died) ends it. A second pipe, closed by a
-//! successful `exec`, reports a failed one. Forks are serialised, because a child holds copies of
-//! the pipes of all children that were forked before it.
+//! 1. [`hold_in`] forks the child ([`HeldChild`]). The child enters its session, and waits for a
+//!    byte on a pipe. If the pipe closes, because the launcher has died, the child ends.
+//! 2. [`HeldChild::start`] writes this byte. The child sets up its streams and calls `exec`
+//!    ([`StartingChild`]).
+//! 3. A second pipe reports the result: a successful `exec` closes this pipe, and after a failed
+//!    `exec` the child writes the error to it. [`StartingChild::finish`] waits for this result.
+//! 4. [`ChildProcess`] waits for the end of the program by its pidfd, and checks once a second
+//!    whether a signal has stopped the program.
+//!
+//! Forks are serialised, because a child inherits copies of the pipes of all children that were
+//! forked before.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,12 +32,12 @@ use super::child::{self, ChildError, STEP_EXEC};
 use super::prepare::PreparedExec;
 use super::{Exit, Forwarder, LaunchError, LaunchSpec, OWN_FAILURE};
 
-/// Serialises forks. A child holds copies of the pipes of all children forked before it. The
-/// order makes the last child notice the launcher's death first, then its predecessor, and so
-/// on.
+/// Serialises forks. A child inherits copies of the pipes of all children that were forked before.
+/// When the launcher dies, only the child that was forked last sees its pipe closed; its end closes
+/// the copies of its predecessor's pipe, and so on.
 static ONE_FORK: Mutex<()> = Mutex::new(());
 
-/// Runs `fork` while no other thread creates pipes for a child or forks.
+/// Runs `fork` while no other thread forks or creates pipes for a child.
 pub(super) fn one_at_a_time<T>(fork: impl FnOnce() -> T) -> T {
     let _guard = ONE_FORK.lock().unwrap_or_else(PoisonError::into_inner);
     fork()
@@ -40,8 +47,8 @@ pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe_with(PipeFlags::CLOEXEC)
 }
 
-/// A child process that waits just before `exec`. Dropping it ends the child, which has not
-/// executed anything.
+/// A child process that waits just before `exec`. Dropping the value ends the child, which has not
+/// executed the program.
 #[derive(Debug)]
 pub struct HeldChild {
     program: OsString,
@@ -55,15 +62,16 @@ pub struct HeldChild {
 ///
 /// # Errors
 /// The command does not exist or cannot be executed, a stream cannot be opened, or the process
-/// cannot be created. Nothing is left behind.
+/// cannot be created. After an error, no child remains.
 pub fn hold(spec: &LaunchSpec) -> Result<HeldChild, LaunchError> {
     hold_in(spec, None)
 }
 
-/// As [`hold`]; with a home, the child is created inside that program's cgroups.
+/// Does the same as [`hold`]. If `home` is given, the child is created inside the cgroups of its
+/// program.
 ///
 /// # Errors
-/// As [`hold`].
+/// The errors of [`hold`].
 pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChild, LaunchError> {
     spec.resolve()?;
     let mut prepared = PreparedExec::new(spec)?;
@@ -78,7 +86,7 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
         let (answer, output) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
         let ours = [go.as_raw_fd(), answer.as_raw_fd()];
         let theirs = [hold.as_raw_fd(), output.as_raw_fd()];
-        // SAFETY: `wait_and_exec` makes plain system calls only.
+        // SAFETY: `wait_and_exec` makes only system calls, which are safe between fork and exec.
         let pid = unsafe {
             child::fork(home, |mask| {
                 wait_and_exec(&mut prepared, mask, ours, theirs)
@@ -103,11 +111,12 @@ fn wait_and_exec(
     [hold, output]: [i32; 2],
 ) -> i32 {
     for fd in parents {
-        // SAFETY: these descriptors are the child's own copies.
+        // SAFETY: these descriptors are the child's copies, which no object of the child uses.
         unsafe { libc::close(fd) };
     }
     child::reset_signals(mask);
-    // Before the wait, so that the manager sees the final session.
+    // The session is entered before the wait, because the engine reads the session of the held
+    // child.
     let entered = child::enter_session(prepared);
     // An error is reported only after the release: a held child stays held.
     if child::read_byte(hold).is_none() {
@@ -122,27 +131,28 @@ fn wait_and_exec(
 }
 
 impl HeldChild {
-    /// The child's process number.
+    /// Returns the pid of the child.
     pub fn pid(&self) -> i32 {
         self.running.as_ref().map_or(0, ChildProcess::pid)
     }
 
-    /// Lets it execute the program; returns when it has.
+    /// Releases the child, and returns when the child has executed the program.
     ///
     /// # Errors
-    /// `exec` failed; the child is gone then.
+    /// `exec` failed. After an error, the child is gone.
     pub fn release(self) -> Result<ChildProcess, LaunchError> {
         self.start()?.finish()
     }
 
-    /// Lets it execute the program without waiting for that: the child may have been frozen
-    /// meanwhile.
+    /// Releases the child, and returns without waiting for its `exec`, because the child may be
+    /// frozen.
     ///
     /// # Errors
     /// There is no child.
     pub fn start(mut self) -> Result<StartingChild, LaunchError> {
         if let Some(mut go) = self.go.take() {
-            // Fails if the child was killed meanwhile, which its status reports.
+            // The write fails if the child was killed while it waited, which its exit status will
+            // report.
             let _ = go.write_all(b"g");
         }
         let running = self.running.take().ok_or(LaunchError::NoCommand)?;
@@ -154,8 +164,8 @@ impl HeldChild {
     }
 }
 
-/// A released child process that may not have executed its program yet. Its descriptor becomes
-/// readable when it has, or cannot. Dropping it does not end the child.
+/// A released child process, which may not have executed its program yet. Its descriptor becomes
+/// readable when `exec` has succeeded or failed. Dropping the value does not end the child.
 #[derive(Debug)]
 pub struct StartingChild {
     program: OsString,
@@ -170,19 +180,19 @@ impl AsFd for StartingChild {
 }
 
 impl StartingChild {
-    /// The child.
+    /// Returns the child.
     pub fn running(&self) -> &ChildProcess {
         &self.running
     }
 
-    /// Waits until it has executed the program.
+    /// Waits until the child has executed the program.
     ///
     /// # Errors
-    /// `exec` failed; the child is gone then.
+    /// `exec` failed. After an error, the child is gone.
     pub fn finish(mut self) -> Result<ChildProcess, LaunchError> {
         let mut bytes = [0; ChildError::BYTES];
         match self.answer.read_exact(&mut bytes) {
-            // The pipe is closed by a successful exec, or by the child's death.
+            // The pipe has closed without an error: `exec` has succeeded, or the child has died.
             Err(_) => Ok(self.running),
             Ok(()) => {
                 let _ = self.running.wait();
@@ -213,19 +223,19 @@ impl Drop for HeldChild {
     }
 }
 
-/// Interval of the checks for stops.
+/// Interval of the checks whether a signal has stopped the child.
 const STOP_CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// A child process. Dropping it does not end the child.
+/// A child process. Dropping the value does not end the child.
 #[derive(Debug)]
 pub struct ChildProcess {
     pid: Pid,
     pidfd: OwnedFd,
     ended: Option<Exit>,
-    /// Whether the kernel reported that it was stopped or continued.
+    /// Whether the kernel reported that the process was stopped or continued.
     was_stopped: bool,
 }
 
@@ -250,14 +260,14 @@ impl ChildProcess {
         self.pidfd.as_fd()
     }
 
-    /// Sends it a signal; nothing happens when it has ended.
+    /// Sends a signal to the process. The call has no effect if the process has ended.
     pub fn signal(&self, signal: i32) {
         if let Some(signal) = Signal::from_named_raw(signal) {
             let _ = pidfd_send_signal(&self.pidfd, signal);
         }
     }
 
-    /// Sends a signal to its process group, which it leads if it was launched with a new
+    /// Sends a signal to the process group of the process, which must have been launched with a new
     /// session.
     pub fn signal_group(&self, signal: i32) {
         if let (None, Some(signal)) = (self.ended, Signal::from_named_raw(signal)) {
@@ -268,16 +278,16 @@ impl ChildProcess {
     /// Returns the exit of the process, if it has ended.
     ///
     /// # Errors
-    /// When other code has waited for it.
+    /// Other code has already waited for the process.
     pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
         self.note_stop();
         self.reap(libc::WNOHANG)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has ended.
     ///
     /// # Errors
-    /// When other code has waited for it.
+    /// Other code has already waited for the process.
     pub fn wait(&mut self) -> io::Result<Exit> {
         loop {
             if let Some(exit) = self.reap(0)? {
@@ -286,19 +296,20 @@ impl ChildProcess {
         }
     }
 
-    /// Waits until it has ended; forwards the launcher's signals to it meanwhile.
+    /// Waits until the process has ended, and forwards the launcher's signals to the process during
+    /// the wait.
     ///
     /// # Errors
-    /// When other code has waited for it.
+    /// Other code has already waited for the process.
     pub fn wait_forwarding(&mut self, signals: &mut Forwarder) -> io::Result<Exit> {
         self.wait_forwarding_with(signals, || {})
     }
 
-    /// As [`Self::wait_forwarding`]; calls `on_end` for each signal that requests the program's
-    /// end.
+    /// Does the same as [`Self::wait_forwarding`], and calls `on_end` for each signal that requests
+    /// the program's end.
     ///
     /// # Errors
-    /// When other code has waited for it.
+    /// Other code has already waited for the process.
     pub fn wait_forwarding_with(
         &mut self,
         signals: &mut Forwarder,
@@ -309,8 +320,8 @@ impl ChildProcess {
                 PollFd::new(&self.pidfd, PollFlags::IN),
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
-            // A handler of SIGCHLD, which reports stops too, would interrupt the waits of
-            // other threads.
+            // Stops are detected by polling, because a handler of SIGCHLD would interrupt the waits
+            // of other threads.
             match poll(&mut fds, Some(&STOP_CHECK_INTERVAL)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -324,20 +335,22 @@ impl ChildProcess {
         }
     }
 
-    /// Whether it was stopped or continued by a signal. Its duration is then not that of its
-    /// work.
+    /// Returns whether a signal has stopped or continued the process. If so, its duration is not
+    /// the time of its work.
     pub fn was_stopped(&self) -> bool {
         self.was_stopped
     }
 
-    /// Records a stop or continuation that the kernel has reported since the last call.
+    /// Records whether the kernel has reported a stop or continuation of the process since the last
+    /// call.
     fn note_stop(&mut self) {
         if self.ended.is_some() {
             return;
         }
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let options = libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG;
-        // SAFETY: `info` is writable; without WEXITED the child is not reaped.
+        // SAFETY: the kernel writes only to `info`. Without WEXITED, the call does not reap the
+        // child.
         let answer = unsafe {
             libc::waitid(
                 libc::P_PID,
@@ -346,7 +359,7 @@ impl ChildProcess {
                 options,
             )
         };
-        // SAFETY: zeroed; where the kernel fills it, the field is a pid.
+        // SAFETY: `info` was zeroed. If the kernel has filled it for a child, the field is a pid.
         let pid = unsafe { info.assume_init().si_pid() };
         self.was_stopped |= answer == 0 && pid != 0;
     }
@@ -357,7 +370,8 @@ impl ChildProcess {
         }
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the kernel writes both; the child is ours and not reaped yet.
+        // SAFETY: the kernel writes only to `status` and `usage`. The child belongs to this process
+        // and is not reaped yet.
         let pid = unsafe { libc::wait4(self.pid(), &mut status, options, usage.as_mut_ptr()) };
         if pid == 0 {
             return Ok(None);
@@ -369,14 +383,14 @@ impl ChildProcess {
                 _ => Err(error),
             };
         }
-        // SAFETY: zeroed, and all of its fields are numbers.
+        // SAFETY: `usage` was zeroed, and all its fields are numbers.
         let usage = unsafe { usage.assume_init() };
         self.ended = Some(Exit::new(status, cpu_seconds(&usage)));
         Ok(self.ended)
     }
 
-    /// Kills it and reaps it; gives up after a second (a process in
-    /// uninterruptible sleep, or in a frozen v1 cgroup, dies later).
+    /// Kills the process and reaps it. Stops waiting after a second, because a process in
+    /// uninterruptible sleep or in a frozen v1 cgroup dies later.
     pub(super) fn kill_and_reap(&mut self) {
         self.signal(libc::SIGKILL);
         let second = Timespec {

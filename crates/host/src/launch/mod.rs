@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Launching programs so that they are seated before they touch memory.
+//! Launches programs in a way that permits a caller to seat them before they touch memory.
 //!
-//! A page of memory is placed on the NUMA node of the CPU that first touches it, and `exec`
-//! maps and touches an executable's first pages. A program must therefore be seated *before*
-//! `exec`: [`hold`] forks a child that waits just before it, the caller seats that child, and
-//! [`HeldChild::release`] lets it continue. [`repeat`] forks a child that runs the same command
-//! repeatedly on demand; all repetitions inherit the seats (cgroup and affinity mask) of that
-//! child.
+//! The kernel allocates a page of memory on the NUMA node of the CPU that first touches the page,
+//! and `exec` already touches the first pages of a program. A program must therefore be seated
+//! *before* `exec`: [`hold`] forks a child that waits just before its `exec`, the caller seats this
+//! child, and [`HeldChild::release`] makes the child execute the program. [`repeat`] forks a child
+//! that runs the same command repeatedly on demand; all repetitions inherit the seat (cgroup and
+//! affinity mask) of this child.
 //!
-//! A launched program sees the same environment as without Usher: standard streams and
-//! inherited descriptors are passed through, the signal mask and dispositions are restored,
-//! signals are forwarded ([`Forwarder`]), and the exit status is passed on as shells do
-//! ([`Exit::code`]).
+//! A launched program has the same environment as without Usher. It gets the standard streams, the
+//! inherited descriptors, and the original signal mask and dispositions of the launcher. The
+//! launcher forwards signals to the program ([`Forwarder`]), and exits with the program's status,
+//! as a shell would ([`Exit::code`]).
 
 mod child;
 mod exit;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The description of a launch, and its conversion to the arguments of `exec` before the fork.
-//! Between fork and exec, a child of a process with threads must not allocate or take a lock, so
-//! strings, paths to try and descriptors are prepared by the parent. The command is searched in
-//! `PATH` as by `execvp`; a file without `#!` is run by the shell.
+//! Describes a launch ([`LaunchSpec`]), and converts this description to the arguments of `exec`
+//! ([`PreparedExec`]).
+//!
+//! The parent makes this conversion before the fork, because the child must not allocate or lock
+//! between fork and exec: it prepares the strings, the candidate paths and the descriptors. As in
+//! `execvp`, the command is searched in `PATH`, and the shell runs a file of unknown format, such
+//! as a script without `#!`.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -24,7 +27,7 @@ pub enum Stream {
     Null,
     /// A file; created, and truncated when written to.
     File(PathBuf),
-    /// A file that is appended to; as standard input, read from its start.
+    /// A file to which output is appended; as standard input, it is read from its start.
     Append(PathBuf),
 }
 
@@ -33,7 +36,7 @@ pub enum Stream {
 pub struct LaunchSpec {
     /// The command and its arguments; the command is searched in `PATH`.
     pub argv: Vec<OsString>,
-    /// Working directory; `None`: the launcher's.
+    /// Working directory; `None` for the launcher's directory.
     pub cwd: Option<PathBuf>,
     /// Changes to the launcher's environment; `None` removes a variable.
     pub env: BTreeMap<OsString, Option<OsString>>,
@@ -43,13 +46,13 @@ pub struct LaunchSpec {
     pub stdout: Stream,
     /// Standard error.
     pub stderr: Stream,
-    /// Whether it gets a new session and process group. With the kernel's autogroup, sessions
-    /// share CPU time equally whatever their number of threads, and `nice` counts only within
-    /// a session. A new session has no terminal.
+    /// Whether the program gets a new session and process group. With the kernel's autogroups,
+    /// sessions get equal shares of CPU time, independently of their numbers of threads, and nice
+    /// values have an effect only within a session. A new session has no terminal.
     pub new_session: bool,
 }
 
-/// Variables that set the size of thread pools in common runtimes.
+/// Environment variables that set the size of the thread pools of common runtimes.
 const THREAD_POOLS: [&str; 6] = [
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -60,7 +63,7 @@ const THREAD_POOLS: [&str; 6] = [
 ];
 
 impl LaunchSpec {
-    /// A command with the launcher's streams, environment and directory.
+    /// Creates a launch with the launcher's streams, environment and directory.
     pub fn new(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
@@ -68,7 +71,7 @@ impl LaunchSpec {
         }
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable of the program.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.insert(name.into(), Some(value.into()));
@@ -93,9 +96,9 @@ impl LaunchSpec {
         self.env("OMP_TOOL_LIBRARIES", list)
     }
 
-    /// Sets the number of threads of common runtimes, unless the user has set it. Only applied
-    /// on request: a pool that was sized for the first seat keeps its size when the program
-    /// gets more CPUs.
+    /// Sets the number of threads of common runtimes, if the user has not set it. Usher does this
+    /// only on request, because a thread pool that was sized for the first seat keeps its size when
+    /// the program gets more CPUs.
     #[must_use]
     pub fn thread_hints(mut self, threads: usize) -> Self {
         for name in THREAD_POOLS {
@@ -106,7 +109,7 @@ impl LaunchSpec {
         self
     }
 
-    /// The value that a variable will have in the program.
+    /// Returns the value that an environment variable will have in the program.
     fn variable(&self, name: &str) -> Option<OsString> {
         match self.env.get(OsStr::new(name)) {
             Some(change) => change.clone(),
@@ -114,7 +117,7 @@ impl LaunchSpec {
         }
     }
 
-    /// The file that `exec` will execute.
+    /// Returns the file that `exec` will execute.
     ///
     /// # Errors
     /// The command is empty, not found in `PATH`, or not an executable file.
@@ -138,7 +141,7 @@ impl LaunchSpec {
             .map_or_else(|| path.to_owned(), |cwd| cwd.join(path))
     }
 
-    /// The paths that `exec` tries, in order.
+    /// Returns the paths that `exec` tries, in order.
     fn candidates(&self, program: &OsStr) -> Vec<PathBuf> {
         if program.as_bytes().contains(&b'/') {
             return vec![PathBuf::from(program)];
@@ -176,8 +179,9 @@ fn executable(path: &Path) -> Result<(), i32> {
     }
 }
 
-/// A [`LaunchSpec`] in the form that `exec` takes. Pointers refer to the strings beside them,
-/// whose heap buffers do not move with the struct.
+/// A [`LaunchSpec`] in the form that `exec` takes. The pointers refer to strings of the same
+/// struct. They stay valid when the struct is moved, because the buffers of the strings are on the
+/// heap.
 pub(super) struct PreparedExec {
     pub program: OsString,
     pub paths: Vec<CString>,
@@ -185,8 +189,8 @@ pub(super) struct PreparedExec {
     pub new_session: bool,
     streams: [Option<OwnedFd>; 3],
     argv: Argv,
-    /// `/bin/sh`, a slot for the script's path, the rest of argv: for files without `#!`, which
-    /// `execvp` runs by the shell.
+    /// The arguments for a file of unknown format, which the shell runs: `/bin/sh`, an entry for
+    /// the file's path, and the rest of argv.
     shell_argv: Argv,
     envp: Argv,
 }
@@ -251,7 +255,7 @@ impl PreparedExec {
         })
     }
 
-    /// The descriptor of standard stream `number`, if it is redirected.
+    /// Returns the descriptor of standard stream `number`, if the stream is redirected.
     pub fn stream(&self, number: usize) -> Option<i32> {
         let fd = self.streams.get(number)?.as_ref()?;
         Some(fd.as_fd().as_raw_fd())
@@ -265,7 +269,8 @@ impl PreparedExec {
         self.envp.pointers.as_ptr()
     }
 
-    /// Inserts the path that `/bin/sh` runs; for the child's copy only.
+    /// Inserts the path of the file that `/bin/sh` runs, and returns the arguments. Only the child
+    /// calls this function, on its copy of the struct.
     pub fn shell_argv(&mut self, path: usize) -> *const *const libc::c_char {
         self.shell_argv.pointers[1] = self.paths[path].as_ptr();
         self.shell_argv.pointers.as_ptr()

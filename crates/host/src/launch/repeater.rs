@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process that runs a command repeatedly.
+//! The repeater: a process that runs a command repeatedly in the same seat.
 //!
-//! Paper 1's protocol restarts every program until all have run often enough. If each run were
-//! a new child of the launcher, each would have to be seated again. The root of a repeated
-//! program is therefore a *repeater*: a fork of the launcher that executes no other program
-//! itself. On request it forks a child that executes the program, waits for it and reports.
-//! The child inherits the repeater's cgroups and affinity mask, and thereby its seat.
+//! In the protocol of paper 1, each program is restarted until all programs have completed enough
+//! repetitions. If each repetition were a new child of the launcher, Usher would have to seat each
+//! repetition again. Therefore the root process of a repeated program is a *repeater*, which is a
+//! fork of the launcher and never executes another program itself:
 //!
-//! Protocol: a byte from the launcher starts a repetition; the repeater answers with a
-//! [`RepeaterReport`]. When the launcher's end of the pipe closes for any reason, the repeater
-//! kills its child and ends.
+//! 1. A byte from the launcher starts a repetition.
+//! 2. The repeater forks a child, which executes the program. The child inherits the repeater's
+//!    cgroups and affinity mask, and thereby its seat.
+//! 3. The repeater waits for the end of the child and answers with a [`RepeaterReport`] of four
+//!    64-bit words.
+//!
+//! Only one repetition runs at a time. If the launcher's end of the pipe closes for any reason, the
+//! repeater kills its child and ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,23 +31,23 @@ use super::{Exit, LaunchError, LaunchSpec, OWN_FAILURE};
 /// A completed run of the command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Repetition {
-    /// How it ended.
+    /// The exit of the command.
     pub exit: Exit,
-    /// Time of the request, in nanoseconds of `CLOCK_MONOTONIC`. The run may have started
-    /// later, as the program may have been frozen.
+    /// Time of the request, in nanoseconds of `CLOCK_MONOTONIC`. The run may have started later,
+    /// because the program may have been frozen.
     pub begin_ns: u64,
-    /// Time of its end, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the end of the run, in nanoseconds of `CLOCK_MONOTONIC`.
     pub end_ns: u64,
 }
 
 impl Repetition {
-    /// Wall-clock seconds from request to end.
+    /// Returns the wall-clock seconds from the request to the end of the run.
     pub fn seconds(&self) -> f64 {
         self.end_ns.saturating_sub(self.begin_ns) as f64 * 1e-9
     }
 }
 
-/// A command that can be run repeatedly in the same seat. Dropping it kills the repeater and
+/// A command that can be run repeatedly in the same seat. Dropping the value kills the repeater and
 /// its child.
 #[derive(Debug)]
 pub struct Repeater {
@@ -58,7 +62,8 @@ pub struct Repeater {
 /// The repeater's report after a repetition: four native 64-bit words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct RepeaterReport {
-    /// Step in the high half, errno in the low half; 0 if the program was executed.
+    /// The failed step in the upper 32 bits and its errno in the lower 32 bits; 0 if the program
+    /// was executed.
     error: u64,
     status: u64,
     end_ns: u64,
@@ -92,18 +97,19 @@ impl RepeaterReport {
     }
 }
 
-/// Forks a repeater for the command, which is not executed yet.
+/// Forks a repeater for the command. The command is executed only by [`Repeater::start`].
 ///
 /// # Errors
-/// As [`super::hold`].
+/// The errors of [`super::hold`].
 pub fn repeat(spec: &LaunchSpec) -> Result<Repeater, LaunchError> {
     repeat_in(spec, None)
 }
 
-/// As [`repeat`]; with a home, the repeater is created inside that program's cgroups.
+/// Does the same as [`repeat`]. If `home` is given, the repeater is created inside the cgroups of
+/// its program.
 ///
 /// # Errors
-/// As [`super::hold`].
+/// The errors of [`super::hold`].
 pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repeater, LaunchError> {
     spec.resolve()?;
     let mut prepared = PreparedExec::new(spec)?;
@@ -117,7 +123,7 @@ pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repea
         let (input, requests) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
         let (reports, output) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
         let (input_fd, output_fd) = (input.as_raw_fd(), output.as_raw_fd());
-        // SAFETY: `serve` makes plain system calls only.
+        // SAFETY: `serve` makes only system calls, which are safe between fork and exec.
         let pid =
             unsafe { child::fork(home, |mask| serve(&mut prepared, mask, input_fd, output_fd)) };
         let pid = pid.map_err(|e| failed("forking", e))?;
@@ -134,7 +140,7 @@ pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repea
 }
 
 impl Repeater {
-    /// The repeater's process number: the root of the program's tree.
+    /// Returns the pid of the repeater, which is the root of the program's process tree.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
@@ -155,7 +161,7 @@ impl Repeater {
     /// Waits for the report of the current repetition.
     ///
     /// # Errors
-    /// The program could not be executed; the repeater was killed.
+    /// The program could not be executed, or the repeater was killed.
     pub fn finish(&mut self) -> Result<Repetition, LaunchError> {
         let mut bytes = [0; RepeaterReport::BYTES];
         if let Err(source) = self.reports.read_exact(&mut bytes) {
@@ -176,7 +182,7 @@ impl Repeater {
         })
     }
 
-    /// A descriptor that is readable when [`Self::finish`] will not block.
+    /// Returns a descriptor that is readable when [`Self::finish`] will not block.
     pub fn report_fd(&self) -> BorrowedFd<'_> {
         self.reports.as_fd()
     }
@@ -195,8 +201,8 @@ impl Drop for Repeater {
         if self.group {
             self.process.signal_group(libc::SIGKILL);
         }
-        // Without its pipe the repeater kills its child. If the repeater is killed first, the
-        // child dies with it (PR_SET_PDEATHSIG).
+        // When its pipe closes, the repeater kills its child. If the repeater is killed before it
+        // can do so, the kernel kills the child (PR_SET_PDEATHSIG).
         drop(self.requests.take());
         self.process.kill_and_reap();
     }
@@ -206,8 +212,8 @@ fn serve(prepared: &mut PreparedExec, mask: &child::Mask, input: RawFd, output: 
     let stream = |number| prepared.stream(number).unwrap_or(-1);
     child::close_others([input, output, stream(0), stream(1), stream(2)]);
     child::reset_signals(mask);
-    // Without its own session the repeater would be killed together with the launcher's process
-    // group, so it ends.
+    // Without a session of its own, the repeater would be killed together with the launcher's
+    // process group. Therefore it ends if it cannot make a session.
     if child::enter_session(prepared).is_err() {
         return OWN_FAILURE.into();
     }
@@ -226,7 +232,8 @@ fn run_once(prepared: &mut PreparedExec, input: RawFd, group: bool) -> RepeaterR
         cpu_us: 0,
     };
     let mut ends = [-1; 2];
-    // SAFETY: pipe2 fills both numbers; the child only makes plain system calls.
+    // SAFETY: `pipe2` writes both elements of `ends`. The forked child makes only system calls,
+    // which are safe between fork and exec.
     let pid = unsafe {
         match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
             0 => child::raw_fork(),
@@ -234,7 +241,7 @@ fn run_once(prepared: &mut PreparedExec, input: RawFd, group: bool) -> RepeaterR
         }
     };
     if pid == 0 {
-        // SAFETY: _exit runs no code of the parent.
+        // SAFETY: `_exit` may be called in a forked child, and runs no exit handler of the parent.
         unsafe { libc::_exit(become_program(prepared, ends[1])) };
     }
     if pid < 0 {
@@ -243,7 +250,7 @@ fn run_once(prepared: &mut PreparedExec, input: RawFd, group: bool) -> RepeaterR
         return report;
     }
     let mut answer = [0u8; ChildError::BYTES];
-    // SAFETY: `answer` is writable for its length; the descriptors are ours.
+    // SAFETY: `read` writes at most the length of `answer`. The descriptors belong to this process.
     let received = unsafe {
         libc::close(ends[1]);
         let n = libc::read(ends[0], answer.as_mut_ptr().cast(), answer.len());
@@ -257,7 +264,7 @@ fn run_once(prepared: &mut PreparedExec, input: RawFd, group: bool) -> RepeaterR
     await_end(pid, input, group);
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes both; rusage consists of numbers.
+    // SAFETY: the kernel writes only to `status` and `usage`. All fields of `usage` are numbers.
     let usage = unsafe {
         libc::wait4(pid, &mut status, 0, usage.as_mut_ptr());
         usage.assume_init()
@@ -269,7 +276,7 @@ fn run_once(prepared: &mut PreparedExec, input: RawFd, group: bool) -> RepeaterR
 }
 
 fn become_program(prepared: &mut PreparedExec, output: RawFd) -> i32 {
-    // SAFETY: no memory is involved.
+    // SAFETY: `prctl` takes numbers here and accesses no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let error = match child::set_up(prepared) {
         Ok(()) => {
@@ -282,10 +289,11 @@ fn become_program(prepared: &mut PreparedExec, output: RawFd) -> i32 {
     OWN_FAILURE.into()
 }
 
-/// Waits until the child has ended. If the launcher is gone, kills the child and its process
+/// Waits until the child has ended. If the launcher has gone, kills the child and its process
 /// group.
 fn await_end(pid: libc::pid_t, input: RawFd, group: bool) {
-    // SAFETY: the descriptors and process numbers are ours; `fds` is writable.
+    // SAFETY: the descriptors and pids belong to this process and its child. The kernel writes only
+    // to `fds`.
     unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as RawFd;
         let watch = |fd, events| libc::pollfd {
@@ -316,7 +324,7 @@ fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `t` is writable; CLOCK_MONOTONIC always exists.
+    // SAFETY: the kernel writes only to `t`, and CLOCK_MONOTONIC always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

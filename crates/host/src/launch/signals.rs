@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forwarding of signals to the launched program.
+//! Forwards signals from the launcher to the launched program.
 //!
 //! A terminal sends its signals (Ctrl-C, Ctrl-Z, a changed window) to the whole foreground
-//! process group. A program in the launcher's session belongs to that group and has received
-//! them already, so only signals that another process sent to the launcher are forwarded. A
-//! program with its own session gets all signals, and so does its process group.
+//! process group. A program in the launcher's session belongs to this group and receives these
+//! signals itself. In this case, only signals that another process sent to the launcher are
+//! forwarded. If the program has a session of its own, all signals are forwarded to its process
+//! group.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,8 +29,8 @@ const FORWARDED: [i32; 9] = [
 /// The forwarded signals that request a program's end.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// Catches the launcher's signals from its creation on. Create it before the program is
-/// launched, so that no signal is lost.
+/// Catches the launcher's signals from its creation on. A forwarder must be created before the
+/// program is launched, because earlier signals are not caught.
 #[derive(Debug)]
 pub struct Forwarder {
     signals: SignalDelivery<UnixStream, WithOrigin>,
@@ -37,13 +38,13 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Catches the signals that are forwarded. Signals that the launcher ignores (`nohup`,
+    /// Creates a forwarder and starts to catch signals. Signals that the launcher ignores (`nohup`,
     /// background jobs) stay ignored.
     ///
-    /// `own_session`: whether the program gets a new session.
+    /// `own_session` means that the program gets a new session.
     ///
     /// # Errors
-    /// When a handler cannot be set.
+    /// A signal handler cannot be set.
     pub fn new(own_session: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let caught = FORWARDED.into_iter().filter(|&signal| !ignored(signal));
@@ -53,13 +54,13 @@ impl Forwarder {
         })
     }
 
-    /// Whether the program has its own session.
+    /// Returns whether the program has a session of its own.
     pub fn own_session(&self) -> bool {
         self.own_session
     }
 
-    /// Whether a signal that requests the end of a program has arrived since the last call.
-    /// For use after the launched program has ended: the signals are not forwarded.
+    /// Returns whether a signal that requests the end of a program has arrived since the last call.
+    /// The signals are not forwarded, because this function is for use after the program has ended.
     pub fn end_requested(&mut self) -> bool {
         self.pending()
             .iter()
@@ -78,7 +79,8 @@ impl Forwarder {
             end_requested |= ENDING.contains(&origin.signal);
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {
-                // In a session without a shell a terminal's stop signal has no effect.
+                // SIGSTOP replaces SIGTSTP, because the kernel ignores SIGTSTP in a session without
+                // a shell.
                 true if origin.signal == SIGTSTP => program.signal_group(SIGSTOP),
                 true => program.signal_group(origin.signal),
                 false if from_terminal => {}
@@ -98,15 +100,16 @@ impl AsFd for Forwarder {
     }
 }
 
-/// Stops as the terminal requested. SIGCONT continues, and is forwarded too.
+/// Stops the launcher, as the terminal requested. A later SIGCONT continues the launcher and is
+/// also forwarded to the program.
 fn stop_self() {
-    // SAFETY: raising a signal touches no memory.
+    // SAFETY: `raise` takes a number and accesses no memory.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 fn ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: sigaction fills `action` when it returns 0.
+    // SAFETY: `sigaction` fills `action` if it returns 0, and `action` is read only in this case.
     unsafe {
         libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The curves of programs that run alone: taken from the profile store if it has every point that
-//! would be measured, else measured now and stored. Programs with equal commands and variables are
-//! measured once. A time limit reduces the number of runs.
+//! Provides the curves of the programs of a mix, each measured alone. For each program:
+//!
+//! 1. If the profile store has every point that would be measured, use the stored curve.
+//! 2. Otherwise measure the curve now, and store it.
+//!
+//! Programs with equal commands and environment variables are measured once. A time limit reduces
+//! the number of runs per point.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +27,8 @@ use crate::profile::{ProfileOptions, ProfileTarget, default_counts, profile, sto
 /// Tolerance for comparing numbers of cores by capacity.
 const SAME_CORES: f64 = 1e-6;
 
-/// The identity of a program: programs with equal commands and variables share a curve.
+/// The identity of a program. Programs with equal commands and environment variables have the same
+/// curve.
 type CommandAndEnv<'a> = (&'a [std::ffi::OsString], &'a BTreeMap<String, String>);
 
 /// The curve of one program alone, and its source.
@@ -33,8 +38,8 @@ pub(super) struct AloneCurve {
     pub source: String,
 }
 
-/// The curves of all programs of a mix, in its order. Programs with the same command are
-/// measured once. `seconds`: time limit of the measurements.
+/// Returns the curves of all programs of a mix, in the order of the mix. `seconds` is the time
+/// limit of the measurements.
 pub(super) fn curves(
     mix: &MixFile,
     config: &EngineConfig,
@@ -68,7 +73,7 @@ pub(super) fn curves(
     Ok(mix.programs.iter().filter_map(of).collect())
 }
 
-/// The stored curve, if it has every point that would be measured.
+/// Returns the stored curve, if the store has every point that would be measured.
 fn stored(
     mix: &MixFile,
     program: &MixProgram,
@@ -76,7 +81,7 @@ fn stored(
     options: &MixOptions,
 ) -> Option<AloneCurve> {
     let path = options.store.as_deref().filter(|_| !options.remeasure)?;
-    // An unreadable store is ignored here; the engine reports it.
+    // An unreadable store is ignored here, because the engine reports it.
     let store = Store::open(path).ok()?;
     let key = key_of(mix, program)?;
     let profile = store
@@ -158,7 +163,7 @@ fn measure(
     })
 }
 
-/// Stores a curve. A failure is only a warning: the next run has to measure again.
+/// Stores a curve. A failure is only a warning, because the next run can measure the curve again.
 fn keep(
     store: &Path,
     config: &EngineConfig,
@@ -172,7 +177,7 @@ fn keep(
     }
 }
 
-/// The program as described in the report.
+/// Returns the description of the program for the report.
 pub(super) fn facts(program: &MixProgram, alone: &AloneCurve, topology: &Topology) -> ProgramFacts {
     let all = topology.capacity_of(&topology.all_cpus());
     let points = alone.curve.points().iter().filter(|p| p.cores <= all);

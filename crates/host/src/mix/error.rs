@@ -18,13 +18,13 @@ pub enum MixError {
         /// The given name.
         name: String,
     },
-    /// A policy is given twice by one name.
+    /// The same policy name is given twice.
     #[error("the policy '{name}' is given twice: write '{name}#2' to run the policy a second time")]
     DuplicatePolicy {
         /// The name.
         name: String,
     },
-    /// A program of the mix cannot be run.
+    /// A program of the mix cannot be executed.
     #[error("the program '{name}' cannot be started: {source}{}", hint(package.as_deref()))]
     Program {
         /// Name of the program in the mix.
@@ -76,7 +76,7 @@ pub enum MixError {
 }
 
 impl MixError {
-    /// The exit status.
+    /// Returns the exit status of Usher for this error.
     pub fn code(&self) -> u8 {
         match self {
             Self::Program { source, .. } => source.code(),
@@ -86,7 +86,7 @@ impl MixError {
         }
     }
 
-    /// Whether the user has cancelled.
+    /// Returns whether the user has cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(
             self,

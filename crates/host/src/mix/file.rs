@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parser of mix files, the TOML descriptions of programs that are measured together;
-//! `docs/mix-file.md` describes the format. An error names the line, the program and the key; an
-//! unknown key that resembles a known one gets a suggestion.
+//! Parses mix files: TOML descriptions of programs that are measured together. `docs/mix-file.md`
+//! describes the format. Unknown keys are rejected. An error names the line, the program and the
+//! key; if an unknown key resembles a known key, the error suggests the known key. Paths are
+//! relative to the directory of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -45,9 +46,10 @@ pub struct MixProtocol {
     pub rounds: u32,
     /// Time limit of the whole measurement, including setup and curves.
     pub max_seconds: Option<f64>,
-    /// Time limit of a repetition; a longer one counts as hung.
+    /// Time limit of a repetition; a longer repetition counts as hung.
     pub timeout_seconds: f64,
-    /// Whether all programs share the runner's session; otherwise each has its own.
+    /// Whether all programs run in the session of `usher mix`. If false, each program gets a
+    /// session of its own.
     pub one_session: bool,
 }
 
@@ -63,7 +65,7 @@ impl Default for MixProtocol {
     }
 }
 
-/// A command that makes inputs.
+/// A command that makes input files of programs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetupCommand {
     /// The command.
@@ -79,19 +81,19 @@ pub struct MixProgram {
     pub name: String,
     /// Command of the program.
     pub argv: Vec<OsString>,
-    /// Scaling of the program, in a word or two.
+    /// A short description of how the program scales.
     pub class: String,
-    /// The Debian packages that contain it.
+    /// The Debian packages that contain the program.
     pub package: Option<String>,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
-    /// Variables set for it.
+    /// Environment variables that are set for the program.
     pub env: BTreeMap<String, String>,
-    /// Standard input; `None`: `/dev/null`.
+    /// Standard input; `None` for `/dev/null`.
     pub stdin: Option<PathBuf>,
-    /// Standard output; `None`: `/dev/null`.
+    /// Standard output; `None` for `/dev/null`.
     pub output: Option<PathBuf>,
-    /// Documented seconds on one core and on two.
+    /// Documented duration in seconds on one core and on two cores.
     pub documented_seconds: [Option<f64>; 2],
     /// Exit statuses that mean success.
     pub ok_exit_codes: Vec<u8>,
@@ -182,7 +184,7 @@ struct RawProgram {
     ok_exit_codes: Option<Spanned<Vec<u8>>>,
 }
 
-/// A command: a list of words, or a line for the shell.
+/// A command in a mix file: a list of words, or a line for the shell.
 struct CommandWords(Vec<OsString>);
 
 impl<'de> Deserialize<'de> for CommandWords {
@@ -294,7 +296,7 @@ impl MixSource<'_> {
         1 + before.filter(|&&byte| byte == b'\n').count()
     }
 
-    /// The parser's error, with the program and key at its position.
+    /// Returns the parser's error, with the program and key at the position of the error.
     fn parse_error(&self, error: &toml::de::Error) -> MixFileError {
         let span = error.span().unwrap_or(0..0);
         let reason =
@@ -303,7 +305,7 @@ impl MixSource<'_> {
         self.invalid(span, position, reason)
     }
 
-    /// The program and key on a line.
+    /// Returns the program and key at a line of the file.
     fn position(&self, line: usize) -> MixPosition {
         let lines: Vec<&str> = self.text.lines().take(line).collect();
         let key_of = |line: &&str| {
@@ -556,7 +558,7 @@ run = "cat in | wc"
         assert_eq!(spec.stdout, Stream::File("dir/out".into()));
     }
 
-    /// Checks the error for the valid mix with one replacement.
+    /// Parses the valid mix after one replacement, and checks the error.
     fn check_error(from: &str, to: &str, expected: &str) {
         let error = parse(&GOOD.replace(from, to)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}\nlacks {expected}");

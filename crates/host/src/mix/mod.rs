@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mixes: several programs side by side, under several policies.
+//! Measures mixes: several programs that run at the same time, under several policies.
 //!
 //! # The protocol
 //! The protocol of paper 1, section 4.1:
 //!
-//! 1. All programs of a round are launched, held and started together.
-//! 2. Each is restarted as soon as it ends, until every program has completed `repeats`
-//!    repetitions. Then the round ends. Repetitions in progress are killed and do not count,
-//!    so every counted repetition ran beside all other programs of the mix.
+//! 1. All programs of a round are launched and held, and then started together.
+//! 2. Each program is restarted as soon as it ends, until every program has completed `repeats`
+//!    repetitions. Then the round ends, and repetitions in progress are killed and do not count.
+//!    Consequently, each counted repetition ran at the same time as all other programs of the mix.
 //! 3. A program's NTT is the mean time of its repetitions over its best time alone. ANTT is
 //!    the weighted mean of the NTTs.
 //! 4. Each round runs every policy once, in an order that is rotated by one position each
 //!    round.
 //!
-//! Every policy runs in the same engine. `linux` is a policy that never acts, so that the cost
-//! of the engine is the same for all. Two arms `linux` and `linux#2` show the noise of the
-//! machine (A/A); `linux-bare` runs without an engine.
+//! Every policy runs in the same engine. The policy `linux` never acts; with it, the cost of the
+//! engine is the same for all policies. The two arms `linux` and `linux#2` are the same policy, and
+//! their difference is the noise of the machine. The arm `linux-bare` runs without an engine.
 //!
-//! `casas` gets the programs' curves from the profile store, because its trials need progress
-//! that can be measured while a program runs. `usher` gets them too, unless it is to start
-//! cold.
+//! The policy `casas` gets the programs' curves from the profile store, because its own trials
+//! would need a source of progress during a run. The policy `usher` also gets these curves, except
+//! with the option for a cold start.
 //!
 //! # The file
-//! TOML, described in `docs/mix-file.md`. Unknown keys are rejected. Programs run in the file's
-//! directory, and relative paths start there.
+//! A mix file is a TOML file, described in `docs/mix-file.md`. Unknown keys are rejected. Programs
+//! run in the directory of the file, and relative paths are relative to this directory.
 
 mod alone;
 mod error;
@@ -54,15 +54,15 @@ use self::schedule::{PolicyArm, RoundPlan, arms, fit, order, seconds_a_repetitio
 use crate::engine::{EngineConfig, ProfileUse};
 use crate::measured::RunError;
 
-/// Maximum part of the time limit that is used for curves.
+/// Maximum fraction of the time limit that is used to measure curves.
 const CURVES_SHARE: f64 = 0.35;
 
-/// Runs a mix. The profile store and the record of `config` are not used; `options.store` is
-/// the store.
+/// Runs a mix. The profile store and the record file of `config` are not used; `options.store` is
+/// the profile store.
 ///
 /// # Errors
-/// A program does not exist, fails or hangs; a policy is unknown; `cancel` was set. All
-/// actions are undone and no program is left running.
+/// A program does not exist, fails or hangs; a policy is unknown; `cancel` was set. After an error,
+/// all actions are undone and no program is left running.
 pub fn run_mix(
     mix: &MixFile,
     config: &EngineConfig,
@@ -174,7 +174,8 @@ impl MixRunner<'_> {
         Ok(result)
     }
 
-    /// Rounds add no measurements, so that each policy reads the same store each time.
+    /// Rounds add no measurements to the store, so that all rounds of all policies read the same
+    /// profiles.
     fn config_for(&self, policy: &str) -> EngineConfig {
         let profiles = ProfileUse {
             store: self.options.store.clone(),
@@ -246,7 +247,7 @@ fn empty_result(arm: &PolicyArm) -> PolicyResult {
     }
 }
 
-/// The description of a machine for the report.
+/// Returns the description of a machine for the report.
 pub fn machine_facts(topology: &Topology, roots: &Roots) -> MachineFacts {
     let system = rustix::system::uname();
     let text = |word: &std::ffi::CStr| word.to_string_lossy().into_owned();

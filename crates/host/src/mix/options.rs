@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options of a run of a mix, and the events by which it reports its progress. Only data and
-//! defaults.
+//! The options of a run of a mix, and the events by which it reports its progress. This file
+//! contains only data and defaults.
 
 use std::path::PathBuf;
 
@@ -13,21 +13,21 @@ use crate::profile::ProfileRun;
 pub struct MixOptions {
     /// The policies, in display order.
     pub policies: Vec<String>,
-    /// Number of rounds; `None`: from the file.
+    /// Number of rounds; `None` to use the number in the mix file.
     pub rounds: Option<u32>,
-    /// Number of repetitions; `None`: from the file.
+    /// Number of repetitions; `None` to use the number in the mix file.
     pub repeats: Option<u32>,
-    /// Time limit of everything; `None`: from the file.
+    /// Time limit of the whole run; `None` to use the limit in the mix file.
     pub max_seconds: Option<f64>,
     /// Selects the first policy of the first round, and seeds the bootstrap.
     pub seed: u64,
-    /// The profile store, for reading and adding curves.
+    /// The profile store, from which curves are read and to which curves are added.
     pub store: Option<PathBuf>,
     /// Whether curves are measured even if the store has them.
     pub remeasure: bool,
     /// Maximum number of runs per point of a curve.
     pub alone_repeats: u32,
-    /// Whether `usher` starts without the curves.
+    /// Whether the policy `usher` starts without the programs' curves.
     pub cold: bool,
     /// Usher's OMPT tool, if it is installed.
     pub ompt: Option<PathBuf>,
@@ -73,9 +73,9 @@ pub enum MixEvent<'a> {
     },
     /// The measurement starts.
     Begins {
-        /// Rounds of each policy.
+        /// Number of rounds of each policy.
         rounds: u32,
-        /// Repetitions of each program in each round.
+        /// Number of repetitions of each program in each round.
         repeats: u32,
         /// The expected duration.
         seconds: f64,
@@ -97,7 +97,7 @@ pub enum MixEvent<'a> {
         program: &'a str,
         /// The number of completed repetitions.
         done: u32,
-        /// The required number.
+        /// The required number of repetitions.
         of: u32,
         /// The duration.
         seconds: f64,

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs one round of a mix: all programs together under one policy.
 //!
-//! All programs are launched and held, then started at the same time. A program that ends is
-//! started again at once, until each has completed the required number of repetitions. Repetitions
-//! in progress at that moment are killed and do not count, so that every counted repetition ran
-//! beside all other programs.
+//! 1. Launch and hold all programs.
+//! 2. Start all programs at the same time.
+//! 3. When a program ends, record its repetition and start the program again at once.
+//! 4. When all programs have completed the required number of repetitions, end the round.
+//!    Repetitions in progress are killed and do not count. Therefore each counted repetition ran at
+//!    the same time as all other programs.
+//!
+//! A round fails if a program fails or exceeds the time limit of a repetition, or if the user
+//! cancels.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +29,8 @@ use crate::engine::{AdoptOptions, Engine, EngineConfig, now_ns};
 use crate::launch::{Repetition, Stream};
 use crate::measured::{MeasuredProcess, RunCondition, RunError, wait_readable};
 
-/// The policy gets every repetition, whatever other progress it can read.
+/// The progress source "repetition" with full confidence. It is always passed to the policy, in
+/// addition to other sources.
 const REPETITIONS: [(ProgressSource, f64); 1] = [(ProgressSource::Repetition, 1.0)];
 
 /// The context of a round.
@@ -51,10 +57,8 @@ struct RunningProgram<'a> {
 }
 
 impl RoundContext<'_> {
-    /// Runs the round. All programs are launched and held, then started together. Each is
-    /// started again as soon as it has ended, until every program has completed `repeats`
-    /// repetitions. Repetitions in progress at that time are killed and do not count. Every
-    /// counted repetition therefore ran beside all other programs.
+    /// Runs the round by the steps in the header of this file. Returns the times of the repetitions
+    /// and the timeline.
     pub fn run(
         &self,
         config: Option<EngineConfig>,
@@ -209,7 +213,7 @@ impl RoundContext<'_> {
             let mut own = programs.filter(|p| Some(p.id) == running.process.id());
             let sampled = own.next().and_then(|p| p.progress);
             let sampled = sampled.map(|p| (p.source, p.confidence));
-            // Sources are ordered, best first.
+            // The minimum is the best source, because sources are ordered by rising inaccuracy.
             let progress = sampled.into_iter().chain(REPETITIONS);
             let progress = progress.min_by_key(|p| p.0).filter(|_| reads_progress);
             ProgramRound {
@@ -238,7 +242,7 @@ impl RoundContext<'_> {
         Ok(round)
     }
 
-    /// The timeline of programs that run without an engine.
+    /// Returns the timeline of programs that run without an engine.
     fn unmanaged_timeline(&self, window: RoundWindow) -> Vec<SeatSpan> {
         let span = |program: &MixProgram| SeatSpan {
             program: program.name.clone(),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of the arms (policies) of a mix, and the number of rounds that fits into the time
-//! limit.
+//! Determines the order of the arms of a mix, and the number of rounds that fit into the time
+//! limit. An arm is a policy under a name, such as `linux#2`.
 //!
-//! The order is rotated by one position each round, so that in N rounds of N arms each arm has
-//! every position once; the seed selects the first arm. If the time does not suffice, rounds are
-//! reduced first, then repetitions, each to at least one. The duration of a repetition is estimated
-//! from the times alone.
+//! **Order.** The seed selects the first arm of the first round. Each round rotates the order by
+//! one position. In N rounds of N arms, each arm therefore has every position once.
+//!
+//! **Number of rounds.** The duration of a repetition is estimated from the times of the programs
+//! alone. If the requested rounds and repetitions exceed the time limit, the number of rounds is
+//! reduced first, and then the number of repetitions, each to at least one.
 
 use usher_report::data::PolicyRole;
 
@@ -16,7 +18,7 @@ use super::error::MixError;
 pub(super) struct PolicyArm {
     /// The given name: `linux`, `linux#2`, `usher`.
     pub name: String,
-    /// The policy; `None`: no engine at all.
+    /// The policy; `None` if the arm runs without an engine.
     pub policy: Option<String>,
     pub role: PolicyRole,
 }
@@ -25,8 +27,8 @@ pub(super) struct PolicyArm {
 pub(super) const BARE: &str = "linux-bare";
 const BASELINE: &str = "linux";
 
-/// Makes the arms with these names. The first `linux` is the baseline; further arms
-/// `linux#N` repeat it (A/A).
+/// Makes the arms with these names. The first arm `linux` is the baseline. Further arms `linux#N`
+/// repeat the baseline, which shows the noise of the machine.
 pub(super) fn arms(names: &[String]) -> Result<Vec<PolicyArm>, MixError> {
     let mut arms: Vec<PolicyArm> = Vec::new();
     for name in names {
@@ -57,22 +59,22 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<PolicyArm>, MixError> {
     }
 }
 
-/// The order of the arms in a round, rotated by one position each round. In N rounds of N
-/// arms each arm has every position once. The seed selects the first arm of the first round.
+/// Returns the order of the arms in a round, as indices. Each round rotates the order by one
+/// position. The seed selects the first arm of the first round.
 pub(super) fn order(arms: usize, round: u32, seed: u64) -> Vec<usize> {
     let offset = (seed % arms.max(1) as u64) as usize + round as usize;
     (0..arms).map(|at| (at + offset) % arms).collect()
 }
 
-/// The amount of measuring.
+/// The number of rounds and repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RoundPlan {
     pub rounds: u32,
     pub repeats: u32,
 }
 
-/// Reduces `wanted` to what fits into `seconds`: rounds first, then repetitions, each to at
-/// least one.
+/// Reduces `wanted` until it fits into `seconds`: first the number of rounds, and then the number
+/// of repetitions, each to at least one.
 pub(super) fn fit(
     wanted: RoundPlan,
     arms: usize,
@@ -92,8 +94,8 @@ pub(super) fn fit(
     plan
 }
 
-/// Seconds in which all programs complete a repetition together. The slowest program gets a
-/// share 1 / n of the machine.
+/// Returns the estimated seconds in which all n programs complete a repetition at the same time.
+/// The estimate assumes that the slowest program gets a share 1 / n of the machine.
 pub(super) fn seconds_a_repetition(alone_best: &[f64]) -> f64 {
     let slowest = alone_best.iter().copied().fold(0.0, f64::max);
     slowest * alone_best.len() as f64

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks before the measurement of a mix that programs are executable, input files exist and
-//! output files are writable, and runs the commands that make missing inputs (time limit: one day
-//! each).
+//! Prepares the measurement of a mix:
+//!
+//! 1. Check that all programs can be executed.
+//! 2. Run the setup commands with missing outputs. Each command may take at most one day.
+//! 3. Check that all input files exist and all output files can be written.
 
 use std::ffi::OsString;
 use std::io;

@@ -9,7 +9,7 @@ use usher_report::data::{Lender, SeatSpan, SpanMode};
 
 use crate::engine::{LogChange, LogEntry, ProgramPlacement};
 
-/// A round's window in nanoseconds of `CLOCK_MONOTONIC`.
+/// The start and end of a round, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundWindow {
     pub start_ns: u64,
@@ -17,7 +17,7 @@ pub(super) struct RoundWindow {
 }
 
 impl RoundWindow {
-    /// Seconds since the start; earlier times count as the start.
+    /// Returns the seconds from the start of the round to `at_ns`; 0 for times before the start.
     pub fn seconds(&self, at_ns: u64) -> f64 {
         at_ns
             .clamp(self.start_ns, self.end_ns)
@@ -26,8 +26,8 @@ impl RoundWindow {
     }
 }
 
-/// The spans of all programs. A program has spans from its first logged placement on; spans
-/// that ended before the window are left out.
+/// Returns the spans of all programs. The first span of a program begins at its first logged
+/// placement. Spans that ended before the window are left out.
 pub(super) fn spans(
     log: &[LogEntry],
     names: &BTreeMap<ProgramId, String>,
@@ -93,7 +93,7 @@ fn spans_of(
     own.into_iter().chain(borrowed).collect()
 }
 
-/// The notes of the policy, by seconds since the start.
+/// Returns the notes of the policy, with their times in seconds since the start of the round.
 pub(super) fn notes(
     log: &[LogEntry],
     names: &BTreeMap<ProgramId, String>,
@@ -111,7 +111,7 @@ pub(super) fn notes(
     log.iter().filter(inside).filter_map(note).collect()
 }
 
-/// Whether no program was seated or frozen.
+/// Returns whether no program was seated or frozen in the window.
 pub(super) fn left_to_the_kernel(log: &[LogEntry], window: RoundWindow) -> bool {
     let acted = |entry: &LogEntry| match &entry.change {
         LogChange::Placed { placement, .. } => {

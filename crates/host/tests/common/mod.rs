@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers of the control loop's tests: a policy that seats every program on the first CPU, the
-//! affinity masks of running tasks, and a poll with a deadline of 60 s.
+//! Functions that the tests of this crate share: a policy that seats every program on the first
+//! CPU, functions that read affinity masks, and a poll with a deadline of 60 s.
 
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,13 @@ impl Policy for FirstCpuPolicy {
     }
 }
 
-/// The CPUs that a process or thread may use: `PID` or `PID/task/TID`. `None` if it is gone.
+/// Returns the CPUs that a process (`PID`) or a thread (`PID/task/TID`) may use; `None` if the task
+/// is gone.
 pub fn allowed(task: &str) -> Option<CpuSet> {
     allowed_in(&std::fs::read_to_string(format!("/proc/{task}/status")).ok()?)
 }
 
-/// The CPUs that a text of `/proc/PID/status` allows.
+/// Returns the CPUs that the text of a file `/proc/PID/status` lists as allowed.
 pub fn allowed_in(status: &str) -> Option<CpuSet> {
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
