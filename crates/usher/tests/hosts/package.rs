@@ -151,7 +151,7 @@ pub fn a_whole_session() {
     alice.run("ln -sf /usr/local/lib/usher-lab/hosts calc").ok();
     let programs = use_it(&mut log, &mut alice);
     kill_it(&mut log, &mut system, &mut alice, &programs);
-    log.text("The journal:");
+    log.text("The systemd journal shows the messages of all daemons:");
     let journal = "journalctl -u usher -o cat --no-pager --since";
     log.run(&mut system, &format!("{journal} @{}", begun.trim()));
     log.title("Logout");
@@ -190,9 +190,10 @@ const HEAD: &str = "\
 <!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->
 # A session with Usher on Debian
 
-`make lab` writes this file: commands of root and of alice, an ordinary user, with their
-output, in a guest with Debian 13, systemd 257, eight CPUs and four last-level caches.
-`calc work N` computes with N threads, with pauses.
+This page shows commands of root and of alice, an ordinary user, with their output. `make lab`
+executes the commands in a guest (an emulated machine) with Debian 13, systemd 257, eight CPUs and
+four last-level caches, and writes this page. The test program `calc work N` computes with N
+threads, which pause from time to time.
 ";
 
 fn install(log: &mut Log, system: &mut Shell) {
@@ -200,7 +201,7 @@ fn install(log: &mut Log, system: &mut Shell) {
     log.run(system, &format!("apt-get --yes install {DEBS}/usher_*.deb"));
     log.run(system, "systemctl is-enabled usher");
     log.run(system, "systemctl is-active usher");
-    log.text("The policy `equal` also seats programs that Usher does not know yet:");
+    log.text("The policy `equal` also gives seats to programs without a stored profile:");
     log.run(system, "mkdir /etc/systemd/system/usher.service.d");
     log.run(
         system,
@@ -230,7 +231,7 @@ fn use_it(log: &mut Log, alice: &mut Shell) -> [Program; 3] {
     log.run(alice, "usher explain solver");
     log.run(alice, &format!("taskset -cp {}", first.pid));
     log.run(alice, &format!("cat /proc/{}/cgroup", first.pid));
-    log.text("Background work yields to all other programs:");
+    log.text("Background work runs only while other programs leave CPUs idle:");
     let third = "nohup usher bg --name backup -- ./calc work 1";
     let third = launch(log, alice, third, 1);
     wait_for("background work to yield", || {
@@ -269,6 +270,7 @@ fn kill_it(log: &mut Log, system: &mut Shell, alice: &mut Shell, programs: &[Pro
         disjoint(&[&programs[0], &programs[1]]);
     };
     let before = status()["pid"].clone();
+    log.text("After the daemon was killed, systemd starts the next daemon, with another keeper:");
     log.run(system, "kill -9 $(systemctl show -P MainPID usher)");
     managed(&before);
     log.run(alice, "usher status");
