@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests that runs which cannot continue (deadlocks, endless steps, too many events, invalid
-//! scripts) end with a reason, and tests of phases and recording limits.
+//! Tests that a run that cannot continue ends with a reason: deadlocks, endless steps, too many
+//! events, invalid scripts. Also tests phases of programs and the limits of recordings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ fn work(ms: f64) -> Op {
     }
 }
 
-/// Result of a script within ten virtual seconds.
+/// Runs a script for ten virtual seconds, and returns whether the run could continue.
 fn outcome(script: Script, repeats: bool) -> Result<(), Fault> {
     script.check().unwrap();
     let mut engine = engine("core:2 pu:1");
@@ -63,7 +63,7 @@ fn outcome(script: Script, repeats: bool) -> Result<(), Fault> {
 
 #[test]
 fn detects_deadlocks_at_locks_barriers_and_queues() {
-    // Two locks taken in opposite order.
+    // Two threads take two locks in opposite order.
     let crosswise = |first, then| {
         vec![
             Op::Lock(first),
@@ -78,7 +78,7 @@ fn detects_deadlocks_at_locks_barriers_and_queues() {
         vec![],
         BarrierWait::Block,
     );
-    // One thread ends before the barrier that expects it.
+    // A thread ends without arriving at a barrier that waits for it.
     let leaves = |wait| {
         let roles = vec![
             (1, vec![work(1.0), Op::Barrier(0), Op::Barrier(0)]),
@@ -86,7 +86,7 @@ fn detects_deadlocks_at_locks_barriers_and_queues() {
         ];
         script(roles, vec![], wait)
     };
-    // A queue with a reader that takes only one item.
+    // The reader of a queue takes only one item, so that the queue becomes full.
     let full = script(
         vec![
             (1, vec![work(1.0), Op::Put(0), Op::Loop { to: 0, times: 9 }]),
@@ -150,7 +150,7 @@ fn long_sleep_and_frozen_program_are_no_deadlock() {
 
 #[test]
 fn endless_steps_without_time_are_an_error() {
-    // One thread puts an item into a queue and takes it, four thousand million times.
+    // A thread puts an item into a queue and takes it again, four thousand million times.
     let own = vec![
         work(1.0),
         Op::Put(0),
@@ -165,7 +165,7 @@ fn endless_steps_without_time_are_an_error() {
         matches!(storm, Err(Fault::ZeroTimeLoop { .. })),
         "{storm:?}"
     );
-    // An empty pool between two barriers.
+    // The threads take items from an empty pool between two barriers, without end.
     let empty = vec![
         Op::Items {
             pool: 0,
@@ -186,7 +186,7 @@ fn endless_steps_without_time_are_an_error() {
         matches!(storm, Err(Fault::ZeroTimeLoop { .. })),
         "{storm:?}"
     );
-    // A repeated program with repetitions that take no time.
+    // A program repeats, and its repetitions take no time.
     let nothing = outcome(
         script(vec![(1, empty[..1].to_vec())], vec![], BarrierWait::Block),
         true,
@@ -292,8 +292,8 @@ fn rejects_invalid_scripts_with_name_and_reason() {
 
 #[test]
 fn phase_sets_memory_use_until_the_next_phase() {
-    // Alone on a node with 12 GB/s: two threads with a demand of 12 GB/s each and a stall share of
-    // 0.9 take almost twice as long.
+    // Two threads run alone on a node with 12 GB/s. Each has a demand of 12 GB/s and a stall share
+    // of 0.9, so that they take almost twice as long as without contention.
     let hungry = Memory {
         stall: 0.9,
         gbps: 12.0,
@@ -330,7 +330,8 @@ fn phase_sets_memory_use_until_the_next_phase() {
     let phased = seconds(Some(hungry));
     assert!((calm[0] - 2.0).abs() < 0.01, "{calm:?}");
     assert!((2.7..3.1).contains(&phased[0]), "{phased:?}");
-    // A repetition starts with the program's own memory use again.
+    // Each repetition starts again with the memory behaviour of the script, not with that of the
+    // last phase.
     assert!((phased[1] / phased[0] - 1.0).abs() < 0.01, "{phased:?}");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Invariants of the simulated machine and its kernel that hold for all parameters.
+//! Tests of the simulated machine and its kernel: properties that hold for all parameters, such as
+//! fair shares, durations of sleeps, the costs of cache bounces, and memory contention.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,8 @@ use usher_sim::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// A topology of domains with this number of cores and hardware threads each.
+/// Returns a topology of `domains` domains, each with `cores_each` cores of `threads` hardware
+/// threads.
 fn topology(domains: usize, cores_each: usize, threads: usize) -> Topology {
     let spec = format!("package:{domains} numa:1 core:{cores_each} pu:{threads}");
     usher_topology::load(usher_topology::Source::Synthetic(spec)).unwrap()
@@ -55,7 +57,8 @@ fn work(seconds: f64) -> Op {
     }
 }
 
-/// Seconds until each of the programs has ended once.
+/// Runs the machine until each program has completed its work once, and returns the durations in
+/// seconds.
 fn times(engine: &mut Engine, programs: usize) -> Vec<f64> {
     let mut times = vec![0.0; programs];
     let mut left = programs;
@@ -101,7 +104,8 @@ fn cfs_shares_one_cpu_evenly_between_threads() {
     near(times(&mut engine, 2)[1], 4.0, 0.02);
 }
 
-/// Mean time of a sleep and the following work, beside a thread that never sleeps.
+/// Returns the mean time of a sleep and the work after it, for a thread beside a thread that never
+/// sleeps.
 fn sleep_beside_busy_thread(kernel: Kernel, work_ms: f64) -> f64 {
     let mut engine = engine_with(kernel, 1, 1, 1);
     let naps = vec![
@@ -125,12 +129,12 @@ fn sleep_beside_busy_thread(kernel: Kernel, work_ms: f64) -> f64 {
 
 #[test]
 fn cfs_runs_woken_threads_at_once_up_to_their_share() {
-    // Two milliseconds in twelve are less than its half: it never waits.
+    // The thread works for 2 ms of 12 ms, less than its half of the CPU, so that it never waits.
     near(sleep_beside_busy_thread(Kernel::cfs(), 2.0), 12.0, 0.02);
-    // Thirty in forty are more than its half; it receives at least the half.
+    // The thread requests 30 ms of 40 ms, more than its half of the CPU. It receives at least half.
     let long = sleep_beside_busy_thread(Kernel::cfs(), 30.0);
     assert!((45.0..70.0).contains(&long), "{long}");
-    // Without a credit for sleep it waits for the end of the busy thread's slice.
+    // Without credit for its sleep, the thread waits until the slice of the busy thread ends.
     let strict = Kernel {
         latency_ns: 0,
         ..Kernel::cfs()
@@ -155,7 +159,7 @@ fn cache_bounce_cost_grows_with_the_number_of_cpus() {
         engine.seat(id, Some(&seat.join(",").parse().unwrap()));
         times(&mut engine, 1)[0]
     };
-    // With n CPUs each thread pays 0.1 ms * n * n / 16 after 1 ms of work.
+    // With n CPUs, each thread needs 0.1 ms * n * n / 16 for cache lines after 1 ms of work.
     near(contended(8), 10.0 * (0.001 + 0.4e-3), 0.01);
     near(contended(4), 20.0 * (0.001 + 0.1e-3), 0.03);
 }
@@ -229,7 +233,7 @@ fn slowest_thread_determines_barrier_time() {
         Op::Loop { to: 0, times: 1000 },
     ];
     engine.arrive(program(4, steps), false);
-    // The mean of the maximum of four values uniformly distributed over 0.5..1.5.
+    // 1.3 is the expected maximum of four values that are uniformly distributed from 0.5 to 1.5.
     near(times(&mut engine, 1)[0], 1.3, 0.03);
 }
 
@@ -329,7 +333,7 @@ fn overloaded_memory_node_is_limited_to_its_bandwidth() {
         ..Memory::default()
     };
     engine.arrive(Arc::new(script), false);
-    // 8 threads request 32 GB/s from a node with 16 GB/s.
+    // Eight threads have a demand of 32 GB/s on a node with 16 GB/s.
     near(times(&mut engine, 1)[0], 2.0, 0.05);
 }
 
@@ -352,7 +356,8 @@ fn programs_that_overflow_the_cache_slow_one_another_down() {
         times(&mut engine, 2)[0]
     };
     near(together(2e6), 1.0, 0.01);
-    // Half of each working set fits: 0.5 + 0.5 * (1 + 2 * 0.5).
+    // The cache holds half of the working sets. The expected time is 0.5 + 0.5 * (1 + 2 * 0.5) =
+    // 1.5.
     near(together(6e6), 1.5, 0.06);
 }
 

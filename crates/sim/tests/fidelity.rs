@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares the program models with published measurements: the speedups that they were fitted to,
-//! another machine without a fit, and the results of papers 1 and 3b.
+//! Compares the program models with published measurements: speed-ups to which the models were
+//! fitted, speed-ups on another machine, and results of papers 1 and 3b.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,8 @@ fn simulated(name: &str, spec: &str) -> Vec<ModelFit> {
     fits(&machine, name, &programs().unwrap()).unwrap()
 }
 
-/// Asserts that the median errors of all programs, except the named ones, are at most `limit`.
+/// Asserts that the median relative error of each program, except the programs in `but`, is at most
+/// `limit`.
 fn medians(name: &str, spec: &str, limit: f64, but: &[&str]) {
     let fits = simulated(name, spec);
     assert_eq!(fits.len(), 9, "all curves but x264's are published");
@@ -76,12 +77,12 @@ fn most_programs_have_no_outlier() {
 
 #[test]
 fn models_match_another_machine_without_fitting() {
-    // Not modelled: dedup's dip at 16 threads, and the collapse of streamcluster on more than 40
-    // slow cores.
+    // Two effects are not modelled: the dip of dedup's speed-up at 16 threads, and the collapse of
+    // streamcluster on more than 40 slow cores.
     medians("phi", PHI, 0.10, &["dedup", "streamcluster"]);
 }
 
-/// The programs of these names, alone on the machine of paper 1.
+/// Measures the programs of these names alone on the machine of paper 1.
 fn alone_on_paper_1(names: &[&str]) -> Vec<CampaignProgram> {
     let setup = EvaluationSetup::new(programs().unwrap());
     let machine = Machine::new(topology(PAPER_1), setup.costs.clone());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the sim file parser: all keys in one file, and a one-line error with line and key for
-//! each kind of invalid value.
+//! Tests of the parser of sim files. A file with all keys is accepted. For each kind of invalid
+//! value, the file is rejected with a one-line error that names the line and the key.
 
 #![allow(clippy::unwrap_used)]
 

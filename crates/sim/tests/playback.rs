@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plays recorded runs back through the control loop, simulated runs with faults and one recorded
-//! on a real machine, and checks that the actions are the same.
+//! Plays recorded runs back through the control loop, and checks that the loop acts as recorded.
+//! The records are those of simulated runs with faults, and of a run on a real machine.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,8 @@ use usher_topology::Source;
 /// `tests/data/README.md` describes how it was made.
 const REAL: &[u8] = include_bytes!("data/daemon.jsonl");
 
-/// The real record. With `make bless` its decisions are made again by the current policy.
+/// Returns the record from the real machine. With `make bless`, the current policy makes its
+/// decisions anew, and the file is updated.
 fn real() -> Vec<u8> {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         let mut reader = RecordReader::new(REAL).unwrap();
@@ -36,7 +37,7 @@ fn real() -> Vec<u8> {
     REAL.to_owned()
 }
 
-/// A record in memory.
+/// A record in memory, to which a recorder can write.
 #[derive(Clone, Default)]
 struct Memory(Rc<RefCell<Vec<u8>>>);
 
@@ -50,7 +51,8 @@ impl Write for Memory {
     }
 }
 
-/// The records of every daemon of a case; none if the seed's policy is not part of the product.
+/// Returns the record of each daemon in the fuzz case of a seed. The result is empty if the case
+/// has a policy that only the simulator has.
 fn recorded(seed: u64) -> Vec<Vec<u8>> {
     let load = |spec: &str| usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap();
     let machines: Vec<_> = MACHINES.into_iter().map(load).collect();

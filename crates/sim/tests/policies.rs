@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of policies for mixes in which they matter, on the machine of paper 1.
+//! Tests of policies on the machine of paper 1, for mixes in which the choice of the policy
+//! matters.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +10,7 @@ use usher_sim::parsec::programs;
 use usher_sim::setup::{EvaluationSetup, PAPER_1};
 use usher_topology::Source;
 
-/// The mix of these programs under these schedulers.
+/// Returns the results of the mix of these programs under these schedulers.
 fn mix(names: [&str; 4], schedulers: &[Scheduler]) -> MixRow {
     let topology = usher_topology::load(Source::Synthetic(PAPER_1.to_owned())).unwrap();
     let setup = EvaluationSetup::new(programs().unwrap());

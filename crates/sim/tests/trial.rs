@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mixes from files: arrivals, results, and queueing theory as a reference for random arrivals.
+//! Tests of mixes from sim files: arrivals, results, and a comparison of random arrivals with
+//! queueing theory.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +54,8 @@ fn run(mix: &SimMix, setup: &MixSetup, scheduler: Scheduler) -> Result<Trial, Tr
     trial::run(setup, &arrival_specs(mix, setup), scheduler, &protocol)
 }
 
-/// One core without switch costs, and loops of one thread.
+/// Sim file of a machine with one core and without costs of switches, and of programs with one
+/// thread that computes.
 const ONE_CORE: &str = r#"
     [machine]
     from = "core:1 pu:1"
@@ -72,9 +74,9 @@ const ONE_CORE: &str = r#"
     traits = { frame_ms = 25, spread = 0 }
 "#;
 
-/// An evenly shared core is an M/G/1 queue with processor sharing. A program with work s departs
-/// after s / (1 - load) on average, for any distribution of work (Kleinrock 1976, volume 2, section
-/// 4.4). By Little's law, load / (1 - load) programs are present on average.
+/// A core that programs share evenly is an M/G/1 queue with processor sharing. A program with work
+/// s departs after s / (1 - load) on average, for any distribution of the work (Kleinrock 1976,
+/// volume 2, section 4.4). By Little's law, load / (1 - load) programs are present on average.
 #[test]
 fn one_core_with_arrivals_follows_queueing_theory() {
     for (rate, load) in [(2.4, 0.3), (4.8, 0.6)] {
@@ -112,7 +114,7 @@ fn program_with_lifetime_repeats_until_it_departs() {
     ));
     let setup = setup(&mix);
     let spec = arrival_specs(&mix, &setup);
-    // The other program runs from the start, with three repetitions.
+    // The program that is not drawn at random runs from the start, with three repetitions.
     let trial = run(&mix, &setup, Scheduler::Linux).unwrap();
     assert!(trial.complete);
     for (outcome, spec) in trial.programs.iter().zip(&spec) {
@@ -265,7 +267,7 @@ proptest! {
         names.sort();
         names.dedup();
         prop_assert_eq!(names.len(), all.len());
-        // The last of n arrives at n / rate, within five standard deviations.
+        // The last of n programs arrives at n / rate, within five standard deviations.
         let (n, last_s) = (f64::from(count), all[all.len() - 1].at_ns as f64 / 1e9);
         prop_assert!((last_s * rate - n).abs() < 5.0 * n.sqrt() + 5.0);
     }

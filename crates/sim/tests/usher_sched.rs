@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of Usher's sched_ext scheduler in the simulator: turns of address spaces, balance between
-//! caches and nodes, narrowed programs, and agreement with a measurement in a guest.
+//! caches and nodes, programs with fewer CPUs, and agreement with a measurement in a virtual
+//! machine.
 
 #![allow(clippy::unwrap_used)]
 
@@ -70,9 +71,10 @@ fn is_near(got: f64, want: f64, off: f64) -> bool {
     (got / want - 1.0).abs() <= off
 }
 
-/// docs/sched-bench.md has the same load in a guest, under the scheduler itself (and under EEVDF):
-/// 1,539 address-space switches (14,304), programs that end after 11.9 to 12.0 s (11.0 to 12.0),
-/// and a delay of the sleeping thread of at most 0.07 ms in half of its wakeups.
+/// docs/sched-bench.md has a measurement of this load in a virtual machine, under the scheduler
+/// itself and, in brackets, under EEVDF: 1,539 address-space switches (14,304); programs that end
+/// after 11.9 to 12.0 s (11.0 to 12.0 s). Under the scheduler, half of the wake-ups of the sleeping
+/// thread are delayed by at most 0.07 ms.
 #[test]
 fn address_space_switches_match_the_measurement_in_a_guest() {
     let (ours, ended_ms) = seven_and_a_sleeper(Kernel::usher());
@@ -86,7 +88,7 @@ fn address_space_switches_match_the_measurement_in_a_guest() {
     );
     let late_ms = sleeper / 300.0 - 5.3;
     assert!((0.0..0.15).contains(&late_ms), "{late_ms}");
-    // The sleeping thread's slices on two CPUs.
+    // EEVDF's slice on a machine with two CPUs is 1.4 ms.
     let (eevdf, _) = seven_and_a_sleeper(Kernel {
         slice_ns: 1_400_000,
         ..Kernel::default()
@@ -104,8 +106,8 @@ fn address_spaces_alternate_without_turns() {
     assert!(none > 4 * turns, "{none}, {turns}");
 }
 
-/// A program that may use only one CPU waits for it although another CPU is idle, and shares it
-/// with programs that may use both.
+/// A program that may use only one of two CPUs waits for this CPU even if the other CPU is idle,
+/// and shares it with programs that may use both CPUs.
 #[test]
 fn narrowed_program_shares_its_cpu() {
     let mut engine = engine("core:2", Kernel::usher());
@@ -136,7 +138,7 @@ fn narrowed_program_shares_its_cpu() {
     }
 }
 
-/// CPU time of each of several programs with one thread, after a given time.
+/// Returns the CPU time of each of several programs with one thread, after `ms` milliseconds.
 fn cpu_time_ms(spec: &str, programs: usize, ms: u64) -> Vec<u64> {
     let mut engine = engine(spec, Kernel::usher());
     let arrive = |_| engine.arrive(script(1, vec![work(1e6)]), false);
@@ -149,8 +151,8 @@ fn cpu_time_ms(spec: &str, programs: usize, ms: u64) -> Vec<u64> {
         .collect()
 }
 
-/// On CPUs without a shared cache, four programs start on two CPUs, three of them on one. If the
-/// numbers cannot be equal, programs move between the CPUs.
+/// Four programs start on two CPUs without a shared cache, three of them on one CPU. The scheduler
+/// balances the numbers; if they cannot be equal, programs rotate between the CPUs.
 #[test]
 fn programs_are_balanced_between_caches() {
     for (spec, programs, cpus) in [
@@ -169,7 +171,7 @@ fn programs_are_balanced_between_caches() {
     }
 }
 
-/// Balancing does not move programs away from their memory.
+/// Balancing does not move programs between NUMA nodes, away from their memory.
 #[test]
 fn programs_do_not_move_between_nodes() {
     let mut cpu_time_ms = cpu_time_ms("package:2 [numa:1] core:1", 3, 20_000);

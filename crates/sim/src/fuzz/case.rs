@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fuzz cases: the machine, policy, programs and probabilities of faults that a seed determines.
-//! The machines are fixed descriptions, so a seed gives the same case on every host. A run lasts 6
-//! virtual seconds.
+//! Generates fuzz cases: a seed determines the machine, the policy, the kernel, the programs and
+//! the probability of each fault. The machines come from a list of fixed descriptions, so that a
+//! seed gives the same case on each host. A run lasts 6 virtual seconds; at most nine programs
+//! arrive in the first 5 seconds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::kernel::{Kernel, QueueOrder};
 use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 use crate::world::PlannedArrival;
 
-/// The machines of the test cases, as one-line descriptions. They are fixed, so a seed gives the
-/// same case on every host. Some cases omit some CPUs, which makes domains unequal.
+/// The machines of the fuzz cases, as one-line descriptions. In a quarter of the cases, the machine
+/// lacks some of its CPUs, so that its domains are unequal.
 pub const MACHINES: [&str; 6] = [
     "package:1 core:2 pu:1",
     "package:1 core:4 pu:2",
@@ -28,12 +29,12 @@ pub const MACHINES: [&str; 6] = [
     "package:1 core:1 pu:1",
 ];
 
-/// Virtual length of a run.
+/// Length of a run in virtual time.
 pub const RUN_NS: u64 = 6_000_000_000;
-/// Time of the latest arrival.
+/// Latest time of an arrival.
 const LAST_ARRIVAL_MS: u32 = 5_000;
 
-/// The policies; repeated names are drawn more often.
+/// The policies of the fuzz cases. A name that occurs several times is drawn more often.
 const POLICIES: [&str; 13] = [
     "usher",
     "usher",
@@ -50,18 +51,19 @@ const POLICIES: [&str; 13] = [
     "lending",
 ];
 
-/// The faults of a run, each with its probability per opportunity.
+/// The faults of a run, each with the probability that it is injected at an opportunity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultProbabilities {
     /// A program's sample is missing.
     pub sample_lost: f64,
     /// A program's sample is replaced by the previous one.
     pub sample_late: f64,
-    /// The previous observation is returned again; new events are reported in the next one.
+    /// The previous observation is returned again. New events are reported in the next observation.
     pub observation_stale: f64,
     /// An action fails without any effect.
     pub action_fails: f64,
-    /// An action fails half-way: some threads have their seat or are stopped, the others are not.
+    /// An action fails half-way: it has taken effect for some threads of the program, but not for
+    /// all.
     pub action_partial: f64,
     /// An action succeeds but reports failure.
     pub false_failure: f64,
@@ -69,7 +71,7 @@ pub struct FaultProbabilities {
     pub program_dies: f64,
     /// A program's end is reported up to half a second late.
     pub departure_delayed: f64,
-    /// CPUs go offline or come back.
+    /// CPUs go offline or come online.
     pub cpus_offline: f64,
     /// The control loop wakes up to 300 ms late.
     pub wakeup_late: f64,
@@ -77,12 +79,12 @@ pub struct FaultProbabilities {
     pub daemon_killed: f64,
     /// The daemon is killed during an action, or between two actions of a decision.
     pub daemon_killed_acting: f64,
-    /// The keeper also dies when the daemon is killed: together with it, or half-way through the
+    /// When the daemon is killed, the keeper dies as well, at the same time or half-way through its
     /// undo.
     pub keeper_dies: f64,
 }
 
-/// A test case, determined by its seed.
+/// A fuzz case, determined by its seed.
 #[derive(Debug, Clone)]
 pub struct FuzzCase {
     /// The seed.
@@ -91,7 +93,7 @@ pub struct FuzzCase {
     pub policy: &'static str,
     /// The machine.
     pub topology: Topology,
-    /// Kernel of the machine: Usher's scheduler in one of four cases.
+    /// Kernel of the machine, which runs Usher's scheduler in one of four cases.
     pub kernel: Kernel,
     /// Mechanism that narrows and stops programs.
     pub backend: Backend,
@@ -102,7 +104,7 @@ pub struct FuzzCase {
 }
 
 impl FuzzCase {
-    /// The case of a seed on one of these machines.
+    /// Creates the case of a seed, on one of these machines.
     pub fn new(seed: u64, machines: &[Topology]) -> Self {
         let mut random = Rand32::new(seed);
         let policy = POLICIES[below(&mut random, POLICIES.len())];
@@ -130,13 +132,13 @@ impl FuzzCase {
         }
     }
 
-    /// The case's policy.
+    /// Creates the case's policy.
     pub(super) fn policy(&self) -> Option<Box<dyn Policy + Send>> {
         policy(self.policy, &self.topology)
     }
 }
 
-/// The policy of this name; policies of the simulator alone are included.
+/// Creates the policy of this name. The name may be that of a policy that only the simulator has.
 pub fn policy(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
     let machine = || topology.clone();
     Some(match name {
@@ -151,7 +153,7 @@ fn below(random: &mut Rand32, below: usize) -> usize {
     random.rand_range(0..below.max(1) as u32) as usize
 }
 
-/// The machine; in one of four cases without some of its CPUs.
+/// Returns the machine; in one of four cases, some of its CPUs are left out.
 fn machine(whole: &Topology, random: &mut Rand32) -> Topology {
     if random.rand_range(0..4) != 0 {
         return whole.clone();
@@ -163,7 +165,8 @@ fn machine(whole: &Topology, random: &mut Rand32) -> Topology {
     whole.restrict(&kept_cpus).unwrap_or_else(|_| whole.clone())
 }
 
-/// Each kind of fault is off in half of the cases, and all are in one of six.
+/// Draws the probabilities of faults. Each kind of fault is off in half of the cases, and all kinds
+/// are off in one of six cases.
 fn faults(random: &mut Rand32) -> FaultProbabilities {
     let quiet = random.rand_range(0..6) == 0;
     let mut chance = |most: f64| match random.rand_range(0..2) {
@@ -236,7 +239,8 @@ fn planned(id: u64, topology: &Topology, random: &mut Rand32) -> PlannedArrival 
     }
 }
 
-/// Some programs bind themselves to a random subset of the CPUs.
+/// Returns the CPUs to which a program binds itself: for some programs, a random subset of the
+/// CPUs.
 fn bound(topology: &Topology, random: &mut Rand32) -> Option<CpuSet> {
     if random.rand_range(0..8) != 0 {
         return None;
@@ -252,8 +256,8 @@ fn bound(topology: &Topology, random: &mut Rand32) -> Option<CpuSet> {
 
 type ScriptShape = (Vec<ThreadKind>, Vec<u32>, Vec<u32>);
 
-/// The steps of the threads: phases with barriers, a pool of items, a pipeline, or independent
-/// threads with a lock.
+/// Draws the thread structure of a program and the steps of its threads: phases with barriers, a
+/// pool of items, a pipeline, or independent threads with a lock.
 fn shape(threads: u32, random: &mut Rand32) -> ScriptShape {
     let ns = 1e6 * f64::from(1 + random.rand_range(0..20));
     let spread = match random.rand_range(0..2) {
@@ -288,7 +292,7 @@ fn shape(threads: u32, random: &mut Rand32) -> ScriptShape {
                 threads: threads.div_ceil(4),
                 steps: vec![work.clone(), Op::Put(0), sleep, again],
             };
-            // The consumers run until the queue is closed.
+            // The consumers repeat their steps until the queue is closed.
             let again = Op::Loop {
                 to: 0,
                 times: u32::MAX,
@@ -314,14 +318,15 @@ fn shape(threads: u32, random: &mut Rand32) -> ScriptShape {
     }
 }
 
-/// The program's profile, which may be wrong or missing.
+/// Draws the program's profile, which may be wrong or missing.
 fn profile(cores: u32, threads: u32, random: &mut Rand32) -> Option<Curve> {
     let scales = match random.rand_range(0..6) {
-        // The profile claims a slowdown with more cores.
+        // A profile that wrongly shows a slowdown with more cores.
         0 => -0.3 * f64::from(random.rand_float()),
         _ => 0.2 + 0.8 * f64::from(random.rand_float()),
     };
-    // Some rates collapse below the full machine, as with spinning threads.
+    // In some profiles, the rate collapses on fewer cores than the machine has, as with spinning
+    // threads.
     let needs_all = random.rand_range(0..3) == 0;
     let point = |n: u32| CurvePoint {
         cores: f64::from(n),

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Invariants that must hold under all injected faults: disjoint seats as planned, no lost work,
-//! limits of stops and starvation, no CPU time beyond what was available.
+//! Checks the invariants of a fuzz case, which must hold under all injected faults:
 //!
-//! The checks use the actual state of the simulated machine, independently of the policy's
-//! reasoning. An injected fault restarts the time limits, because the policy may need time to
-//! recover.
+//! - Seats are disjoint, and programs run on the seats of the plan.
+//! - No work of a program is lost.
+//! - No program is stopped or gets almost no CPU time for longer than a limit.
+//! - No core stays idle while a program waits for it (module `idle`).
+//! - Programs use no more CPU time than was available.
+//!
+//! The checks read the actual state of the simulated machine, not the state of the policy. An
+//! injected fault restarts the time limits, because the policy may need time to recover. A check
+//! visits all programs, and pairs of programs to find overlapping seats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,29 +19,32 @@ use super::case::FuzzCase;
 use super::{idle, work};
 use crate::world::{PlannedArrival, SimWorld};
 
-/// Maximum time that `usher` may keep a program stopped: turns of three others, plus a second for a
-/// lost observation or a late loop.
+/// Maximum time for which the policy `usher` may keep a program stopped: the turns of three other
+/// programs, and a second for a lost observation or a late loop.
 const STOPPED_NS_MAX: u64 = 1_500_000_000;
-/// Maximum time that `casas` may stop all other programs for the trial of a new one: eight steps of
-/// 0.3 s, abandoned after twice that time. Several new programs follow one another.
+/// Maximum time for which the policy `casas` may stop all other programs for the trials of new
+/// programs. A trial has eight steps of 0.3 s, and is abandoned after twice that time. Trials of
+/// several new programs follow one another.
 const TRIAL_NS_MAX: u64 = 4_800_000_000;
 /// Period in which a program with permanent demand must receive [`STARVED_SHARE`] of one CPU.
 const STARVED_NS: u64 = 2_000_000_000;
-/// Share of one CPU below which a program counts as starved. It is far below a fair share: seven
-/// programs on one CPU get a seventh each, four that alternate get a quarter.
+/// A program with less than this share of one CPU counts as starved. The share is far below a fair
+/// share: seven programs on one CPU get a seventh each, and four programs that take turns get a
+/// quarter each.
 const STARVED_SHARE: f64 = 0.01;
 
-/// Check state of one program.
+/// State of the checks of one program.
 #[derive(Debug, Clone, Default)]
 struct ProgramCheck {
-    /// Whether the last seat change failed, so the program's seat is not known.
+    /// Whether the last change of the program's seat failed, so that its seat is unknown.
     seat_unknown: bool,
     stopped_since_ns: Option<u64>,
-    /// Start of permanent demand for CPU time, and the CPU time used at that moment.
+    /// Start of the period in which the program has always demanded CPU time, and the CPU time that
+    /// it had used at that moment.
     demand_since: Option<(u64, u64)>,
 }
 
-/// The checker's state.
+/// State of all checks of a run.
 #[derive(Debug)]
 pub(super) struct CheckerState {
     pub violation: Option<String>,
@@ -46,7 +54,7 @@ pub(super) struct CheckerState {
     /// The plan in force, and the usable CPUs of the policy's last observation.
     plan: Option<Plan>,
     usable: CpuSet,
-    /// Seats have changed without a plan, as in trials of `casas`.
+    /// Whether seats have changed without a new plan, as in trials of `casas`.
     unplanned: bool,
     reported_departed: BTreeSet<ProgramId>,
     pub checked_ns: u64,
@@ -138,7 +146,7 @@ impl CheckerState {
         self.unplanned |= decision.actions.iter().any(moves);
         if let Some(plan) = &decision.plan {
             self.check_plan(plan, &observation.usable);
-            // New seats restart the time limits of idle cores.
+            // New seats restart the time limits of the idle check.
             if self
                 .plan
                 .as_ref()
@@ -221,7 +229,7 @@ impl CheckerState {
         }
     }
 
-    /// Checks that programs used no more CPU time than was available.
+    /// Checks that programs have not used more CPU time than was available.
     fn check_cpu_time(&mut self, world: &SimWorld) {
         let engine = world.engine();
         let used_ns: u64 = (0..engine.programs())
@@ -268,7 +276,8 @@ impl CheckerState {
         for (&id, &job) in world.present() {
             let totals = world.engine().totals(job);
             let check = self.programs.entry(id).or_default();
-            // A trial of `casas` may stop other programs for longer.
+            // Under `casas`, the trial of a new program may stop other programs for longer than the
+            // limit of `usher`.
             let trial = totals.stopped > 0 && self.policy != "usher";
             let wants = totals.runnable > 0 || totals.stopped > 0;
             let (since_ns, had_ns) = *check.demand_since.get_or_insert((now_ns, totals.cpu_ns));
@@ -314,7 +323,7 @@ impl CheckerState {
         wrong.into_iter().for_each(|what| self.fail(what));
     }
 
-    /// Checks that no running program uses another's seat, except borrowed CPUs.
+    /// Checks that no running program uses the seat of another program, except for borrowed CPUs.
     fn check_overlaps(&mut self, world: &SimWorld) {
         let Some(plan) = &self.plan else { return };
         // The `lending` policy does not list its loans in the plan.
@@ -353,7 +362,8 @@ impl CheckerState {
         wrong.into_iter().for_each(|what| self.fail(what));
     }
 
-    /// Programs with a successful last seat change, or without any.
+    /// Returns the programs with a known seat: the last change of their seat succeeded, or no
+    /// change was requested.
     fn confirmed_programs(&self, world: &SimWorld) -> impl Iterator<Item = (ProgramId, usize)> {
         let seat_unknown = |id: &ProgramId| {
             self.programs
@@ -376,7 +386,8 @@ impl CheckerState {
             let (least, most) = work::bounds(&planned.script);
             let count = f64::from(totals.repetitions);
             let done = totals.work_finished_ns;
-            // Tolerance: the remainder below which a step counts as complete, and rounding.
+            // The tolerance covers rounding, and the amount of work that may remain when a step
+            // counts as complete.
             let slack = 1e-6 * (1.0 + count * most);
             if done < count * least - slack || done > count * most + slack {
                 let id = planned.arrival.id;
@@ -389,8 +400,8 @@ impl CheckerState {
     }
 }
 
-/// The CPUs of a program with this seat and its own binding. `None` if the intersection is empty;
-/// the kernel then chooses.
+/// Returns the CPUs that a program with this seat may use, given its own binding to CPUs. `None` if
+/// no CPU is in both sets; in that case the kernel selects the CPUs.
 fn effective(wanted: &CpuSet, own: Option<&CpuSet>, online: &CpuSet) -> Option<CpuSet> {
     let wanted = wanted.and(online);
     let own = own.map_or_else(|| wanted.clone(), |own| own.and(&wanted));

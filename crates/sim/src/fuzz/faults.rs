@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A simulated world with injected faults, and the recovery after the daemon's death.
+//! The world of a fuzz case: a simulated machine with injected faults, and the recovery after the
+//! daemon's death.
 //!
-//! At each opportunity (sample, action, wait) a random number decides whether a fault is injected:
+//! At each opportunity (sample, action, wait), a random number decides whether a fault is injected:
 //! a lost or stale sample, a failed or half-done action, a late loop, CPU hotplug, a killed program
-//! or daemon. A killed daemon is undone by the keeper or by launchers from a journal, as on a real
-//! machine, and a new daemon admits the running programs. The invariants are checked at least every
-//! 20 ms of virtual time.
+//! or a killed daemon. After the death of the daemon, the keeper or the launchers undo its actions
+//! by the journal, as on a real machine. A new daemon then admits the running programs. The
+//! invariants (module `checks`) are checked at least every 20 ms of virtual time.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,11 +26,11 @@ use crate::engine::Engine;
 use crate::machine::{Costs, Machine};
 use crate::world::{SimWorld, StopCondition};
 
-/// Maximum interval between two checks.
+/// Maximum virtual time between two checks of the invariants.
 const CHECK_NS: u64 = 20_000_000;
 const MS: u64 = 1_000_000;
 
-/// The last observation.
+/// The last observation that the policy received.
 #[derive(Debug, Clone)]
 struct LastObservation {
     at_ns: u64,
@@ -37,13 +38,13 @@ struct LastObservation {
     programs: Vec<ProgramSample>,
 }
 
-/// The world of one test case.
+/// The world of one fuzz case.
 pub(super) struct FaultyWorld<'a> {
     case: &'a FuzzCase,
     pub(super) inner: SimWorld,
     actuator: SimActuator,
     random: Rand32,
-    /// Engine indices of all programs that have arrived, running or ended.
+    /// Engine index of each program that has arrived, whether it runs or has ended.
     jobs: BTreeMap<ProgramId, usize>,
     /// Events that have not been reported yet.
     events: Vec<Event>,
@@ -53,7 +54,7 @@ pub(super) struct FaultyWorld<'a> {
     pub(super) checks: CheckerState,
     log: ActionLog,
     recorder: Option<Recorder<Box<dyn Write>>>,
-    /// Whether the daemon was killed between two iterations.
+    /// Whether the daemon was killed between two iterations of the control loop.
     killed: bool,
     stats: FuzzStats,
 }
@@ -112,7 +113,8 @@ impl<'a> FaultyWorld<'a> {
         self.log.add(now_ns, LogEntry::Note(what.into()));
     }
 
-    /// Returns true with probability `chance`. A fault also restarts the checkers' time limits.
+    /// Returns true with probability `chance`. If the result is true, a fault is about to be
+    /// injected, and the checkers' time limits are restarted.
     fn draw(&mut self, chance: f64) -> bool {
         let strikes = chance > 0.0 && f64::from(self.random.rand_float()) < chance;
         if strikes {
@@ -155,7 +157,7 @@ impl<'a> FaultyWorld<'a> {
             .extend(due.into_iter().map(|(_, id)| Event::Departed(id)));
     }
 
-    /// Advances virtual time to `until_ns` or to the first event, with checks.
+    /// Advances virtual time to `until_ns` or to the first event, and checks the invariants.
     fn advance_to_event(&mut self, until_ns: u64) {
         loop {
             let next_ns = until_ns.min(self.now_ns() + CHECK_NS);
@@ -175,7 +177,7 @@ impl<'a> FaultyWorld<'a> {
         }
     }
 
-    /// Advances virtual time by `ns` regardless of events, with checks.
+    /// Advances virtual time by `ns`, also beyond events, and checks the invariants.
     pub(super) fn advance(&mut self, ns: u64) {
         let until_ns = self.now_ns() + ns;
         let runs = |world: &Self| world.inner.engine().fault().is_none();
@@ -197,7 +199,7 @@ impl<'a> FaultyWorld<'a> {
             };
             let job = self.jobs[&id];
             let engine = self.inner.engine_mut();
-            // The main loop handles the daemon's death.
+            // An error means that the daemon died, which the main loop handles.
             let _ = match event {
                 Event::Arrived(_) => self.actuator.admit(engine, id, job),
                 _ => self.actuator.depart(engine, id, job),
@@ -206,7 +208,7 @@ impl<'a> FaultyWorld<'a> {
         self.checks.reported(events);
     }
 
-    /// Injects a fault that strikes some steps into the action.
+    /// Draws a fault, and injects it after a random number of steps of the action.
     fn inject_fault(&mut self, action: &Action) {
         let faults = &self.case.faults;
         if self.draw(faults.daemon_killed_acting) {
@@ -232,7 +234,7 @@ impl<'a> FaultyWorld<'a> {
         let job = self.jobs[&action.program()];
         let done = self.actuator.act(self.inner.engine_mut(), job, action);
         self.actuator.clear_fault();
-        // Collect the end of a program that was killed during the action.
+        // If the program was killed during the action, its end is collected now.
         let now_ns = self.now_ns();
         self.inner.advance_to(now_ns);
         self.collect_events();
@@ -300,7 +302,8 @@ impl<'a> FaultyWorld<'a> {
 
     fn undo_without_keeper(&mut self, journal: &mut Vec<u8>) {
         self.note("the keeper is killed together with the daemon");
-        // Programs with even numbers count as attached here, and therefore have no launcher.
+        // In this simulation, programs with even numbers count as attached, and therefore have no
+        // launcher.
         let launched: Vec<ProgramId> = self
             .jobs
             .keys()
@@ -400,7 +403,7 @@ impl World for FaultyWorld<'_> {
             .clone()
             .filter(|_| self.draw(faults.observation_stale))
         {
-            // Neither newer samples nor events are available.
+            // The daemon has neither newer samples nor events.
             if self.random_up_to(1) == 0 {
                 observation.at_ns = before.at_ns;
             }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks that no core stays idle while a program waits for a CPU that it could use: for longer
-//! than 40 ms if the kernel must balance, or 200 ms if the policy must lend an idle seat. Cases in
-//! which the design does not require a loan are exempt.
+//! Checks that no core stays idle for too long while a program waits for a CPU. If the waiting
+//! program may use the core, the kernel must balance within 40 ms. If the core belongs to another
+//! program's seat, the policy must lend it within 200 ms; cases in which the design does not
+//! require a loan are exempt. A check compares each program with each core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +10,22 @@ use usher_model::{CpuId, CpuSet, Plan, ProgramId, SeatMode, Topology};
 
 use crate::world::{PlannedArrival, SimWorld};
 
-/// Limit for the kernel, which balances its queues every 4 ms and whenever a CPU becomes idle.
+/// Limit for the kernel, which balances its queues every 4 ms and each time that a CPU becomes
+/// idle.
 const KERNEL_NS_MAX: u64 = 40_000_000;
-/// Limit for lending an idle seat, above the sum of these times, which is at most 172 ms:
+/// Limit for lending an idle seat. It is above the sum of these times, which is at most 172 ms:
 ///
 /// - 100 ms to the next observation in a quiet system;
 /// - two ticks of 8 ms that reveal waiting and idle programs;
-/// - two more ticks for a borrower that did not wait until now;
+/// - two more ticks, if the borrower has only just begun to wait;
 /// - at most 40 ms during which an owner lends nothing after reclaiming its cores.
 const LENDING_NS_MAX: u64 = 200_000_000;
 
-/// A program that waits for this share of an interval counts as waiting throughout.
+/// A program that waits for this share of the time between two checks counts as waiting for the
+/// whole time.
 const WAITS_SHARE: f64 = 0.8;
 
-/// The idle period of each core and the waiting period of each program.
+/// State of the check: the idle period of each core, and the waiting period of each program.
 #[derive(Debug)]
 pub(super) struct IdleCheck {
     /// CPUs of each core.
@@ -36,8 +39,8 @@ pub(super) struct IdleCheck {
 /// Waiting state of a program.
 #[derive(Debug)]
 struct WaitState {
-    /// Start of the period in which a thread has always waited; the time of the last check if none
-    /// waits.
+    /// Start of the period in which a thread of the program has always waited; the time of the last
+    /// check if no thread waits.
     since_ns: u64,
     seen_ns: u64,
     /// Total waiting time at the last check.
@@ -61,15 +64,15 @@ impl IdleCheck {
         }
     }
 
-    /// Restarts the time limits.
+    /// Restarts the time limits at `at_ns`, after an unusual event.
     pub fn disturbed(&mut self, at_ns: u64) {
         self.disturbed_ns = self.disturbed_ns.max(at_ns);
     }
 
-    /// Checks the machine. `plan` is present if idle seats must be lent.
+    /// Checks all programs and cores. `plan` is `Some` if the policy must lend idle seats.
     ///
     /// # Errors
-    /// The waiting program and the idle core.
+    /// A description with the waiting program and the idle core.
     pub fn check(
         &mut self,
         world: &SimWorld,
@@ -86,7 +89,8 @@ impl IdleCheck {
                 .map(|&job| world.engine().is_split(job));
             for (core, cpus) in self.cores.iter().enumerate() {
                 let since_ns = waits.since_ns.max(self.idle[core].0).max(self.disturbed_ns);
-                // Either the kernel must balance, or the policy must lend.
+                // If the program may use the core, the kernel must balance; otherwise the policy
+                // must lend the core.
                 let (usable, bound_ns, since_ns) = match waits.mask.intersects(cpus) {
                     true => (
                         Some("which the program may use, "),
@@ -137,7 +141,7 @@ impl IdleCheck {
         for (&id, &job) in world.present() {
             let totals = world.engine().totals(job);
             let before = self.waits.get(&id);
-            // A thread waited nearly all the time since the last check.
+            // Whether a thread has waited for nearly all the time since the last check.
             let through = |before: &&WaitState| {
                 let waited_ns = totals.wait_ns - before.wait_ns;
                 waited_ns as f64 >= WAITS_SHARE * (now_ns - before.seen_ns) as f64
@@ -158,12 +162,13 @@ impl IdleCheck {
         self.waits = waits;
     }
 
-    /// Returns whether the design requires lending a core to a waiting program. It does not in
-    /// these cases:
+    /// Returns whether the design requires that a core is lent to a waiting program. No loan is
+    /// required in these cases:
     ///
-    /// - The borrower has no profile (it is or may be measured), spins, spins adaptively, is bound
-    ///   to CPUs, or is not expected to gain.
-    /// - The owner has no profile, is not seated, waits itself or borrows.
+    /// - The borrower has no profile (because Usher measures it or may measure it), has spinning
+    ///   threads, spins adaptively, is bound to CPUs, or is not expected to gain from another core.
+    /// - The owner of the core has no profile, is not seated, waits for a CPU itself, or borrows a
+    ///   CPU.
     fn must_be_lent(
         &self,
         plan: &Plan,
@@ -190,7 +195,7 @@ impl IdleCheck {
     }
 }
 
-/// Returns whether a program's profile, correctly, shows a gain from every additional core.
+/// Returns whether a program gains from each additional core, and its profile shows this gain.
 fn gains(planned: &PlannedArrival) -> bool {
     let arrival = &planned.arrival;
     let rises = arrival.profile.as_ref().is_some_and(|curve| {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The last actions of a run with their virtual times, for the report of a violation. The log keeps
-//! at most [`ENTRIES_MAX`] entries and drops the oldest.
-//!
+//! Keeps the last actions of a run, with their virtual times, for the report of a violation. The
+//! log has at most [`ENTRIES_MAX`] entries: a new entry replaces the oldest entry.
 
 use std::collections::VecDeque;
 
 use usher_model::Action;
 
-/// Number of entries kept.
+/// Maximum number of entries of the log.
 const ENTRIES_MAX: usize = 40;
 
 /// An entry of the log.

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deterministic simulation testing: a seed determines the machine, the programs, the policy and
-//! the faults; independent checkers test invariants.
+//! Deterministic simulation testing of the control loop: a seed determines the machine, the
+//! programs, the policy and the faults, and independent checkers test invariants.
 //!
 //! The method is *swarm testing* (Groce and others, ISSTA 2012): each seed enables a random subset
-//! of the kinds of faults, thus rare combinations occur. Faults are injected through the traits of
-//! the control loop; the policy and the loop are the shipped code without changes. Actions go
-//! through a simulated actuator that keeps the real journal format (module [`crate::actuator`]).
-//! After a daemon's death, its actions are undone from the journal alone.
+//! of the kinds of faults, so that rare combinations occur.
+//!
+//! 1. A seed is converted to a case (module `case`).
+//! 2. The shipped control loop and policy run on a simulated machine, for 6 virtual seconds. Faults
+//!    are injected through the traits of the control loop (module `faults`).
+//! 3. Actions go through a simulated actuator, which writes a journal in the real format (module
+//!    [`crate::actuator`]). After a daemon's death, its actions are undone by the journal alone,
+//!    and a new daemon starts.
+//! 4. The invariants are checked at least every 20 ms (modules `checks` and `idle`). The first
+//!    violation ends the run, and is reported with the seed and the last actions.
 
 mod case;
 mod checks;
@@ -32,20 +38,20 @@ use self::faults::FaultyWorld;
 pub struct Violation {
     /// The seed that reproduces the violation.
     pub seed: u64,
-    /// The policy.
+    /// Name of the policy.
     pub policy: &'static str,
     /// Time of the violation in virtual nanoseconds.
     pub at_ns: u64,
     /// Description of the violation.
     pub what: String,
-    /// The last log entries before the violation, one per line.
+    /// The last log entries before the violation, one entry per line.
     pub last: Vec<String>,
 }
 
-/// Statistics of cases without a violation.
+/// Statistics of fuzz cases without a violation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FuzzStats {
-    /// Number of decisions.
+    /// Number of decisions of the policy.
     pub decisions: u64,
     /// Number of attempted actions.
     pub actions: u64,
@@ -68,7 +74,7 @@ impl FuzzStats {
     }
 }
 
-/// Opens the output for the record of the n-th daemon, from 1.
+/// Opens the output for the record of the n-th daemon of a run, counted from 1.
 pub type RecordSink<'a> = &'a mut dyn FnMut(usize) -> std::io::Result<Box<dyn Write>>;
 
 impl FuzzCase {
@@ -80,7 +86,7 @@ impl FuzzCase {
         self.run_with(&mut || self.policy(), None)
     }
 
-    /// Runs the case and records every daemon.
+    /// Runs the case, and records each daemon separately.
     ///
     /// # Errors
     /// The first violation, or a failure to write the record.
@@ -88,8 +94,8 @@ impl FuzzCase {
         self.run_with(&mut || self.policy(), Some(sink))
     }
 
-    /// Runs the case with another policy, a new instance for each daemon. The checks are those of
-    /// the policy that the case names.
+    /// Runs the case with another policy; each daemon gets a new instance of it. The limits of the
+    /// checks are those for the policy that the case names.
     ///
     /// # Errors
     /// As [`Self::run_recorded`].

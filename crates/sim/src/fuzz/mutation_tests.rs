@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mutation tests of the fuzz checkers: each checker must detect a policy or a world with a
-//! deliberate fault, and accept the shipped policy on the same case.
+//! deliberate fault, and accept the same case without the fault.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::world::PlannedArrival;
 
 const MS: u64 = 1_000_000;
 
-/// A program of threads that alternate between work and sleep.
+/// Returns a program with threads that alternate between work and sleep.
 fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival {
     let rates = (1..=12).map(|n| (n, f64::from(n).powf(0.6))).collect();
     let steps = vec![
@@ -61,7 +61,8 @@ fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival
     }
 }
 
-/// Two programs that keep their cores busy on twelve cores in two domains, without faults.
+/// Returns a case without injected faults: two programs that keep their cores busy, on twelve cores
+/// in two domains.
 fn case(policy: &'static str) -> FuzzCase {
     let spec = "package:2 numa:1 core:6 pu:1".to_owned();
     FuzzCase {
@@ -75,7 +76,7 @@ fn case(policy: &'static str) -> FuzzCase {
     }
 }
 
-/// A policy with a fault injected into its decisions.
+/// A policy (field 0) with a function (field 1) that changes its decisions.
 struct FaultyPolicy<F>(Box<dyn Policy>, F);
 
 impl<F: FnMut(&Observation, &mut Decision)> Policy for FaultyPolicy<F> {
@@ -90,8 +91,8 @@ impl<F: FnMut(&Observation, &mut Decision)> Policy for FaultyPolicy<F> {
     }
 }
 
-/// The violation found when the policy's decisions are modified; without the modification the case
-/// must pass.
+/// Returns the violation that the checkers find if `spoil` changes the policy's decisions. Without
+/// the change, the case must pass.
 fn found(case: &FuzzCase, spoil: impl FnMut(&Observation, &mut Decision) + Clone) -> String {
     case.run().unwrap();
     let mut policy = || {
@@ -126,7 +127,7 @@ fn detects_seat_that_differs_from_plan() {
 
 #[test]
 fn detects_cpu_with_two_owners() {
-    // For `pdpa` the seats are compared with one another, not with the plan.
+    // For the policy `pdpa`, the checker compares seats with one another, not with the plan.
     let case = FuzzCase {
         policy: "pdpa",
         ..case("equal")
@@ -164,7 +165,7 @@ fn detects_program_that_stays_frozen() {
 fn detects_starvation_of_mostly_frozen_program() {
     let mut frozen = false;
     let case = FuzzCase {
-        // The other program has enough cores, to cause no second violation.
+        // The other program has enough cores, so that it causes no second violation.
         arrivals: vec![planned(1, 12, 10.0, 1), planned(2, 6, 10.0, 1)],
         ..case("usher")
     };
@@ -218,7 +219,7 @@ fn detects_action_on_departed_program() {
     assert_contains(&what, "after its departure was reported");
 }
 
-// Worlds with a deliberate fault.
+// Tests with a deliberate fault in the world.
 
 fn finished(case: &FuzzCase, spoil: impl FnOnce(&mut FaultyWorld)) -> String {
     let mut world = FaultyWorld::new(case);
@@ -273,7 +274,7 @@ fn detects_lost_work_and_excess_cpu_time() {
     assert_contains(&what, "program 2 did");
     let what = finished(&case, |world| {
         let mut checks = CheckerState::new(&case);
-        // The checker starts now and thus misses the CPU time used so far.
+        // The checker starts only now, and does not count the CPU time that was available before.
         checks.checked_ns = world.inner.engine().now_ns();
         world.checks = checks;
     });

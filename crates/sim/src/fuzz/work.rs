@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bounds of the work of one repetition of a program, computed from its script, against which fuzz
-//! cases check the simulated total. Valid only for scripts that the fuzzer generates.
+//! Computes bounds of the work of one repetition of a program from its script. Fuzz cases check the
+//! simulated work against these bounds, to detect lost work. The bounds are valid only for scripts
+//! that the fuzzer generates. The computation visits each step once.
 
 use crate::script::{Op, Script, ThreadKind};
 
-/// Minimum and maximum work of one repetition in nanoseconds. Valid for the scripts of the test
-/// cases: every role repeats all its steps or none, pools are refilled in each iteration, and a
-/// role that takes from a queue works once per item.
+/// Returns the minimum and the maximum work of one repetition in nanoseconds. The script must have
+/// the form that the fuzzer generates: each role repeats all its steps or none of them, pools are
+/// refilled in each iteration, and a role that takes items from a queue works once per item.
 pub(super) fn bounds(script: &Script) -> (f64, f64) {
     let (mut least, mut most) = (0.0, 0.0);
     for role in &script.roles {
@@ -28,7 +29,7 @@ pub(super) fn bounds(script: &Script) -> (f64, f64) {
     (least, most)
 }
 
-/// Total number of iterations of a role's steps over all its threads.
+/// Returns the number of iterations of a role's steps, summed over all its threads.
 fn rounds(role: &ThreadKind, script: &Script) -> f64 {
     let takes = |op: &Op| matches!(op, Op::Take(_));
     if role.steps.iter().any(takes) {

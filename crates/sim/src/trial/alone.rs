@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs of a simulated mix: builds their scripts for the machine and measures each alone on
-//! 1, 2, 4, … cores of a domain and on whole domains, which gives curves, best times and work.
+//! Prepares the programs of a simulated mix: builds the script of each program for the machine, and
+//! measures the program alone. The measurements cover 1, 2, 4, … cores of the first domain, and
+//! then whole domains: every number of domains up to 12, and fewer beyond. They give the program's
+//! curve, best time and work. A measurement is limited to ten times the maximum length of a run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,31 +18,31 @@ use crate::mixfile::{ProgramBody, SimMix, SimProgram};
 use crate::parsec::ParsecTraits;
 use crate::script::Script;
 
-/// Maximum duration of a program alone, as a multiple of a run's maximum.
+/// Maximum duration of a program alone, as a multiple of the maximum length of a run.
 const ALONE_FACTOR: f64 = 10.0;
-/// Number of domains up to which every number of domains is measured.
+/// Up to this number of domains, every number of domains is measured.
 const DOMAINS_ALL: usize = 12;
 
-/// A program of the mix: the properties common to its copies.
+/// A program of the mix, with the properties that all its copies share.
 #[derive(Debug, Clone)]
 pub struct ProgramModel {
     /// Name of the program.
     pub name: String,
-    /// Description for output.
+    /// Description of the program, for output.
     pub about: String,
     /// The steps of its threads.
     pub script: Arc<Script>,
-    /// Repetitions per second when alone, by number of cores.
+    /// Repetitions per second of the program alone, by number of cores.
     pub alone: Curve,
     /// Duration of a repetition on the best number of cores, in seconds.
     pub best_seconds: f64,
-    /// The best number of cores, by capacity.
+    /// The number of cores on which the program is fastest; a slower core counts as a fraction.
     pub best_cores: f64,
     /// Work of a repetition, in nanoseconds of an undisturbed core.
     pub work_ns: f64,
-    /// Weight of its NTT in the mean.
+    /// Weight of the program's NTT in the mean.
     pub weight: f64,
-    /// Whether the policy `usher` has a profile of it.
+    /// Whether the policy `usher` has a profile of the program.
     pub known: bool,
 }
 
@@ -56,10 +58,10 @@ pub struct MixSetup {
 }
 
 impl ProgramModel {
-    /// Builds the program's script for the machine and measures it alone.
+    /// Builds the script of each program for the machine, and measures the program alone.
     ///
     /// # Errors
-    /// The script is invalid or does not end.
+    /// A script is invalid, or a program does not end.
     pub fn measure(
         program: &SimProgram,
         mix: &SimMix,
@@ -93,7 +95,7 @@ impl ProgramModel {
     }
 }
 
-/// A description for output, and the program's script for the machine.
+/// Returns a description of the program for output, and its script for the machine.
 fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
     match &program.body {
         ProgramBody::Script(script) => {
@@ -151,7 +153,8 @@ fn curve(
     Ok((curve, work))
 }
 
-/// The CPU sets of the measurements: 1, 2, 4, … cores of the first domain, then whole domains.
+/// Returns the CPU sets of the measurements: 1, 2, 4, … cores of the first domain, then whole
+/// domains.
 fn sets(topology: &Topology) -> Vec<CpuSet> {
     let domains = topology.domains.len();
     let first = topology.domains.first().map_or(&[][..], |d| &d.cores);
@@ -173,7 +176,7 @@ fn sets(topology: &Topology) -> Vec<CpuSet> {
     sets
 }
 
-/// Duration and work of one repetition alone on these CPUs.
+/// Returns the duration and the work of one repetition alone on these CPUs.
 fn once(
     script: &Arc<Script>,
     mix: &SimMix,
@@ -186,7 +189,7 @@ fn once(
         reason,
     };
     let cores = machine.topology().cores_in(cpus).len();
-    // No other program runs: the machine is restricted to the program's CPUs.
+    // No other program runs, so that the machine can be restricted to the program's CPUs.
     let own = machine.topology().restrict(cpus);
     let own = own.map_err(|error| wrong(format!("simulated alone on {cores} cores: {error}")))?;
     let machine = Machine::new(own, mix.costs.clone());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arrivals and departures of a trial: copies of programs at given times, and random arrivals. They
-//! depend on the seed only, so that they are the same for every scheduler.
+//! Computes the arrivals and departures of a trial: copies of programs at given times, and random
+//! arrivals (a Poisson process). Arrivals depend only on the sim file and the seed, so that they
+//! are the same for every scheduler.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::mix::MixEntry;
 use crate::mixfile::{PROGRAMS_MAX, PROGRAMS_PER_CPU_MAX, PoissonArrivals, SimMix};
 use crate::world::PlannedArrival;
 
-/// Stream of the random arrivals, separate from the streams of the programs.
+/// Stream of random numbers for arrivals, separate from the streams of the programs.
 const STREAM: u128 = 0xa441_7a15;
 
 /// An arrival of a program.
@@ -20,22 +21,22 @@ const STREAM: u128 = 0xa441_7a15;
 pub struct ArrivalSpec {
     /// Name of the arriving program.
     pub name: String,
-    /// Index of its program in the setup.
+    /// Index of the program in the [`MixSetup`].
     pub program: usize,
     /// Time of arrival in virtual nanoseconds.
     pub at_ns: u64,
-    /// Time of departure, if it does not run to the end of its work.
+    /// Time of departure; `None` if the program runs to the end of its work.
     pub leaves_ns: Option<u64>,
-    /// Whether it restarts whenever it ends.
+    /// Whether the program restarts each time that it ends.
     pub repeats: bool,
-    /// Whether it is a random arrival.
+    /// Whether the arrival is random.
     pub random: bool,
 }
 
-/// All arrivals in order; they are the same for every scheduler.
+/// Returns all arrivals in the order of their times.
 ///
 /// # Errors
-/// More programs would be present at once than can be seated.
+/// More programs would be present at once than the limit for this number of CPUs.
 pub fn arrival_specs(mix: &SimMix, cpus: usize, seed: u64) -> Result<Vec<ArrivalSpec>, TrialError> {
     let mut all = Vec::new();
     for (index, program) in mix.programs.iter().enumerate().filter(|(_, p)| p.resident) {
@@ -64,7 +65,7 @@ pub fn arrival_specs(mix: &SimMix, cpus: usize, seed: u64) -> Result<Vec<Arrival
     if let Some(arrivals) = &mix.arrivals {
         random_arrivals(mix, arrivals, seed, &mut all);
     }
-    // Stable: simultaneous arrivals keep the order of the file.
+    // The sort is stable, so that simultaneous arrivals keep the order of the file.
     all.sort_by_key(|spec| spec.at_ns);
     Ok(all)
 }
@@ -102,7 +103,7 @@ fn random_arrivals(
 }
 
 impl ArrivalSpec {
-    /// The planned arrival with index `at`.
+    /// Returns the planned arrival of this program; `at` is its index in the order of arrival.
     pub(super) fn planned(&self, at: usize, entry: &MixEntry) -> PlannedArrival {
         PlannedArrival {
             arrival: entry.arrival(ProgramId(at as u64 + 1), self.name.clone()),
@@ -114,7 +115,7 @@ impl ArrivalSpec {
 }
 
 impl MixSetup {
-    /// The program as reported to a scheduler at its arrival.
+    /// Returns the program, as it is reported to a scheduler at its arrival.
     pub(super) fn entry(
         &self,
         spec: &ArrivalSpec,

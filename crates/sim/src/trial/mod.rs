@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a mix from a file under several schedulers.
+//! Runs the mix of a sim file under several schedulers.
 //!
-//! 1. A [`MixSetup`] is built: every program of the file becomes a script for the machine and is
-//!    measured alone on increasing numbers of cores. Its best time is the unit of its NTT, and the
-//!    curve corresponds to the content of a profile store.
+//! 1. A [`MixSetup`] is built: each program of the file is converted to a script for the machine,
+//!    and is measured alone on increasing numbers of cores. The best time is the unit of the
+//!    program's NTT. The curve is the program's profile.
 //! 2. Each [`Trial`] is one run of one scheduler. The programs and the times of their arrivals
-//!    depend only on the seed and the round, so they are the same for all schedulers of a round.
+//!    depend only on the seed and the round, so that they are the same for all schedulers of a
+//!    round.
+//! 3. A [`MixReport`] converts the trials to tables.
+//!
+//!    A run ends when all programs have completed their repetitions, and at the latest after a
+//!    given virtual time or number of events.
 
 mod alone;
 mod arrivals;
@@ -42,7 +47,7 @@ pub enum TrialError {
         /// The reason.
         reason: String,
     },
-    /// There are more programs than can be seated.
+    /// More programs would run at once than the limit for this number of CPUs.
     #[error(
         "{programs} programs would run at once on {cpus} CPUs; the maximum is {most}: remove some, or use a larger machine"
     )]
@@ -54,7 +59,7 @@ pub enum TrialError {
         /// Maximum number of programs.
         most: usize,
     },
-    /// Too many distributions for a scheduler that evaluates all of them.
+    /// The mix has too many distributions of domains for a scheduler that evaluates all of them.
     #[error(
         "the scheduler '{scheduler}' evaluates every distribution of whole domains, which is \
          impossible here: {reason}"
@@ -93,19 +98,20 @@ pub struct TrialProtocol {
 /// The results of one program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramOutcome {
-    /// Name of the program, numbered if there are several copies.
+    /// Name of the program; with a number if the program has several copies.
     pub name: String,
-    /// Index of its program in the setup.
+    /// Index of the program in the [`MixSetup`].
     pub program: usize,
     /// Time of arrival in virtual seconds.
     pub at_s: f64,
-    /// Time of departure, if it departed.
+    /// Time of departure in virtual seconds, if the program departed.
     pub left_s: Option<f64>,
-    /// Whether it arrived at random.
+    /// Whether the program is a random arrival.
     pub random: bool,
     /// Duration of each repetition in seconds.
     pub seconds: Vec<f64>,
-    /// Mean duration divided by the best duration alone.
+    /// Mean duration of a repetition, divided by the best duration alone; `None` if no repetition
+    /// was completed.
     pub ntt: Option<f64>,
 }
 
@@ -120,21 +126,21 @@ pub struct Trial {
     pub seconds: f64,
     /// Number of simulated events.
     pub events: u64,
-    /// Numbers of actions.
+    /// Number of actions of each kind.
     pub action_counts: ActionCounts,
-    /// Seats over time; the program with index n has the identifier n + 1.
+    /// Seats over time. The program with index n in `programs` has the identifier n + 1.
     pub seat_periods: Vec<SeatPeriod>,
-    /// Notes of the policy, by virtual seconds.
+    /// Notes of the policy, each with the time in virtual seconds.
     pub notes: Vec<(f64, String)>,
     /// Recorded spans of programs on CPUs.
     pub recording: Recording,
 }
 
-/// Runs a scheduler.
+/// Runs the mix under a scheduler.
 ///
 /// # Errors
-/// There are too many programs for the machine or the scheduler; a program's threads are
-/// deadlocked; the number of events exceeds the limit.
+/// The mix has too many programs for the machine or the scheduler, the threads of a program are
+/// deadlocked, or the number of events exceeds the limit.
 pub fn run(
     setup: &MixSetup,
     arrival_specs: &[ArrivalSpec],
@@ -273,7 +279,7 @@ pub fn check_scheduler(
     }
 }
 
-/// Name of a scheduler on the command line and in files.
+/// Returns the name of a scheduler on the command line and in files.
 pub fn scheduler_id(scheduler: Scheduler) -> &'static str {
     match scheduler {
         Scheduler::CasasLending => "casas-lending",
@@ -283,7 +289,7 @@ pub fn scheduler_id(scheduler: Scheduler) -> &'static str {
     }
 }
 
-/// The scheduler of this name.
+/// Returns the scheduler of this name.
 pub fn scheduler_by_id(id: &str) -> Option<Scheduler> {
     Scheduler::ALL
         .into_iter()

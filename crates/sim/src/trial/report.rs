@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts the trials of a simulated mix to the data of tables and reports, in the form of a
-//! measured mix: NTTs, ANTT, arrival statistics and timelines. A timeline holds at most 1,500 spans
-//! and states the time after which it is incomplete.
+//! Converts the trials of a simulated mix to the data of tables and reports: NTTs, ANTT, arrival
+//! statistics and timelines. The data has the same form as that of a measured mix. A timeline has
+//! at most 1,500 spans, and states the time after which it is incomplete.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ use crate::campaign::Scheduler;
 use crate::kernel::{GroupBy, QueueOrder};
 use crate::mixfile::SimMix;
 
-/// Maximum number of spans in a timeline; drawing takes quadratic time.
+/// Maximum number of spans in a timeline. The time to draw a timeline is quadratic in this number.
 const SPANS_MAX: usize = 1_500;
 const CUT: &str = "the timeline is incomplete after this time, because the timeline would have \
                    too many seats to draw";
 
-/// The results of a mix with their context.
+/// The results of a mix, with the data that a report needs.
 #[derive(Debug)]
 pub struct MixReport<'a> {
     /// The mix.
@@ -50,15 +50,15 @@ pub struct ArrivalStats {
     pub response_p95_s: Option<f64>,
     /// Mean NTT of the arrivals.
     pub slowdown_mean: Option<f64>,
-    /// Completions of their work per second.
+    /// Number of times per virtual second that an arrival completes its work.
     pub throughput_per_s: f64,
-    /// Mean number of arrivals present at a time.
+    /// Mean number of arrivals that are present at a time.
     pub present_mean: f64,
 }
 
 impl ArrivalStats {
-    /// Statistics of a trial with random arrivals; `None` without them. `limited` arrivals depart
-    /// after a random lifetime, thus have no response time.
+    /// Returns the statistics of a trial; `None` without random arrivals. If `limited` is set,
+    /// arrivals depart after a random lifetime, and have no response time.
     pub fn of(trial: &Trial, limited: bool) -> Option<Self> {
         let arrivals: Vec<&ProgramOutcome> = trial.programs.iter().filter(|g| g.random).collect();
         if arrivals.is_empty() {
@@ -84,7 +84,7 @@ impl ArrivalStats {
 }
 
 impl MixReport<'_> {
-    /// The mix as a report shows it: copies of a program share a row.
+    /// Returns the results in the form that a report shows: copies of a program share a row.
     pub fn result(&self) -> MixResult {
         let policies = self.trials.iter().enumerate();
         let mut result = MixResult {
@@ -232,8 +232,8 @@ impl MixReport<'_> {
         }
     }
 
-    /// Weighted mean NTT. Random arrivals that had not completed their work at the end of the run
-    /// are excluded.
+    /// Returns the weighted mean of the NTTs. Random arrivals that had not completed their work at
+    /// the end of the run are excluded.
     pub fn antt(&self, trial: &Trial) -> Option<f64> {
         let counts = trial
             .programs
@@ -272,12 +272,14 @@ impl MixReport<'_> {
         }
     }
 
-    /// Seats over time by program; identical seats of copies at the same time form one span. The
-    /// second value is the time after which the timeline is incomplete, if any.
+    /// Returns the seats of each program over time. Identical seats of copies at the same time form
+    /// one span. The second value is the time after which the timeline is incomplete; `None` if it
+    /// is complete.
     fn timeline(&self, trial: &Trial) -> (Vec<SeatSpan>, Option<f64>) {
         let mut spans: Vec<SeatSpan> = Vec::new();
         let mut cut_s: Option<f64> = None;
-        // Index of the last span of each kind and place, which adjacent spans extend.
+        // For each combination of program, mode and CPUs, the index of its last span. A span that
+        // follows without a gap extends the last span.
         let mut last: BTreeMap<String, usize> = BTreeMap::new();
         let mut seat_periods: Vec<&SeatPeriod> = trial.seat_periods.iter().collect();
         seat_periods.sort_by_key(|period| (period.from_ns, period.program));
@@ -333,7 +335,7 @@ impl MixReport<'_> {
     }
 }
 
-/// Every cost with its value.
+/// Returns a text with every cost and its value.
 fn costs(costs: &crate::machine::Costs) -> String {
     let table = serde_json::to_value(costs).unwrap_or_default();
     let pairs = table.as_object().into_iter().flatten();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The world of a trial: wraps the simulated world, ends programs after their lifetime, records
-//! seats and notes (at most 10,000), and ends the run when all programs have completed their
-//! repetitions.
+//! The world of a trial, which wraps the simulated world:
+//!
+//! - ends programs after their lifetime;
+//! - records seats, and at most 10,000 notes of the policy;
+//! - ends the run when all programs have completed their repetitions or have departed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +13,17 @@ use usher_model::{Action, Decision, Event, FailedAction, Observation, ProgramId}
 use super::seats::SeatLog;
 use crate::world::SimWorld;
 
-/// Maximum number of notes kept.
+/// Maximum number of notes; later notes are dropped.
 const NOTES_MAX: usize = 10_000;
 
 pub(super) struct TrialRun {
     pub world: SimWorld,
     pub log: SeatLog,
     pub notes: Vec<(f64, String)>,
-    /// Departure times of programs with a limited lifetime.
+    /// Times of the departures of programs with a limited lifetime.
     departures: BTreeSet<(u64, ProgramId)>,
-    /// Completions that each program needs before the run may end; programs without an entry must
-    /// have departed.
+    /// Number of repetitions that each program must complete before the run may end. A program
+    /// without an entry must have departed.
     needs: BTreeMap<ProgramId, usize>,
     names: BTreeMap<ProgramId, String>,
     until_ns: u64,
@@ -101,7 +103,7 @@ impl World for TrialRun {
             .first()
             .map(|(at_ns, _)| at_ns.saturating_sub(now_ns));
         let most_ns = at_most_ns.into_iter().chain(leave_ns).min();
-        // At least 1 ns, because virtual time would not advance with a wait of 0.
+        // The wait is at least 1 ns, because virtual time would not advance with a wait of 0.
         if !self.world.wait(most_ns.map(|ns| ns.max(1))) {
             self.complete = self.world.engine().fault().is_none() && self.is_complete();
             return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records the seats of programs over a simulated run from plans and actions, as periods without a
-//! change, and counts actions. At most 50,000 periods are kept; later ones are dropped.
+//! Records the seats of programs during a simulated run, and counts actions. A record is a period
+//! in which the seat of a program does not change; plans and actions begin new periods. At most
+//! 50,000 periods are kept; later periods are dropped.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,11 @@ pub(super) const SPANS_MAX: usize = 50_000;
 /// The CPUs and the state of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeatState {
-    /// Own CPUs, or those that the program shares.
+    /// The program's own CPUs, or the CPUs that it shares with other programs.
     pub own: CpuSet,
-    /// Borrowed CPUs, each with its owner; `None`: unowned CPUs.
+    /// Borrowed CPUs by owner; `None`: CPUs without an owner.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
-    /// Seated, shared or in turn.
+    /// Whether the program has its own seat, shares CPUs, or runs in turn with other programs.
     pub mode: SeatMode,
     /// Whether the program is frozen.
     pub frozen: bool,
@@ -35,16 +36,17 @@ pub struct SeatPeriod {
     pub seat_state: SeatState,
 }
 
-/// Numbers of actions.
+/// Number of actions of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ActionCounts {
-    /// Plans made.
+    /// Number of new plans.
     pub plans: usize,
-    /// Programs seated or moved to another seat.
+    /// Number of seats given, including changes of seats.
     pub seats: usize,
-    /// Programs released from their seats.
+    /// Number of releases of programs from their seats.
     pub releases: usize,
-    /// Programs stopped, for trials of others or in turn.
+    /// Number of times that a program was stopped, for the trial of another program or because
+    /// programs run in turn.
     pub stops: usize,
 }
 
@@ -109,7 +111,8 @@ impl SeatLog {
         }
     }
 
-    /// Records a completed decision: seats may have changed.
+    /// Records a decision of the policy after its actions: begins a new period for each changed
+    /// seat.
     pub fn decided(&mut self, decision: &Decision, now_ns: u64) {
         if let Some(plan) = &decision.plan {
             self.action_counts.plans += 1;
@@ -162,7 +165,7 @@ impl SeatLog {
 }
 
 impl ProgramState {
-    /// The seat under the plan, computed as in the engine for real programs.
+    /// Returns the seat of a program under the plan, computed in the same way as for real programs.
     fn seat_state(
         &self,
         id: ProgramId,
