@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulated actuator with the protocol of the real one (crate `act`). Each action consists of
-//! small steps, and each step is preceded by its journal record. After the daemon's death a
-//! survivor undoes exactly what the journal records.
+//! Simulated actuator, which follows the journal protocol of the real actuator (crate `act`). Each
+//! action consists of small steps, and the journal record of a step is written before the step.
+//! When the daemon dies, another process undoes exactly the steps that the journal records.
 //!
-//! Records and their replay are those of the real journal ([`usher_act::journal`]). This module
-//! models the order in which records are written and undone (`act/src/mask.rs`, `acting.rs`,
-//! `release.rs`). Every thread of the simulation represents a process of one thread. There are two
-//! backends:
+//! The format of the records and their replay are the code of the real journal
+//! ([`usher_act::journal`]). This module models only the order in which records are written and
+//! steps are undone (`act/src/mask.rs`, `acting.rs`, `release.rs`). It takes time in proportion to
+//! the threads of a program for each action. Every thread of the simulation represents a process of
+//! one thread. There are two backends:
 //!
-//! - Cgroups: a seat or a freeze is one write, which removing the directory undoes.
-//! - Affinities and signals, thread by thread: an action can stop after any thread.
+//! - Cgroups: a seat or a freeze is one write to a cgroup. Removing the cgroup's directory undoes
+//!   it.
+//! - Affinities and signals: an action changes one thread after another, and can be interrupted
+//!   after any of them.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +26,10 @@ use crate::engine::Engine;
 use crate::threads::ThreadHandle;
 use crate::world::NO_PRIORITIES;
 
-/// Size at which the journal is rewritten with the minimal set of records.
+/// Size of the journal in bytes above which it is rewritten with the minimal set of records.
 const COMPACT_BYTES: usize = 1 << 16;
 
-/// Mechanism that narrows and stops programs.
+/// Mechanism by which the actuator gives seats to programs and stops them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
@@ -36,15 +39,15 @@ pub enum Backend {
     Threads,
 }
 
-/// A fault that strikes some steps into an action.
+/// A fault that occurs after a number of steps of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFault {
     /// This number of consecutive steps fail.
     Fails(u32),
     /// The program is killed.
     ProgramDies,
-    /// The daemon is killed. Of a record that it is writing, this share (in 256ths) reaches the
-    /// journal.
+    /// The daemon is killed. If it is writing a record, only this part of the record (in 256ths)
+    /// reaches the journal.
     DaemonDies(u8),
 }
 
@@ -79,13 +82,13 @@ impl SimActuator {
         }
     }
 
-    /// Injects a fault that strikes after `steps` further steps.
+    /// Injects a fault that occurs after `steps` further steps.
     pub fn inject(&mut self, steps: u32, trouble: InjectedFault) {
         self.fault = Some((steps, trouble));
     }
 
-    /// Ends an action: clears a fault that has not struck. The daemon's death stays pending,
-    /// because it can also strike between actions.
+    /// Ends an action: clears an injected fault that has not occurred. A death of the daemon stays
+    /// pending, because it can also occur between actions.
     pub fn clear_fault(&mut self) {
         self.fault
             .take_if(|(_, trouble)| !matches!(trouble, InjectedFault::DaemonDies(_)));
@@ -101,7 +104,7 @@ impl SimActuator {
         self.dead
     }
 
-    /// The journal's content.
+    /// Returns the journal's content.
     pub fn into_journal(self) -> Vec<u8> {
         self.journal
     }
@@ -158,7 +161,8 @@ impl SimActuator {
             (Backend::Threads, Action::Freeze { .. }) => {
                 let stopped = self.stop(engine, id, job);
                 if matches!(stopped, Err(SimActError::Failed(_))) {
-                    // As in the real actuator: some threads may already be stopped.
+                    // Some threads may already be stopped. As in the real actuator, they are
+                    // continued.
                     let _ = self.resume(engine, id, job);
                 }
                 stopped
@@ -179,13 +183,13 @@ impl SimActuator {
     ) -> Result<(), SimActError> {
         if let Some(state) = self.state.programs.get(&id).cloned() {
             let mut undo = Undo { engine, left: None };
-            // An undo without a step limit cannot fail.
+            // The undo returns `None` only if it reaches a step limit, and this undo has none.
             let _ = undo.program(&state, Some(job));
         }
         self.write(engine, job, Record::Close { program: id })
     }
 
-    /// Programs without a record of their release.
+    /// Returns the programs that the journal does not record as released.
     pub fn open_programs(&self) -> impl Iterator<Item = ProgramId> {
         self.state.programs.keys().copied()
     }
@@ -326,7 +330,7 @@ impl SimActuator {
         Ok(())
     }
 
-    /// The mask that a thread would have without Usher.
+    /// Returns the affinity mask that a thread would have without Usher.
     fn before(&self, id: ProgramId, name: ThreadHandle, current: &CpuSet) -> Option<CpuSet> {
         let state = self.state.programs.get(&id)?;
         let ours = state.masks.contains(current);
@@ -395,9 +399,9 @@ impl SimActuator {
     }
 }
 
-/// Undoes the journal of a dead daemon, for all programs or for `only` one. After `steps_max` steps
-/// the undoing process dies too. Returns true if nothing is left to undo. `jobs` are the programs
-/// that still run.
+/// Undoes the steps that the journal of a dead daemon records, for all programs or for the program
+/// `only`. After `steps_max` steps, the undoing process dies, too. Returns true if nothing is left
+/// to undo. `jobs` are the programs that still run.
 pub fn undo(
     journal: &[u8],
     engine: &mut Engine,
@@ -405,7 +409,8 @@ pub fn undo(
     only: Option<ProgramId>,
     steps_max: Option<u32>,
 ) -> bool {
-    // A torn record, even if terminated later, describes a step that was not taken.
+    // An incomplete record at the end belongs to a step that was not taken, even if a newline was
+    // added to it later. fold() ignores such a record.
     let (state, _) = fold(journal);
     let mut undo = Undo {
         engine,
@@ -418,7 +423,7 @@ pub fn undo(
 
 /// Records in a dead daemon's journal that a program has been released.
 pub fn close(journal: &mut Vec<u8>, program: ProgramId) {
-    // Terminate a record that may be torn.
+    // The last record may be incomplete. A newline separates it from the next record.
     journal.push(b'\n');
     journal.extend(line_of(&Record::Close { program }).unwrap_or_default());
 }
@@ -440,8 +445,8 @@ impl Undo<'_> {
         }
     }
 
-    /// Thaws, widens and continues a program and restores its masks. Returns `None` if the undoing
-    /// process dies meanwhile.
+    /// Thaws a program, removes its seat, continues its stopped threads and restores their masks.
+    /// Returns `None` if the undoing process dies before the end.
     fn program(&mut self, state: &ProgramState, job: Option<usize>) -> Option<()> {
         if let Some(job) = job.filter(|_| !state.dirs.is_empty()) {
             self.step()?;
@@ -465,7 +470,7 @@ impl Undo<'_> {
     }
 }
 
-/// Threads that carry one of Usher's masks, each with its original mask.
+/// Returns the threads that have a mask set by Usher, each with its original mask.
 fn to_restore(engine: &Engine, state: &ProgramState, job: usize) -> Vec<(ThreadHandle, CpuSet)> {
     let threads = engine.threads_of(job).into_iter();
     let restored = threads.filter_map(|name| {

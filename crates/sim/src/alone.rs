@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a program once alone on a simulated machine and returns its duration, work and mean number
-//! of busy CPUs: the reference for NTTs and curves. Limit: one virtual hour.
+//! Runs a program once alone on a simulated machine, and returns its duration, its work and its
+//! mean number of busy CPUs. NTTs and scalability curves refer to these values. A run is limited to
+//! one virtual hour.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ pub struct AloneResult {
     pub busy_cpus: f64,
 }
 
-/// Runs a program once alone, on these CPUs or on all. Returns `None` if it has not ended after an
-/// hour, or cannot end.
+/// Runs a program once alone, on these CPUs, or on all CPUs if `cpus` is `None`. Returns `None` if
+/// the program has not ended after a virtual hour, or cannot end.
 pub fn alone(
     machine: &Machine,
     kernel: &Kernel,

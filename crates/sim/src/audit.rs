@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The actual state of the simulated machine, as tests and checkers read it: CPU times, work and
-//! waits of programs, masks, frozen threads. Independent of plans and of the observations that the
-//! policy received. [`SimKernel::audit`] checks that no thread runs on a wrong CPU or while it is
-//! stopped.
+//! Read access to the actual state of the simulated machine, for tests and checkers: CPU times,
+//! work and waiting times of programs, masks, frozen threads. The state does not depend on plans,
+//! or on the observations that the policy received. [`SimKernel::audit`] checks that no thread runs
+//! on a CPU outside its mask or while it is stopped.
 
 use usher_model::{CpuId, CpuSet};
 
@@ -14,7 +14,7 @@ use crate::sim_kernel::SimKernel;
 pub struct ProgramTotals {
     /// CPU time of all its threads.
     pub cpu_ns: u64,
-    /// Work done at the end of the last complete repetition.
+    /// Work done until the end of the last complete repetition.
     pub work_finished_ns: f64,
     /// Complete repetitions.
     pub repetitions: u32,
@@ -24,7 +24,7 @@ pub struct ProgramTotals {
     pub runnable: u32,
     /// Threads that wait for a CPU.
     pub queued: u32,
-    /// Runnable threads that are stopped.
+    /// Threads that would be runnable, but are stopped.
     pub stopped: u32,
 }
 
@@ -40,7 +40,7 @@ pub struct CpuTotals {
 }
 
 impl SimKernel {
-    /// Totals of a program, as of the last [`Self::charge_all`].
+    /// Returns the totals of a program, up to the last [`Self::charge_all`].
     pub fn totals(&self, program: usize) -> ProgramTotals {
         let job = &self.tasks.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
@@ -57,12 +57,12 @@ impl SimKernel {
         }
     }
 
-    /// Number of programs that have arrived.
+    /// Returns the number of programs that have arrived.
     pub fn programs(&self) -> usize {
         self.tasks.jobs.len()
     }
 
-    /// State of all CPUs, as of the last [`Self::charge_all`].
+    /// Returns the state of all CPUs, up to the last [`Self::charge_all`].
     pub fn cpu_totals(&self) -> Vec<CpuTotals> {
         let cpus = self.machine.topology().cpus.iter().zip(&self.cpus);
         cpus.map(|(cpu, state)| CpuTotals {
@@ -73,7 +73,7 @@ impl SimKernel {
         .collect()
     }
 
-    /// CPUs that at least one thread of the program may use now.
+    /// Returns the CPUs that at least one thread of the program may use now.
     pub fn mask_of(&self, program: usize) -> CpuSet {
         self.machine.cpus(&self.tasks.jobs[program].mask)
     }
@@ -93,8 +93,8 @@ impl SimKernel {
                 && living.all(|thread| self.tasks.threads[thread].signal_stopped)
     }
 
-    /// Returns the first remaining effect of management on the program, if any: a freeze, a seat, a
-    /// stopped thread, or a thread with another affinity than its own.
+    /// Returns the first effect of Usher that is left on the program, if any: a freeze, a seat, a
+    /// stopped thread, or a thread with an affinity other than `own`.
     pub fn remaining_effect(&self, program: usize, own: Option<&CpuSet>) -> Option<&'static str> {
         let job = &self.tasks.jobs[program];
         let own = own.and_then(|cpus| self.restricting_mask(cpus));
@@ -113,7 +113,7 @@ impl SimKernel {
         }
     }
 
-    /// Checks that no thread runs on a wrong CPU or while it is stopped.
+    /// Checks that no thread runs on a CPU outside its mask, or while it is stopped.
     ///
     /// # Errors
     /// A description of the first violation.
@@ -149,12 +149,13 @@ impl SimKernel {
         Ok(())
     }
 
-    /// Work that a program has done since its arrival, in nanoseconds of an undisturbed core.
+    /// Returns the work that a program has done since its arrival, in nanoseconds of an undisturbed
+    /// core.
     pub(crate) fn work_ns(&self, program: usize) -> f64 {
         self.tasks.jobs[program].work
     }
 
-    /// CPU time that a program has used since its arrival.
+    /// Returns the CPU time that a program has used since its arrival.
     pub(crate) fn cpu_ns(&self, program: usize) -> f64 {
         self.tasks.jobs[program].cpu_ns as f64
     }

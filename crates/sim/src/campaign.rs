@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's campaign: every mix of four of its programs under several schedulers, simulated in a
-//! transient and a steady state and extrapolated to real program lengths.
+//! Simulates the campaign of paper 1: every mix of four of the paper's programs, under several
+//! schedulers. Each simulation covers a transient and a part of the steady state, and is
+//! extrapolated to real program lengths (module `extrapolation`).
 //!
-//! Programs are first measured alone, which gives their curves and their classes (good, medium,
-//! poor scaler). Mixes run on several threads; the results do not depend on their number. The
-//! thresholds of the classes are not published and were chosen between known programs.
+//! 1. [`measure_programs`] measures each program alone, which gives its scalability curve and its
+//! class (good, medium or poor scaler).
+//! 2. [`mixes`] lists the mixes.
+//! 3. [`Campaign::run`] simulates each mix under each scheduler. Several threads share the mixes;
+//!    the results do not depend on the number of threads.
+//!
+//! The paper does not publish the thresholds of the classes. [`GOOD`] and [`POOR`] were chosen
+//! between programs of known class.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,11 +39,11 @@ pub enum Scheduler {
     Equal,
     /// CaSAS, the policy of paper 1.
     Casas,
-    /// CaSAS seats, with idle seats lent.
+    /// CaSAS, which in addition lends idle seats.
     CasasLending,
     /// Performance-driven processor allocation.
     Pdpa,
-    /// Cores allocated by utilisation.
+    /// Allocation of cores by utilisation.
     Utilisation,
     /// Usher's policy with profiles of all programs.
     Usher,
@@ -45,7 +51,7 @@ pub enum Scheduler {
     UsherCold,
     /// The best static seats of whole domains (module `oracle`).
     Oracle,
-    /// The oracle's seats, with idle seats lent.
+    /// The oracle's seats; in addition, idle seats are lent.
     OracleLending,
 }
 
@@ -64,7 +70,7 @@ impl Scheduler {
         Self::OracleLending,
     ];
 
-    /// The schedulers that run at the ends of the free parameters' ranges.
+    /// The schedulers that are also simulated with each free parameter at the ends of its range.
     pub const RANGES: [Self; 5] = [
         Self::Linux,
         Self::Casas,
@@ -73,7 +79,7 @@ impl Scheduler {
         Self::OracleLending,
     ];
 
-    /// Name in tables.
+    /// Name of the scheduler in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
@@ -89,8 +95,8 @@ impl Scheduler {
         }
     }
 
-    /// Length of the transient in virtual seconds; afterwards the policy reacts only to the
-    /// programs' phases.
+    /// Returns the length of the transient in virtual seconds. After the transient, the policy
+    /// reacts only to the programs' own phases.
     pub fn settle_s(self) -> f64 {
         match self {
             Self::Linux | Self::Equal | Self::Oracle | Self::OracleLending => 2.0,
@@ -145,13 +151,14 @@ pub enum ScalabilityClass {
     R,
 }
 
-/// Minimum of the best speed-up of a good scaler, as a share of the cores. The paper gives no rule;
-/// it only classes bodytrack as medium and freqmine as good. The threshold lies between the two,
-/// with the published speed-ups of their largest machine (10.6 and 17.5 on 64 cores: 0.17 and 0.27)
-/// and with the simulated ones (0.20 and 0.34). [`POOR`] lies below bodytrack and above programs
+/// A program with a best speed-up of at least this share of the number of cores is a good scaler.
+/// The paper gives no rule; it only classifies bodytrack as medium and freqmine as good. The
+/// published speed-ups of these two programs on the paper's largest machine (64 cores) are 10.6 and
+/// 17.5, which are shares of 0.17 and 0.27. The simulated shares are 0.20 and 0.34, and the
+/// threshold is between them. [`POOR`] is below the share of bodytrack, and above that of programs
 /// with a speed-up that stops at a sixth of the cores.
 pub const GOOD: f64 = 0.30;
-/// Speed-up below which a program is a poor scaler, as a share of the cores.
+/// A program with a best speed-up below this share of the number of cores is a poor scaler.
 pub const POOR: f64 = 0.15;
 /// Relative distance from a threshold within which the class is uncertain.
 pub const BORDER: f64 = 0.15;
@@ -166,7 +173,7 @@ pub fn class_of(best_speedup: f64, cores: usize) -> ScalabilityClass {
     }
 }
 
-/// The other possible class of a program near a threshold.
+/// Returns the class on the other side of the threshold, if the program is near a threshold.
 pub fn other_class(best_speedup: f64, cores: usize) -> Option<ScalabilityClass> {
     let near = |border: f64| (best_speedup / cores as f64 / border - 1.0).abs() <= BORDER;
     match class_of(best_speedup, cores) {
@@ -198,12 +205,13 @@ pub struct CampaignProgram {
     pub entry: MixEntry,
     /// Speed-up over the sequential program, by number of cores.
     pub speedup: Vec<(f64, f64)>,
-    /// Time on one domain with a thread per core of the machine, relative to a thread per core of
-    /// the domain: the paper's figure 5.
+    /// Slowdown by too many threads (the paper's figure 5): the program's time on one domain with
+    /// as many threads as the machine has cores, divided by its time on that domain with as many
+    /// threads as the domain has cores.
     pub crowded: f64,
     /// Class of the program.
     pub class: ScalabilityClass,
-    /// The other class, if the program is near a threshold.
+    /// Class on the other side of a threshold, if the program is near a threshold.
     pub other: Option<ScalabilityClass>,
 }
 
@@ -244,8 +252,8 @@ impl CampaignProgram {
     }
 }
 
-/// Measures the programs alone on a machine, with one thread per core. Their work is scaled so that
-/// a repetition takes the sequential program about `seconds`.
+/// Measures the programs alone on a machine, with one thread per core. The work of each program is
+/// scaled so that the sequential program needs about `seconds` for a repetition.
 ///
 /// # Errors
 /// A program does not end when it runs alone.
@@ -265,7 +273,7 @@ pub fn measure_programs(
     models.iter().map(program).collect()
 }
 
-/// Every mix of `each` different programs.
+/// Returns every mix of `each` different programs, as indices of programs.
 pub fn mixes(programs: usize, each: usize) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     let mut chosen = Vec::new();
@@ -297,9 +305,9 @@ pub struct Campaign<'a> {
     pub schedulers: &'a [Scheduler],
     /// Virtual seconds simulated for each mix after its transient.
     pub steady_s: f64,
-    /// Work of a real program relative to a simulated one.
+    /// Work of a real program, relative to the work of a repetition in the simulation.
     pub scale: f64,
-    /// The seed.
+    /// Seed of the random number generators.
     pub seed: u64,
 }
 

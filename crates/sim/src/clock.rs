@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The next event of each CPU, and the earliest of them.
+//! Stores the time of the next event of each CPU, and finds the earliest event.
 //!
-//! A tournament tree: the leaves are CPUs, and every inner node holds the earlier of its two
-//! children. Changing a CPU's time costs the height of the tree; reading the earliest event is
-//! O(1). Equal times are ordered by CPU index, so the order of events does not depend on the
-//! history of changes.
+//! The data structure is a tournament tree: the leaves are CPUs, and each inner node holds the
+//! child with the earlier event. Changing the time of a CPU takes O(log n) for n CPUs; reading the
+//! earliest event takes O(1). Events at equal times are ordered by CPU index, so that their order
+//! does not depend on earlier changes.
 
-/// Time of a CPU without an event.
+/// The time that is stored for a CPU without an event.
 pub const NEVER: u64 = u64::MAX;
 
 /// The next event of each of a fixed number of CPUs.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    /// The winner of each node: the root at index 1, the leaves from `width` on.
+    /// For each node of the tree, the CPU with the earliest event below that node. The root has
+    /// index 1, the leaves begin at index `width`.
     winners: Vec<u32>,
     times: Vec<u64>,
     width: usize,
@@ -37,7 +38,7 @@ impl Clock {
         clock
     }
 
-    /// The earliest event: its time and CPU.
+    /// Returns the time and the CPU of the earliest event.
     pub fn first(&self) -> (u64, usize) {
         let winner = self.winners[1] as usize;
         (self.times[winner], winner)

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The contention model: how programs slow one another down through caches, memory controllers,
-//! clock rates and SMT.
+//! The contention model: computes by how much programs slow one another down through caches, memory
+//! controllers, clock rates and SMT.
 //!
 //! Caches and the queues of memory controllers fill over many requests. Speeds therefore depend on
-//! the recent past, not on the threads that run at this instant. Every [`PERIOD_NS`] the model
-//! computes the mean number of running threads of each program in each domain over the last period,
-//! and sets each program's speed in each domain:
+//! the recent past, not on the threads that run at this instant. Every [`PERIOD_NS`], the model
+//! computes for each program and LLC domain the mean number of running threads over the last
+//! period. From these numbers, it sets the speed of each program in each domain, in time
+//! proportional to the number of programs times that of domains:
 //!
 //! ```text
 //! speed = clock / ((1 - stall) + stall * slow)
 //! slow  = (1 + sensitivity * miss) * distance * queueing
 //! ```
 //!
-//! - *miss*: the part of the domain's active working set (each program's shared bytes once, its
-//!   private bytes per thread) that the cache does not hold. Programs share a cache in proportion
-//!   to their use.
-//! - *distance*: latency of the NUMA nodes that hold the program's memory.
-//! - *queueing*: pressure on each node, weighted by the part of the program's memory on it. An
-//!   overloaded node slows all programs until the demand fits its bandwidth. Below that bandwidth
-//!   it adds no delay.
-//! - *clock*: the more cores of a package are busy, the slower each of them runs.
+//! - *stall* and *sensitivity*: properties of the program (`script::Memory`).
+//! - *miss*: the part of the domain's active working set that the cache does not hold. The working
+//!   set is the shared bytes of each program, counted once, and the private bytes of each running
+//!   thread. Programs share a cache in proportion to their use.
+//! - *distance*: latency of the NUMA nodes that hold the program's memory, relative to that of the
+//!   local node.
+//! - *queueing*: pressure on each node, weighted by the part of the program's memory on that node.
+//!   The pressure on an overloaded node rises until the slowed programs demand no more than the
+//!   node's bandwidth. A node that is not overloaded causes no delay.
+//! - *clock*: clock rate of the package's cores, which falls with the number of busy cores.
 //!
-//! SMT acts immediately, not per period: two threads on one core do `smt` times the work of one.
+//! SMT has its effect at once, not per period: two threads on one core together do `smt` times the
+//! work of one thread.
 
 use crate::cpu::CpuState;
 use crate::job::Job;
@@ -30,21 +34,23 @@ use crate::task_table::TaskTable;
 
 /// Time between two updates of the model.
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
-/// Upper limit of one core's memory bandwidth. A thread with less traffic still waits for memory
-/// during the corresponding part of its time.
+/// Upper limit of one core's memory bandwidth. A thread waits for memory for at least the fraction
+/// traffic / limit of its time.
 const CORE_GBPS: f64 = 12.0;
 /// Upper limit of the share of time that a thread waits for memory.
 const STALL_MAX: f64 = 0.99;
-/// Relative change of a speed below which the speed keeps its value.
+/// A speed keeps its value if it would change by less than this fraction.
 const SPEED_TOLERANCE: f64 = 1e-3;
-/// CPU time of a repetition during which its memory is assumed to be touched for the first time.
+/// CPU time at the start of a repetition in which the program is assumed to touch its memory for
+/// the first time.
 const FIRST_TOUCH_NS: f64 = 300e6;
 
 /// The state of the memory system.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryContention {
     updated_ns: u64,
-    /// Slowdown of each node by overload; 1: none.
+    /// Factor by which the overload of each node slows accesses to it; 1: the node is not
+    /// overloaded.
     pressure: Vec<f64>,
 }
 
@@ -88,8 +94,8 @@ impl MemoryContention {
         changed
     }
 
-    /// Raises the pressure of nodes with a demand above their bandwidth, and lowers it on the
-    /// others.
+    /// Raises the pressure on nodes with a demand above their bandwidth, and lowers the pressure on
+    /// other nodes.
     fn update_pressure(
         &mut self,
         machine: &Machine,
@@ -113,13 +119,14 @@ impl MemoryContention {
         }
         for (pressure, demand_gbps) in self.pressure.iter_mut().zip(demand_gbps) {
             let used = demand_gbps / machine.costs.node_gbps;
-            // Demand falls as the pressure rises. The square root takes half a step, so that the
-            // pressure converges.
+            // The demand falls as the pressure rises. The square root makes the step smaller, so
+            // that the pressure converges.
             *pressure = (*pressure * used.sqrt()).max(1.0);
         }
     }
 
-    /// Memory latency of a program from each domain, relative to an idle local node.
+    /// Returns the memory latency of a program's threads in each domain, relative to the latency of
+    /// an idle local node.
     fn numa_factor(&self, machine: &Machine, job: &Job) -> Vec<f64> {
         let home = job.home.iter().zip(&self.pressure);
         let slow: Vec<f64> = home.map(|(part, pressure)| part * pressure).collect();
@@ -138,8 +145,8 @@ impl MemoryContention {
     }
 }
 
-/// Assigns a program's memory to the nodes where its threads run during first touch, or to a
-/// single node.
+/// Assigns a program's memory to the nodes on which its threads run while they touch it for the
+/// first time; with `one_node`, to a single node.
 fn place_memory(machine: &Machine, jobs: &mut [Job], id: usize) {
     let job = &jobs[id];
     let ran_ns: f64 = job.busy_ns.iter().sum();
@@ -166,7 +173,8 @@ fn place_memory(machine: &Machine, jobs: &mut [Job], id: usize) {
     }
 }
 
-/// The node of a new program's first thread: the node with the fewest programs.
+/// Returns the node with the memory of the fewest programs, among the nodes that a new program may
+/// use.
 fn emptiest_node(machine: &Machine, jobs: &[Job], id: usize) -> usize {
     let mask = &jobs[id].mask;
     let mut programs = vec![0.0; machine.nodes];
@@ -183,7 +191,8 @@ fn emptiest_node(machine: &Machine, jobs: &[Job], id: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// The clock rate of each domain, relative to that of a package with one busy core.
+/// Returns the clock rate of each domain, relative to the clock rate of a package with one busy
+/// core.
 fn clocks(machine: &Machine, jobs: &[Job], present: &[usize], period_ns: f64) -> Vec<f64> {
     let mut clocks = vec![1.0; machine.domains.len()];
     let loss = machine.costs.turbo_loss;
@@ -202,7 +211,7 @@ fn clocks(machine: &Machine, jobs: &[Job], present: &[usize], period_ns: f64) ->
     clocks
 }
 
-/// The fraction of a domain's active working set that its cache does not hold.
+/// Returns the fraction of a domain's active working set that its cache does not hold.
 fn missing(
     machine: &Machine,
     jobs: &[Job],
@@ -230,12 +239,13 @@ fn missing(
 fn speed(job: &Job, far: f64, missing: f64) -> f64 {
     let memory = &job.script.memory;
     let slow = (1.0 + memory.sensitivity * missing) * far;
-    // Traffic implies a minimum share of stall time.
+    // The traffic of a thread implies a minimum of stall time.
     let stall = memory.stall.max(memory.gbps / CORE_GBPS).min(STALL_MAX);
     1.0 / (1.0 - stall + stall * slow)
 }
 
-/// The rate of the thread on a CPU, in work per nanosecond; `None` if the CPU is idle.
+/// Returns the rate of the running thread of a CPU, in work per nanosecond; `None` if the CPU is
+/// idle.
 pub(crate) fn rate(
     machine: &Machine,
     cpus: &[CpuState],

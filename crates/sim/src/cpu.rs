@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of one simulated CPU: the running thread, the queue of waiting threads (without an
-//! order; `queue_order.rs` chooses the next), and the times up to which run time and vtime are
-//! charged. Only data: the kernel model (`sim_kernel`) changes it.
-//!
+//! The state of one simulated CPU: the running thread, the waiting threads, and the times up to
+//! which run time and vtime are charged. The waiting threads have no order; `queue_order.rs`
+//! selects the next one in time proportional to their number. This file contains only data, which
+//! the kernel model (`sim_kernel`) changes.
 
 use crate::job::ThreadId;
 
@@ -17,18 +17,18 @@ pub(crate) struct CpuState {
     /// Start of the current thread's run.
     pub started_ns: u64,
     pub slice_end_ns: u64,
-    /// Work per nanosecond.
+    /// Rate of the running thread, in work per nanosecond.
     pub rate: f64,
     /// Total time during which the CPU ran a thread.
     pub busy_ns: u64,
-    /// Virtual time of the queue when it was last non-empty.
+    /// Virtual time of the queue when a thread was last in it.
     pub vtime: f64,
-    /// The thread that ran before on this CPU, and its program.
+    /// The thread that ran last on this CPU, and its program.
     pub before: Option<(ThreadId, usize)>,
 }
 
 impl CpuState {
-    /// An idle CPU at time 0.
+    /// Returns the state of an idle CPU at time 0.
     pub fn idle() -> Self {
         Self {
             current: None,
@@ -49,12 +49,12 @@ impl CpuState {
         self.current.is_none() && self.queue.is_empty()
     }
 
-    /// Number of running and waiting threads.
+    /// Returns the number of running and waiting threads.
     pub fn runnable(&self) -> usize {
         self.queue.len() + usize::from(self.current.is_some())
     }
 
-    /// The running and the waiting threads.
+    /// Returns the running and the waiting threads.
     pub fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.queue.iter().chain(&self.current).copied()
     }

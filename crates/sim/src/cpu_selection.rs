@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU selection of the simulated kernel (module `queue_order` selects the next thread of a queue).
+//! CPU selection of the simulated kernel: selects the CPU on which a thread runs or waits. (Module
+//! `queue_order` selects the next thread of a CPU.)
 //!
-//! The model follows Linux's fair scheduler. Each CPU has a queue.
+//! The model follows Linux's fair scheduler. Each CPU has a queue, and the load of a CPU is the sum
+//! of the weights of its threads. Each selection visits all CPUs at most a few times.
 //!
-//! 1. A woken thread goes to its last CPU if that is idle, else to an idle CPU of the same domain.
-//!    A kernel with SMT awareness prefers CPUs of idle cores.
-//! 2. Without such a CPU it goes to the waker's CPU, or to an idle CPU near it, if the waker's CPU
-//!    is allowed and has less load; else it queues on its last CPU.
+//! 1. A woken thread goes to its last CPU if that CPU is idle, else to an idle CPU of the same
+//!    domain. A kernel with SMT awareness prefers CPUs of idle cores.
+//! 2. If no CPU of that domain is idle, the thread goes to the waker's CPU or to an idle CPU in the
+//!    waker's domain, provided that the waker's CPU is allowed and has less load than the last CPU.
+//!    Otherwise the thread waits on its last CPU.
 //! 3. A new thread goes to the least loaded CPU of the machine.
-//! 4. An idle CPU pulls a waiting thread, nearest CPUs first.
-//! 5. Periodically, loads are balanced between domains.
+//! 4. An idle CPU pulls a waiting thread from the nearest CPU that has waiting threads.
+//! 5. Periodically, busy CPUs pull waiting threads from more loaded CPUs.
 
 use crate::cpu::CpuState;
 use crate::job::ThreadId;
@@ -17,16 +20,16 @@ use crate::kernel::{Kernel, mix};
 use crate::machine::{Machine, Mask};
 use crate::task_table::TaskTable;
 
-/// Load ratio up to which loads count as balanced.
+/// The loads of two CPUs count as balanced up to this ratio.
 const IMBALANCE: f64 = 1.25;
 
-/// What the selection reads. It changes nothing.
+/// The state that the selection reads. The selection changes nothing.
 pub(crate) struct CpuSelection<'a> {
     pub machine: &'a Machine,
     pub kernel: &'a Kernel,
     pub cpus: &'a [CpuState],
     pub tasks: &'a TaskTable,
-    /// The CPU whose thread wakes others at present.
+    /// The CPU that handles the current event, and whose thread therefore wakes other threads.
     pub waker: Option<usize>,
     pub seed: u64,
 }
@@ -41,7 +44,7 @@ impl CpuSelection<'_> {
         }
     }
 
-    /// Selects a CPU of the mask of a woken thread's program.
+    /// Selects a CPU for a woken thread, from the mask of the thread's program.
     fn select_any(&self, thread: ThreadId) -> Option<usize> {
         let state = &self.tasks.threads[thread];
         let mask = &self.tasks.job_of(thread).mask;
@@ -63,8 +66,8 @@ impl CpuSelection<'_> {
         if let Some(cpu) = core.or_else(|| near.iter().copied().find(|&cpu| idle(cpu))) {
             return Some(cpu);
         }
-        // If no CPU near the last CPU is idle, use the waker's neighbourhood if the waker's CPU has
-        // less load.
+        // No CPU in the domain of the last CPU is idle. If the waker's CPU has less load, its
+        // domain is tried.
         let waker = self.waker.filter(|&cpu| mask.has(cpu));
         let lighter = |&cpu: &usize| !mask.has(last) || self.load(cpu) < self.load(last);
         if let Some(cpu) = waker.filter(lighter) {
@@ -90,19 +93,20 @@ impl CpuSelection<'_> {
         self.tasks.weight(thread, self.kernel.group_by)
     }
 
-    /// Load of a CPU: the weights of its running and waiting threads.
+    /// Returns the load of a CPU: the sum of the weights of its running and waiting threads.
     fn load(&self, cpu: usize) -> f64 {
         let here = self.cpus[cpu].threads();
         here.map(|thread| self.weight(thread)).sum()
     }
 
-    /// Load of every CPU.
+    /// Returns the load of each CPU.
     pub fn loads(&self) -> Vec<f64> {
         (0..self.cpus.len()).map(|cpu| self.load(cpu)).collect()
     }
 
-    /// The CPU with the least load. Ties are broken, in this order, by: an idle core, the load of
-    /// the domain, the distance to `near`, the CPU's number.
+    /// Returns the CPU of the mask with the least load. Among CPUs of equal load, the order is:
+    /// CPUs of idle cores first, then by the load of the domain, then CPUs in the domain of `near`,
+    /// then by number.
     pub fn idlest(
         &self,
         mask: &Mask,
@@ -136,7 +140,7 @@ impl CpuSelection<'_> {
         })
     }
 
-    /// The allowed CPU with the fewest threads.
+    /// Returns the allowed CPU with the fewest threads.
     pub fn shortest_allowed_queue(&self, thread: ThreadId) -> Option<usize> {
         let length = |&cpu: &usize| (self.cpus[cpu].runnable(), cpu);
         let cpus = 0..self.cpus.len();
@@ -144,8 +148,9 @@ impl CpuSelection<'_> {
             .min_by_key(length)
     }
 
-    /// The thread to pull for a CPU that would be idle: from the longest queue of the nearest group
-    /// of CPUs with waiting threads. Returns the CPU and the position in its queue.
+    /// Selects a waiting thread that an idle CPU pulls. The thread comes from the longest queue in
+    /// the nearest group of CPUs (domain, package, machine) with a suitable waiting thread. Returns
+    /// the thread's CPU and the thread's position in the queue.
     pub fn waiting_near(&self, cpu: usize) -> Option<(usize, usize)> {
         let home = self.machine.places[cpu].domain;
         let package = self.machine.places[cpu].package;
@@ -167,9 +172,9 @@ impl CpuSelection<'_> {
         found.map(|(_, other, at)| (other, at))
     }
 
-    /// The thread to move from the most loaded CPU to `cpu`, if that balances the loads; among equal
-    /// loads, from the nearest CPU. `busy` are the CPUs that had waiting threads. Returns the CPU and
-    /// the position in its queue.
+    /// Selects a waiting thread to move from the most loaded CPU to `cpu`, if the move balances the
+    /// loads. Among equal loads, a CPU of the same domain comes first. `busy` are the CPUs that had
+    /// waiting threads. Returns the thread's CPU and the thread's position in the queue.
     pub fn overload(&self, cpu: usize, busy: &[usize], loads: &[f64]) -> Option<(usize, usize)> {
         let home = self.machine.places[cpu].domain;
         let mine = loads[cpu];
@@ -194,7 +199,8 @@ impl CpuSelection<'_> {
         best.map(|(_, _, other, at)| (other, at))
     }
 
-    /// A running thread of a core that runs several threads, which may move to this idle CPU.
+    /// Returns a running thread that shares its core with another running thread and may move to
+    /// this idle CPU.
     pub fn crowded(&self, cpu: usize) -> Option<ThreadId> {
         let shares = |&other: &usize| {
             let mut siblings = self.machine.places[other].siblings.iter();

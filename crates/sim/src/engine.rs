@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The event loop: advances virtual time and executes the steps of the threads' scripts.
+//! The event loop of the simulator: advances virtual time from event to event, and executes the
+//! steps of the threads' scripts.
 //!
-//! There are two kinds of events. A CPU event marks the end of the current thread's step or slice;
-//! the next CPU event comes from a tournament tree (module `clock`). All other events are timers.
-//! Between two events of a CPU its thread works at a constant rate, so the engine needs no work
-//! in between.
+//! There are two kinds of events. A CPU event is the end of the running thread's step or slice; a
+//! tournament tree (module `clock`) holds the next event of each CPU. All other events are timers,
+//! in a heap. Between two events of a CPU, its thread works at a constant rate, so that nothing has
+//! to be computed in between.
+//!
+//! 1. [`Engine::run`] handles the earliest event: at a CPU event, the thread executes its next
+//!    steps, and the kernel ([`SimKernel`]) selects the next thread if necessary.
+//! 2. It repeats this until the given time, or until an event is to be reported to the caller
+//!    ([`SimEvent`]).
+//!
+//! An event takes O(log n) for n CPUs and timers, in addition to the time of the kernel's
+//! selections. Runs that cannot continue end with a [`Fault`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +27,7 @@ use crate::kernel::{Kernel, QueueOrder};
 use crate::machine::Machine;
 use crate::sim_kernel::SimKernel;
 
-/// Amount of work below which a step counts as complete: a millionth of a nanosecond of work.
+/// A step counts as complete if less than this amount of work remains: a millionth of a nanosecond.
 pub(crate) const WORK_EPSILON: f64 = 1e-6;
 
 /// An event that the engine reports to its caller.
@@ -92,17 +101,17 @@ impl Engine {
         self.fault_detector.events_max = events_max;
     }
 
-    /// The reason why the run cannot continue, if any. It is permanent.
+    /// Returns the reason why the run cannot continue, if any. Such a reason is permanent.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault_detector.fault.as_ref()
     }
 
-    /// Number of handled events.
+    /// Returns the number of handled events.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Advances virtual time to `until_ns`, or until an event is to be reported.
+    /// Advances virtual time to `until_ns`, or until an event is to be reported to the caller.
     ///
     /// # Errors
     /// The run cannot continue: all threads of a program wait for one another, or a program repeats
@@ -138,7 +147,7 @@ impl Engine {
         }
     }
 
-    /// Removes and returns the events since the last call.
+    /// Removes and returns the reported events since the last call.
     pub fn take_sim_events(&mut self) -> Vec<SimEvent> {
         std::mem::take(&mut self.sim_events)
     }
@@ -149,7 +158,7 @@ impl Engine {
         self.timers.push(Reverse((at_ns, self.timers_made, timer)));
     }
 
-    /// The identifier that the next timer will get.
+    /// Returns the identifier that the next timer will get.
     pub(crate) fn next_timer(&self) -> u64 {
         self.timers_made + 1
     }
@@ -182,7 +191,7 @@ impl Engine {
 
     // Thread states.
 
-    /// Starts a new thread.
+    /// Starts a new thread: executes its first steps.
     pub(crate) fn start(&mut self, thread: ThreadId) {
         match self.advance(thread) {
             true => self.os.ready(thread),
@@ -190,7 +199,8 @@ impl Engine {
         }
     }
 
-    /// Resumes a waiting thread.
+    /// Resumes a waiting thread: executes its next steps. A thread that does not wait is left
+    /// unchanged.
     pub(crate) fn wake(&mut self, thread: ThreadId) {
         if self.os.tasks.threads[thread].run_state != RunState::Waiting {
             return;
@@ -264,7 +274,7 @@ impl Engine {
             }
             None => self.advance(id),
         };
-        // A thread woken by this step may have preempted this thread.
+        // A thread that this step has woken may have preempted the running thread.
         if goes_on {
             return self.os.cpus[cpu].current == Some(id);
         }

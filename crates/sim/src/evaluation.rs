@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's evaluation in one setting of the free parameters: every mix under every scheduler,
-//! geometric means by kind of mix, and the deviation of the paper's sample mix. Programs near a
-//! class border are also evaluated in the other class.
+//! Simulates the evaluation of paper 1 with one setting of the free parameters (values that the
+//! paper does not publish, module `setup`).
+//!
+//! 1. Measure all programs alone, and classify them (module `campaign`).
+//! 2. Simulate the paper's sample mix, and compute its deviation from the published figures.
+//! 3. Simulate every mix, or every n-th mix, under every scheduler.
+//! 4. Report geometric means by kind of mix. Programs near a class border are also evaluated as
+//!    members of the other class.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +28,11 @@ pub struct SimulationSize {
     pub repetition_s: f64,
     /// Virtual seconds simulated for each mix after its transient.
     pub steady_s: f64,
-    /// Distance between simulated mixes; 1: every mix.
+    /// Every n-th mix is simulated; 1: every mix.
     pub stride: usize,
     /// Seed of the random number generators.
     pub seed: u64,
-    /// Number of threads that simulate; the results do not depend on it.
+    /// Number of threads that run simulations. The results do not depend on this number.
     pub workers: usize,
 }
 
@@ -38,12 +43,13 @@ pub struct EvaluatedProgram {
     pub name: String,
     /// Class of the program.
     pub class: ScalabilityClass,
-    /// The other class, if the program is near a class border.
+    /// Class on the other side of a class border, if the program is near a border.
     pub other: Option<ScalabilityClass>,
     /// Speed-up over the sequential program, by number of cores.
     pub speedup: Vec<(f64, f64)>,
-    /// Time on one die with a thread per core of the machine, relative to a thread per core of the
-    /// die.
+    /// Slowdown by too many threads: the program's time on one die with as many threads as the
+    /// machine has cores, divided by its time on that die with as many threads as the die has
+    /// cores.
     pub crowded: f64,
 }
 
@@ -59,7 +65,7 @@ impl EvaluatedProgram {
     }
 }
 
-/// Kinds of mixes for which the paper reports a mean.
+/// Kinds of mixes for which the paper reports a mean, by the scalability classes of their programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MixKind {
@@ -74,10 +80,10 @@ pub enum MixKind {
 }
 
 impl MixKind {
-    /// All kinds.
+    /// All kinds of mixes.
     pub const ALL: [Self; 4] = [Self::All, Self::Yyrr, Self::Ggyy, Self::NoG];
 
-    /// Name in tables.
+    /// Name of the kind in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -87,7 +93,7 @@ impl MixKind {
         }
     }
 
-    /// The paper's geometric means of ANTT: Linux, CaSAS.
+    /// Returns the paper's geometric means of ANTT, under Linux and under CaSAS.
     pub fn paper(self) -> (f64, f64) {
         match self {
             Self::All => (1.94, 1.95),
@@ -109,10 +115,10 @@ impl MixKind {
     }
 }
 
-/// The evaluation in one setting.
+/// Results of the evaluation with one setting of the free parameters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// The difference to the default setting.
+    /// Description of the difference to the default setting.
     pub setting: String,
     /// The programs, measured alone.
     pub programs: Vec<EvaluatedProgram>,
@@ -122,8 +128,8 @@ pub struct Evaluation {
     pub mixes: Vec<MixRow>,
 }
 
-/// Relative deviation of the sample mix from the paper's figures above which a setting does not
-/// represent the paper's machine and programs.
+/// If the sample mix deviates from the paper's figures by more than this fraction, a setting does
+/// not represent the paper's machine and programs.
 pub const SAMPLE_OFF_MAX: f64 = 0.20;
 
 impl Evaluation {
@@ -161,20 +167,21 @@ impl Evaluation {
         })
     }
 
-    /// Maximum relative deviation of the sample mix from the paper's figures.
+    /// Returns the maximum relative deviation of the sample mix from the paper's figures.
     pub fn sample_off(&self) -> f64 {
         let off = |sample: &SampleMixResult| Some((sample.antt / sample.paper? - 1.0).abs());
         self.sample.iter().filter_map(off).fold(0.0, f64::max)
     }
 
-    /// The programs' classes.
+    /// Returns the class of each program.
     pub fn classes(&self) -> BTreeMap<String, ScalabilityClass> {
         let class = |program: &EvaluatedProgram| (program.name.clone(), program.class);
         self.programs.iter().map(class).collect()
     }
 
-    /// Alternative classifications of the programs near a class border: each of them moved alone,
-    /// then all together.
+    /// Returns alternative classifications: for each program near a class border, the
+    /// classification with only this program in the other class; at the end, the classification
+    /// with all these programs in their other class.
     pub fn other_classes(&self) -> Vec<(String, BTreeMap<String, ScalabilityClass>)> {
         let mut all = Vec::new();
         let mut together = self.classes();
@@ -193,7 +200,7 @@ impl Evaluation {
         all
     }
 
-    /// The mixes of a kind.
+    /// Returns the mixes of a kind.
     pub fn of<'a>(
         &'a self,
         kind: MixKind,
@@ -205,7 +212,8 @@ impl Evaluation {
         })
     }
 
-    /// Geometric mean of a scheduler's ANTT over the mixes of a kind; `None` if there are none.
+    /// Returns the geometric mean of a scheduler's ANTT over the mixes of a kind; `None` if there
+    /// is no such mix.
     pub fn mean(
         &self,
         scheduler: Scheduler,
@@ -220,7 +228,7 @@ impl Evaluation {
         (count > 0.0).then(|| (logs.iter().sum::<f64>() / count).exp())
     }
 
-    /// The mean of one scheduler relative to another.
+    /// Returns the mean ANTT of a scheduler, divided by that of another scheduler.
     pub fn ratio(
         &self,
         (scheduler, to): (Scheduler, Scheduler),
@@ -230,7 +238,8 @@ impl Evaluation {
         Some(self.mean(scheduler, kind, classes)? / self.mean(to, kind, classes)?)
     }
 
-    /// The mix with a scheduler's highest ANTT relative to another, with that ratio.
+    /// Returns the mix with the highest ratio of the ANTT of `scheduler` to the ANTT of the
+    /// scheduler `to`, and that ratio.
     pub fn worst(&self, scheduler: Scheduler, to: Scheduler) -> Option<(&MixRow, f64)> {
         let ratio = |row: &MixRow| Some(row.antt.get(&scheduler)? / row.antt.get(&to)?);
         let ratios = self.mixes.iter().filter_map(|row| Some((row, ratio(row)?)));

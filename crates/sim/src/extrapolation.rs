@@ -3,11 +3,12 @@
 //! simulation.
 //!
 //! Paper 1 runs programs of several minutes until each has run three times. Such a run has two
-//! parts: a transient, in which a policy tries and settles once, and a long steady state, in which
-//! only the programs' own phases change. Both are simulated at full detail (slices, trials and
-//! phases are not scaled), but the steady state is cut short. Programs have fewer frames per
-//! repetition, and the rates of the steady state yield the time at which each program would have
-//! completed `repetitions` times the work of a real one:
+//! parts: a transient, in which the policy tries seats and finds its plan, and a long steady state,
+//! in which only the programs' own phases change. The simulation covers the two parts in full
+//! detail (slices, trials and phases are not scaled), but only the beginning of the steady state.
+//! Simulated programs have fewer frames per repetition than real ones. The rates of the steady
+//! state yield the time T at which each program would have completed `repetitions` times the work
+//! of a real program:
 //!
 //! ```text
 //! T   = max over programs of settle + (repetitions * work - done in settle) / rate
@@ -25,7 +26,7 @@ use crate::machine::Machine;
 use crate::mix::{MixEntry, planned_arrivals};
 use crate::world::{SimWorld, StopCondition};
 
-/// Length of the simulation, and the run that it is extrapolated to.
+/// Length of the simulation, and length of the run to which it is extrapolated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Extrapolation {
     /// Virtual seconds of the transient.
@@ -34,11 +35,11 @@ pub struct Extrapolation {
     pub steady_s: f64,
     /// Repetitions that every program must complete.
     pub repetitions: f64,
-    /// Work of a real repetition relative to a simulated one.
+    /// Work of a real repetition, relative to the work of a simulated repetition.
     pub scale: f64,
 }
 
-/// The predicted result.
+/// The predicted result of a mix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
     /// Normalised turnaround time of each program.
@@ -48,13 +49,13 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// The mean of the normalised turnaround times.
+    /// Returns the mean of the normalised turnaround times.
     pub fn antt(&self) -> f64 {
         self.ntt.iter().sum::<f64>() / self.ntt.len() as f64
     }
 }
 
-/// Simulates the mix under a policy and extrapolates.
+/// Simulates the mix under a policy, and extrapolates the result.
 ///
 /// # Errors
 /// The simulation cannot continue, or a program makes no progress in the steady state.

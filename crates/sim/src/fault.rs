@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Detection of runs that cannot continue: deadlocks of threads, and steps or events without end.
 //!
-//! Three causes could make a simulation hang; each has a limit:
+//! A simulation could run for ever for three reasons. Each of them is detected:
 //!
-//! - Steps that take no virtual time: their number per instant is limited.
-//! - Deadlock of a program's threads: checked every virtual second. Programs do not wait for other
-//!   programs, so each is checked alone.
-//! - Too many events: limited by `Engine::limit_events`.
+//! - Steps that take no virtual time: the number of steps at one instant is limited.
+//! - Deadlock of a program's threads: each program is checked once per virtual second. Programs do
+//!   not wait for other programs, so that each program is checked alone.
+//! - Too many events: `Engine::limit_events` sets the limit.
+//!
+//!   A check of the limits takes constant time; the check for deadlocks visits all threads.
 
 use crate::job::{RunState, Thread, ThreadId};
 use crate::script::Op;
 use crate::task_table::TaskTable;
 
-/// Maximum number of steps and events at one virtual instant. A barrier that wakes every thread of
-/// the largest machine takes a hundredth of this number.
+/// Maximum number of steps and events at one virtual instant. A barrier that wakes a thread on each
+/// CPU of the largest machine takes a hundredth of this number.
 const INSTANT_MAX: u32 = 4_000_000;
-/// Maximum nesting of wakeups in one instant.
+/// Maximum nesting of wake-ups at one instant: a thread wakes a thread, which wakes the next thread
+/// without working itself.
 const CHAIN_MAX: u32 = 1_000;
 /// Period of the deadlock check.
 pub(crate) const DEADLOCK_CHECK_NS: u64 = 1_000_000_000;
@@ -36,7 +39,7 @@ pub enum Fault {
         /// The first waiting thread and what it waits for.
         waiter: String,
     },
-    /// Too many steps without virtual time passing.
+    /// A program executed too many steps at one virtual instant.
     #[error(
         "program '{program}': role {role}, step {step}: a thread executed more than {INSTANT_MAX} \
          steps at {at_s:.6} s in zero time; add a step with work to the loop"
@@ -46,12 +49,12 @@ pub enum Fault {
         program: String,
         /// Index of the role of the thread that ran last.
         role: usize,
-        /// Index of the step.
+        /// Index of the step that this thread executed last.
         step: usize,
-        /// Virtual seconds.
+        /// Time of the detection in virtual seconds.
         at_s: f64,
     },
-    /// A program makes no progress while others run.
+    /// A program makes no progress while other programs run.
     #[error("program '{program}' made no progress during the simulated time")]
     Starved {
         /// Name of the program.
@@ -65,10 +68,10 @@ pub enum Fault {
     WakeupChain {
         /// Name of the program.
         program: String,
-        /// Virtual seconds.
+        /// Time of the detection in virtual seconds.
         at_s: f64,
     },
-    /// A repeating program has no work.
+    /// A repetition of a repeating program takes no virtual time.
     #[error("program '{program}': a repetition takes zero time: add a step with work")]
     NoWork {
         /// Name of the program.
@@ -81,7 +84,7 @@ pub enum Fault {
     Events {
         /// The limit.
         events: u64,
-        /// Virtual seconds.
+        /// Time of the detection in virtual seconds.
         at_s: f64,
     },
 }
@@ -92,7 +95,7 @@ pub(crate) struct FaultDetector {
     pub fault: Option<Fault>,
     pub events_max: u64,
     instant_ns: u64,
-    /// Number of steps and events at that instant.
+    /// Number of steps and events at the instant `instant_ns`.
     instant: u32,
     chain: u32,
 }
@@ -110,7 +113,7 @@ impl Default for FaultDetector {
 }
 
 impl FaultDetector {
-    /// Records a fault; only the first is kept.
+    /// Records a fault. Only the first fault is kept.
     fn fail(&mut self, fault: impl FnOnce() -> Fault) {
         self.fault.get_or_insert_with(fault);
     }
@@ -175,7 +178,8 @@ impl FaultDetector {
         self.chain -= 1;
     }
 
-    /// Checks that a program which restarts took time. Returns false if it did not.
+    /// Checks that the last repetition of a program took virtual time. Returns false, and records a
+    /// fault, if it did not.
     pub fn check_took_time(&mut self, program: usize, now_ns: u64, tasks: &TaskTable) -> bool {
         if now_ns > tasks.jobs[program].began_ns {
             return true;

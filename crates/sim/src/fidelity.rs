@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deviation of the program models from published speed-ups of the programs alone, on the machine
-//! that the models were fitted to (a Xeon) and on another machine without a fit (a Xeon Phi).
+//! Computes the deviation of the program models from published speed-ups of the programs alone. The
+//! models were fitted to the speed-ups on one machine (a Xeon), and are validated by those on
+//! another machine (a Xeon Phi). A comparison simulates one run for each published point.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use crate::parsec::{ParsecModel, ParsecTraits};
 
 /// The machine to which the models were fitted, as a one-line description.
 pub const XEON: &str = "package:2 numa:1 core:12 pu:2";
-/// The machine on which they are validated.
+/// The machine on which the models are validated, as a one-line description.
 pub const PHI: &str = "package:1 core:64 pu:4";
 
-/// Frames of a run: enough for a mean.
+/// Number of frames of a run, which is enough for a mean.
 const FRAMES: u32 = 12;
 
-/// Speed-ups by number of threads.
+/// Points of a speed-up curve: number of threads, speed-up.
 pub type SpeedupPoints = Vec<(f64, f64)>;
 
-/// Published speed-ups by program and machine (`xeon`, `phi`).
+/// Returns the published speed-ups by program and machine (`xeon`, `phi`).
 ///
 /// # Errors
 /// The built-in file is malformed; a test reads it.
@@ -37,7 +38,7 @@ pub fn published() -> Result<BTreeMap<String, BTreeMap<String, SpeedupPoints>>, 
     Ok(serde_json::from_str::<File>(text)?.speedup)
 }
 
-/// The machine with this name in the published figures, built from its topology.
+/// Returns the machine that has this name in the published figures, built from its topology.
 pub fn machine(name: &str, topology: &Topology) -> Option<Machine> {
     let costs = match name {
         "xeon" => Costs::xeon(),
@@ -47,8 +48,8 @@ pub fn machine(name: &str, topology: &Topology) -> Option<Machine> {
     Some(Machine::new(topology.clone(), costs))
 }
 
-/// Speed-up over the sequential program with `threads` threads on the whole machine; `None` if the
-/// program does not end.
+/// Returns the simulated speed-up of the program with `threads` threads over the sequential
+/// program, on the whole machine; `None` if the program does not end.
 pub fn speedup(machine: &Machine, name: &str, traits: &ParsecTraits, threads: f64) -> Option<f64> {
     let adapted = traits.adapted_to(machine.costs());
     let script = Arc::new(adapted.script(name, threads as u32, FRAMES));
@@ -78,7 +79,7 @@ impl ModelFit {
         })
     }
 
-    /// Relative errors in ascending order.
+    /// Returns the relative errors in ascending order.
     pub fn errors(&self) -> Vec<f64> {
         let error =
             |(_, published, simulated): &(f64, f64, f64)| (simulated / published - 1.0).abs();
@@ -87,14 +88,14 @@ impl ModelFit {
         errors
     }
 
-    /// The median and the maximum of the relative errors.
+    /// Returns the median and the maximum of the relative errors.
     pub fn median_and_worst(&self) -> Option<(f64, f64)> {
         let errors = self.errors();
         Some((*errors.get(errors.len() / 2)?, *errors.last()?))
     }
 }
 
-/// Compares every model that has a published curve for the machine.
+/// Compares each model that has a published curve for the machine with that curve.
 pub fn fits(
     machine: &Machine,
     name: &str,

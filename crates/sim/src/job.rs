@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads, programs (`Job`), barriers, locks and queues as the simulated kernel keeps them. Other
-//! modules of the engine change this state.
+//! State of the simulated programs: each program ([`Job`]) with its threads ([`Thread`]), and the
+//! barriers, locks and queues that its threads share. A program has a script (module `script`): a
+//! list of steps for each role, which is a group of threads with the same steps.
 //!
-//! Work is in nanoseconds of an undisturbed core (`script.rs`), which also limits the number of
-//! threads. A [`Queue`] is a queue of items between threads, not a run queue.
+//! This file contains data, and only one operation, the reset of a program. Other modules change
+//! the data:
+//!
+//! 1. `programs.rs` creates a [`Job`] when a program arrives. For each repetition of the program's
+//!    work, it calls [`Job::reset`], which creates the barriers, locks and queues anew, and creates
+//!    all threads anew.
+//! 2. `steps.rs` executes the steps of a thread. A step either gives the thread work to do, or lets
+//!    the thread wait for a barrier, a lock, a queue or a timer.
+//! 3. `sim_kernel` decides which thread runs on which CPU, and charges CPU time and work.
+//! 4. `contention.rs` sets the speed of each program.
+//!
+//! Work is in nanoseconds of an undisturbed core. A [`Queue`] holds items that threads pass to one
+//! another; it is not a run queue. A program has at most `script::THREADS_MAX` threads.
+//! [`Job::reset`] takes time in proportion to the numbers of steps, barriers and queues.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -17,11 +30,12 @@ use crate::script::{Memory, Script};
 
 pub(crate) type ThreadId = usize;
 
-/// A thread as Usher's scheduler knows it.
+/// State of a thread under Usher's scheduler: the task of the host build that represents the
+/// thread.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SchedEntity {
     pub task: Option<TaskId>,
-    /// Whether the thread was enqueued before.
+    /// Whether the scheduler has enqueued the thread at least once.
     pub has_begun: bool,
     /// Whether the thread has slept since it last ran.
     pub slept: bool,
@@ -32,11 +46,12 @@ pub(crate) struct SchedEntity {
 pub(crate) enum RunState {
     /// Runs on this CPU.
     Running(usize),
-    /// Waits in this CPU's run queue; under Usher's scheduler, in that of the LLC with this first CPU.
+    /// Waits in the run queue of this CPU. Under Usher's scheduler, the thread waits in the run
+    /// queue of an LLC, and the number is that of the LLC's first CPU.
     Queued(usize),
     /// Waits for a lock, queue, barrier or timer.
     Waiting,
-    /// Is runnable, but its program is frozen or has no CPU.
+    /// Would be runnable, but the thread or its program is stopped, or the program has no CPU.
     Stopped,
     Ended,
 }
@@ -48,40 +63,43 @@ pub(crate) struct Thread {
     /// Index of the thread in its role.
     pub number: u32,
     pub step: usize,
-    /// Iterations of each `loop` step so far.
+    /// For each `loop` step of the role, the number of completed iterations.
     pub rounds: Vec<u32>,
     pub run_state: RunState,
-    /// All steps are done.
+    /// Whether the thread has completed all its steps.
     pub finished: bool,
-    /// The timer that wakes the thread; timers of earlier sleeps are ignored.
+    /// Number of the timer that wakes the sleeping thread; 0: the thread does not sleep. Timers of
+    /// earlier sleeps have other numbers and are ignored.
     pub sleep_timer: u64,
     /// Remaining work of the current step.
     pub work: f64,
-    /// Remaining work of the cache refill, which precedes the step's work.
+    /// Remaining work for the context switch and the refill of caches, which is done before the
+    /// work of the step.
     pub cold: f64,
-    /// Remaining work of bouncing cache lines in the current step. It does not count as progress.
+    /// Remaining work of a cache-bounce step (`Op::CacheBounce`). This work does not count as
+    /// progress.
     pub bounce_work: f64,
-    /// The barrier at which the thread spins, if any.
+    /// The barrier at which the thread spins (busy-waits), if any.
     pub spins_at: Option<usize>,
-    /// CPU time at which the thread stops spinning and blocks.
+    /// Value of `cpu_ns` at which the thread stops spinning and blocks.
     pub spins_until_ns: u64,
     pub cpu_ns: u64,
     pub vruntime: f64,
     pub deadline: f64,
     pub lag: f64,
-    /// The thread's entity in Usher's scheduler.
+    /// State of the thread under Usher's scheduler.
     pub entity: SchedEntity,
-    /// The CPU that `vruntime` refers to; none for a new thread.
+    /// The CPU to which `vruntime` refers; `None` for a new thread.
     pub queue: Option<usize>,
     /// The CPU that the thread last ran on.
     pub last: usize,
-    /// Distinguishes the thread from an earlier one with the same index.
+    /// Number that distinguishes the thread from an earlier thread with the same index.
     pub generation: u64,
     /// The thread's own affinity; `None`: all CPUs.
     pub affinity: Option<Mask>,
     /// CPUs that the thread may use now, if they differ from its program's mask.
     pub allowed: Option<Mask>,
-    /// The thread itself is stopped, independently of its program.
+    /// Whether the thread itself is stopped (`SIGSTOP`), independently of its program.
     pub signal_stopped: bool,
     pub random: Rand32,
 }
@@ -91,7 +109,7 @@ pub(crate) struct Barrier {
     pub parties: u32,
     pub arrived: u32,
     pub sleepers: Vec<ThreadId>,
-    /// Spinning threads, running or preempted.
+    /// Threads that spin at the barrier, whether they run or are preempted.
     pub spinners: Vec<ThreadId>,
 }
 
@@ -105,13 +123,14 @@ pub(crate) struct Lock {
 pub(crate) struct Queue {
     pub items: u32,
     pub capacity: u32,
-    /// Threads that may still put items into the queue.
+    /// Number of threads that may still put items into the queue. The queue is closed when the
+    /// number is 0.
     pub writers: u32,
     pub takers: VecDeque<ThreadId>,
     pub putters: VecDeque<ThreadId>,
 }
 
-/// A script in execution; `memory` belongs to the current phase.
+/// A script in execution. `memory` is the memory behaviour of the program's current phase.
 #[derive(Debug, Clone)]
 pub(crate) struct RunningScript {
     pub memory: Memory,
@@ -135,12 +154,12 @@ impl Deref for RunningScript {
     }
 }
 
-/// A program run by the simulated kernel.
+/// A program that the simulated kernel runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub script: RunningScript,
     pub threads: Vec<ThreadId>,
-    /// Threads of this repetition that have not ended.
+    /// Number of threads of the current repetition that have not ended.
     pub alive: u32,
     pub runnable: u32,
     pub barriers: Vec<Barrier>,
@@ -159,23 +178,24 @@ pub(crate) struct Job {
     pub repeats: bool,
     pub began_ns: u64,
     pub repetitions: u32,
-    /// Totals since the program's arrival.
+    /// CPU time since the program's arrival.
     pub cpu_ns: u64,
     pub work: f64,
     /// Value of `work` at the end of the last repetition.
     pub work_finished: f64,
-    /// CPU time spent spinning.
+    /// CPU time that threads have used for spinning.
     pub spun_ns: f64,
     pub wait_ns: u64,
     pub wait_since_ns: Option<u64>,
     pub queued: u32,
-    /// Speed of the threads in each domain; 1: alone with warm caches.
+    /// Speed of the program's threads in each LLC domain, relative to an undisturbed core.
     pub speed: Vec<f64>,
-    /// Thread time in each domain since the last contention update.
+    /// CPU time of the program's threads in each domain, since the last update of the contention
+    /// model.
     pub busy_ns: Vec<f64>,
-    /// Work done in that time, in nanoseconds of an undisturbed core.
+    /// Work done in each domain since that update, in nanoseconds of an undisturbed core.
     pub done_ns: Vec<f64>,
-    /// Distribution of the program's memory over the nodes; sums to 1.
+    /// Share of the program's memory on each NUMA node; the sum is 1.
     pub home: Vec<f64>,
     pub touched_ns: f64,
 }

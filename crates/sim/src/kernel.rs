@@ -2,21 +2,21 @@
 //! The configuration of the simulated kernel: the order of threads (EEVDF, CFS or Usher's
 //! scheduler), the length of slices, and the periods of load balancing.
 //!
-//! The presets contain the constants of the kernels' source. Usher's scheduler can be simulated on
-//! at most [`CPUS_MAX`] CPUs and [`LLCS_MAX`] last-level caches, the limits of its C source.
-//!
+//! The presets contain the constants from the source of the kernels. Usher's scheduler can be
+//! simulated on at most [`CPUS_MAX`] CPUs and [`LLCS_MAX`] last-level caches, because its C source
+//! has tables of that size.
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX};
 
-/// The entities that share CPU time evenly.
+/// The entities among which CPU time is shared evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupBy {
-    /// Threads: Linux before 2.6.38, the kernel of paper 1.
+    /// Threads share evenly, as in Linux before 2.6.38, which paper 1 used.
     Threads,
-    /// Programs: each has the autogroup of its session, or its own cgroup.
+    /// Programs share evenly, because each program has an autogroup or a cgroup of its own.
     Programs,
 }
 
@@ -37,27 +37,29 @@ pub enum QueueOrder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kernel {
-    /// The entities that share CPU time evenly.
+    /// The entities among which CPU time is shared evenly.
     pub group_by: GroupBy,
     /// Whether an idle core is preferred to an idle hardware thread of a busy core.
     pub smt_aware: bool,
     /// The order of the queues.
     pub order: QueueOrder,
-    /// Length of a slice while other threads wait; under CFS its minimum.
+    /// Length of a slice while other threads wait; under CFS, the minimum length of a slice.
     pub slice_ns: u64,
-    /// EEVDF: time during which a running thread cannot be preempted by a woken one.
+    /// EEVDF: time after its start during which a running thread cannot be preempted by a woken
+    /// thread.
     pub protect_ns: u64,
     /// Usher's scheduler: threads of one address space run one after another.
     pub aggregate: bool,
-    /// Usher's scheduler: maximum length of such a series.
+    /// Usher's scheduler: maximum time for which threads of one address space run one after another
+    /// (a turn).
     pub turn_ns: u64,
-    /// Usher's scheduler: maximum virtual time by which such a series may get ahead of waiting
-    /// threads.
+    /// Usher's scheduler: maximum virtual time by which a turn may get ahead of waiting threads.
     pub max_lag_ns: u64,
-    /// CFS: period in which each queued thread runs once. A woken thread may be ahead of the others
-    /// by at most half of it.
+    /// CFS: period in which each queued thread runs once. A woken thread may have at most half of
+    /// this period as credit.
     pub latency_ns: u64,
-    /// CFS: virtual time by which a woken thread must be ahead of the running one to preempt it.
+    /// CFS: a woken thread preempts the running thread only if its virtual runtime is lower by at
+    /// least this time.
     pub wakeup_granularity_ns: u64,
     /// Period at which idle CPUs search other queues for work.
     pub balance_ns: u64,
@@ -66,7 +68,7 @@ pub struct Kernel {
 }
 
 impl Default for Kernel {
-    /// Linux on eight CPUs or more.
+    /// Returns a current Linux kernel (EEVDF) with its values for eight CPUs or more.
     fn default() -> Self {
         Self {
             group_by: GroupBy::Programs,
@@ -86,9 +88,9 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Linux 2.6.37 on eight CPUs or more, the kernel of paper 1: CFS without autogroups. The
-    /// figures are those of its source: a latency of 24 ms, slices of at least 3 ms, a wakeup
-    /// granularity of 4 ms.
+    /// Returns Linux 2.6.37 with its values for eight CPUs or more, which is the kernel of paper 1:
+    /// CFS without autogroups. The values come from the kernel's source: a latency of 24 ms, slices
+    /// of at least 3 ms, and a wake-up granularity of 4 ms.
     pub fn cfs() -> Self {
         Self {
             group_by: GroupBy::Threads,
@@ -97,7 +99,8 @@ impl Kernel {
         }
     }
 
-    /// A current kernel under Usher's scheduler (`usher sched`) with its default settings.
+    /// Returns a current kernel that runs Usher's scheduler (`usher sched`) with its default
+    /// settings.
     pub fn usher() -> Self {
         Self {
             group_by: GroupBy::Threads,
@@ -136,7 +139,7 @@ pub enum TooLarge {
     Llcs(usize),
 }
 
-/// Hashes three numbers to a pseudo-random one (after splitmix64).
+/// Hashes three numbers to a pseudo-random number, by the method of splitmix64.
 pub(crate) fn mix(a: u64, b: u64, c: u64) -> u64 {
     let mut z = a
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
