@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulated machines, kernels and programs in virtual time, for the shipped control loop.
+//! Simulates machines, kernels and programs in virtual time, so that the shipped control loop and
+//! policies run without hardware.
 //!
 //! All figures of this crate are simulated, not measured.
 //!

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated hardware: a topology with index tables and bit masks for fast access, and the
-//! costs of switches, migrations, caches, memory and clock rates. [`Costs`] has the values of three
-//! machines, with their sources.
+//! The simulated hardware: a topology with index tables and bit masks for fast access, and
+//! [`Costs`], the parameters of switches, migrations, caches, memory and clock rates. The file has
+//! the costs of three machines, with the sources of the values. A set of CPUs takes one bit per
+//! CPU.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};
@@ -11,39 +12,40 @@ use usher_model::{CpuSet, Topology};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Costs {
-    /// Context switch between two threads on one CPU.
+    /// Time of a context switch between two threads on one CPU.
     pub switch_ns: f64,
-    /// Refill of a thread's private caches after a migration within its domain, or after other
-    /// threads ran on its core.
+    /// Time to refill a thread's private caches after a migration within its domain, or after other
+    /// threads have run on its core.
     pub private_refill_ns: f64,
-    /// Rate at which a domain's cache fills. A thread that migrates from another domain fetches its
-    /// part of the working set at this rate.
+    /// Rate at which the cache of a domain is filled. A thread that migrates to another domain
+    /// fetches its part of the working set at this rate.
     pub refill_gbps: f64,
     /// Cache size of domains for which the topology gives none.
     pub llc_bytes: f64,
     /// Bandwidth of each NUMA node.
     pub node_gbps: f64,
-    /// Memory latency relative to the local node: of another node in the same package
-    /// (`near_factor`) and of another package (`far_factor`).
+    /// Memory latency of another node in the same package (`near_factor`) and of another package
+    /// (`far_factor`), relative to the latency of the local node.
     pub near_factor: f64,
     /// See `near_factor`.
     pub far_factor: f64,
-    /// Relative slowdown of a package's cores with `turbo_cores` + 1 busy cores, compared with a
-    /// single busy core; 0: none.
+    /// Relative slowdown of a package's cores when `turbo_cores` + 1 cores are busy, compared with
+    /// a single busy core; 0: no slowdown.
     pub turbo_loss: f64,
     /// See `turbo_loss`.
     pub turbo_cores: f64,
-    /// Core speed (`core_speed`) and memory latency (`latency`), relative to the machine that the
-    /// program models refer to ([`Costs::xeon`]).
+    /// Core speed (`core_speed`) and memory latency (`latency`), relative to the machine to which
+    /// the program models refer ([`Costs::xeon`]).
     pub core_speed: f64,
     /// See `core_speed`.
     pub latency: f64,
 }
 
 impl Default for Costs {
-    /// The machine of paper 1 (Opteron 6172). Switch and refill costs are lmbench measurements of
-    /// servers of that time. The bandwidth of a die (two channels of DDR3-1333, peak 21 GB/s) is
-    /// fitted to the paper's figures for its sample mix (`evidence/bench/examples/fit_sample.rs`).
+    /// Returns the costs of the machine of paper 1 (Opteron 6172). Switch and refill costs are
+    /// lmbench measurements of servers of that time. The bandwidth of a die (two channels of
+    /// DDR3-1333, peak 21 GB/s) is fitted to the paper's figures for its sample mix
+    /// (`evidence/bench/examples/fit_sample.rs`).
     fn default() -> Self {
         Self {
             switch_ns: 2_000.0,
@@ -62,10 +64,10 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Two packages of 12 cores of 2013 (Xeon E5-2695 v2): the machine of the published speed-ups
-    /// to which the programs are fitted. The slowdown of a loaded package is fitted to the curves
-    /// of all programs together and covers more than the clock rate. The other figures are rounded
-    /// from data sheets.
+    /// Returns the costs of a machine of 2013 with two packages of 12 cores (Xeon E5-2695 v2). The
+    /// program models are fitted to speed-ups published for this machine. The slowdown of a loaded
+    /// package is fitted to the curves of all programs together, and covers more than the fall of
+    /// the clock rate. The other figures are rounded from data sheets.
     pub fn xeon() -> Self {
         Self {
             switch_ns: 1_500.0,
@@ -82,10 +84,10 @@ impl Costs {
         }
     }
 
-    /// One package of 64 slow cores with high-bandwidth memory of 2016 (Xeon Phi 7210): the machine
-    /// on which the fitted programs are validated. The loss of clock rate is taken from the curve
-    /// of blackscholes, a program without shared data. The other figures are rounded from data
-    /// sheets.
+    /// Returns the costs of a machine of 2016 with one package of 64 slow cores and high-bandwidth
+    /// memory (Xeon Phi 7210). The fitted program models are validated on this machine. The loss of
+    /// clock rate is taken from the curve of blackscholes, a program without shared data. The other
+    /// figures are rounded from data sheets.
     pub fn phi() -> Self {
         Self {
             switch_ns: 5_000.0,
@@ -103,7 +105,7 @@ impl Costs {
     }
 }
 
-/// A CPU, identified by its index in the topology.
+/// Position of a CPU in the topology. CPUs are identified by their index in the topology.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub domain: usize,
@@ -119,7 +121,7 @@ pub struct Machine {
     pub(crate) topology: Topology,
     pub(crate) costs: Costs,
     pub(crate) places: Vec<Place>,
-    /// CPUs of each domain.
+    /// CPUs of each LLC domain.
     pub(crate) domains: Vec<Vec<usize>>,
     /// The nearest NUMA node of each domain.
     pub(crate) node_of: Vec<usize>,
@@ -192,7 +194,7 @@ impl Machine {
         &self.topology
     }
 
-    /// The CPUs of a mask.
+    /// Returns the CPUs of a mask as a CPU set.
     pub(crate) fn cpus(&self, mask: &Mask) -> CpuSet {
         let cpus = self.topology.cpus.iter().enumerate();
         cpus.filter(|&(index, _)| mask.has(index))
@@ -200,7 +202,7 @@ impl Machine {
             .collect()
     }
 
-    /// The mask of a CPU set.
+    /// Returns the mask of a CPU set.
     pub(crate) fn mask(&self, cpus: &CpuSet) -> Mask {
         let mut mask = Mask::new(self.places.len());
         for (index, cpu) in self.topology.cpus.iter().enumerate() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs several programs together under a policy, each repeated until all have completed the
-//! required repetitions: the protocol of paper 1. Also measures programs alone, for profiles and
-//! NTTs.
+//! Runs several programs together under a policy, by the protocol of paper 1: each program is
+//! repeated until all programs have completed the required repetitions. Also measures programs
+//! alone, for profiles and NTTs. A run of a mix ends after one virtual hour at the latest.
 
 use std::sync::Arc;
 
@@ -23,8 +23,9 @@ pub struct MixEntry {
     pub name: String,
     /// Steps of its threads.
     pub script: Arc<Script>,
-    /// Repetitions per second when run alone, by number of cores (those of the first domain, of the
-    /// first two, and so on): the content of a profile store and the baseline of NTT.
+    /// Repetitions per second of the program alone, by number of cores: on the first domain, on the
+    /// first two domains, and so on. This curve is the content of a profile store and the baseline
+    /// of NTTs.
     pub alone: Curve,
     /// Work of a repetition, in nanoseconds of an undisturbed core.
     pub work_ns: f64,
@@ -69,7 +70,7 @@ impl MixEntry {
         })
     }
 
-    /// The arrival as reported to a policy.
+    /// Returns the arrival of the program, as it is reported to a policy.
     pub fn arrival(&self, id: ProgramId, name: String) -> Arrival {
         Arrival {
             id,
@@ -89,7 +90,7 @@ impl MixEntry {
         }
     }
 
-    /// Duration alone on the best number of cores, in seconds.
+    /// Returns the duration of a repetition alone on the best number of cores, in seconds.
     pub fn alone_best_seconds(&self, machine: &Machine) -> f64 {
         let topology = machine.topology();
         1.0 / self.alone.best_rate(topology.cores.len() as f64)
@@ -99,7 +100,7 @@ impl MixEntry {
 /// The result of a mix.
 #[derive(Debug, Clone)]
 pub struct MixOutcome {
-    /// Seconds of each program's repetitions.
+    /// For each program, the duration of each repetition in seconds.
     pub seconds: Vec<Vec<f64>>,
     /// Normalised turnaround time of each program.
     pub ntt: Vec<f64>,
@@ -112,13 +113,13 @@ pub struct MixOutcome {
 }
 
 impl MixOutcome {
-    /// The mean of the normalised turnaround times.
+    /// Returns the mean of the normalised turnaround times.
     pub fn antt(&self) -> f64 {
         self.ntt.iter().sum::<f64>() / self.ntt.len() as f64
     }
 }
 
-/// The programs as arrivals at time 0 that repeat.
+/// Returns arrivals of the programs at time 0; all programs repeat.
 pub(crate) fn planned_arrivals(entries: &[MixEntry]) -> Vec<PlannedArrival> {
     let planned = |(index, entry): (usize, &MixEntry)| PlannedArrival {
         arrival: entry.arrival(ProgramId(index as u64 + 1), entry.name.clone()),

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Oracle: the best static seats found with perfect knowledge.
+//! Oracle: finds the best static seats with perfect knowledge of the programs.
 //!
-//! 1. Predict every distribution of whole domains from the programs' true curves.
-//! 2. Simulate the most promising distributions, because the curves do not include interference.
-//! 3. Select the best of them.
+//! 1. Predict the ANTT of every distribution of whole domains from the programs' true curves. For d
+//!    domains and p programs, the number of distributions is that of the ways to give p programs at
+//!    least one domain each.
+//! 2. Simulate the six best distributions, because the curves do not include interference between
+//!    programs.
+//! 3. Select the distribution with the lowest simulated ANTT.
 //!
 //! Domains are assigned in order, program by program; which programs share a package is not varied.
 
@@ -20,9 +23,9 @@ use crate::mix::MixEntry;
 /// Seats by program name.
 pub type SeatsByName = BTreeMap<String, CpuSet>;
 
-/// Number of distributions to simulate.
+/// Number of distributions that are simulated.
 const CANDIDATES: usize = 6;
-/// Length of each simulation: long enough for the programs' own cycles.
+/// Length of each simulation, which is long enough for the programs' own cycles.
 const LENGTH: Extrapolation = Extrapolation {
     settle_s: 1.0,
     steady_s: 4.0,
@@ -30,7 +33,7 @@ const LENGTH: Extrapolation = Extrapolation {
     scale: 1e3,
 };
 
-/// Finds the best seats under the policy that `policy` makes from seats.
+/// Finds the best seats. `policy` creates the policy that runs programs on given seats.
 pub fn seats(
     machine: &Machine,
     kernel: &Kernel,
@@ -53,7 +56,8 @@ pub fn seats(
     best.map_or_else(SeatsByName::new, |at| candidates.swap_remove(at))
 }
 
-/// The best distributions of whole domains according to the curves alone, best first.
+/// Returns the best distributions of whole domains according to the curves alone, the best
+/// distribution first.
 pub fn candidates(topology: &Topology, entries: &[MixEntry], most: usize) -> Vec<SeatsByName> {
     let domains = topology.domains.len();
     let cores_max = topology.cores.len() as f64;
@@ -79,7 +83,7 @@ pub fn candidates(topology: &Topology, entries: &[MixEntry], most: usize) -> Vec
         .collect()
 }
 
-/// Assigns each program its number of domains, in the order of the programs.
+/// Assigns domains to the programs in order: the first program gets the first domains.
 fn in_order(topology: &Topology, entries: &[MixEntry], counts: &[usize]) -> SeatsByName {
     let mut next = 0;
     let mut seats = SeatsByName::new();
@@ -92,8 +96,8 @@ fn in_order(topology: &Topology, entries: &[MixEntry], counts: &[usize]) -> Seat
     seats
 }
 
-/// Calls `call` with every distribution of at most `left` domains in which each program from `at`
-/// on has at least one.
+/// Calls `call` with every distribution of at most `left` domains among the programs from index
+/// `at` on, in which each of these programs has at least one domain.
 fn try_all(counts: &mut Vec<usize>, at: usize, left: usize, call: &mut dyn FnMut(&[usize])) {
     if at == counts.len() {
         call(counts);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs independent computations on several threads and returns the results in the order of the
-//! items, so that the output does not depend on the number of threads.
+//! Runs independent computations on several threads. The threads take the items one by one from a
+//! shared counter. The results are in the order of the items, so that the output does not depend on
+//! the number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The results for all items in their order, independent of the number of workers.
+/// Computes the results for all items on `workers` threads, and returns them in the order of the
+/// items.
 pub fn each<T: Sync, R: Send>(
     items: &[T],
     workers: usize,

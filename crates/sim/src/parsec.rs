@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Models of the PARSEC programs of paper 1.
 //!
-//! A model consists of a few numbers, its [`ParsecTraits`], and one of four shapes:
+//! A model consists of one of four thread structures and a few numbers, the [`ParsecTraits`]. A
+//! script for a given number of threads is made from the traits ([`ParsecTraits::script`]). The
+//! thread structures are:
 //!
 //! - *frames*: a serial part and parallel phases with barriers, repeated;
 //! - *pipeline*: stages with queues between them;
 //! - *tasks*: one queue and many workers;
-//! - *rows*: each thread processes a frame, which trails the frame before it.
+//! - *rows*: each thread processes a frame of a video row by row; a row needs the same row of the
+//!   frame before.
 //!
-//! The traits are fitted so that the model, run alone with n threads, has the speed-up published
-//! for a machine of two packages. Its speed-up on another machine is validated, not fitted
-//! (`tests/fidelity.rs`). `data/parsec-traits.json` states for each program which traits are fitted
-//! and which are assumed. Two traits are not determined by the speed-ups: the memory traffic of
-//! ferret and of streamcluster. They are fitted to paper 1's figures for its sample mix
-//! (`evidence/bench/examples/fit_sample.rs`).
+//! The traits are fitted so that the model, run alone with n threads, has the speed-up that is
+//! published for a machine of two packages. The speed-up on another machine is not fitted, but
+//! serves for validation (`tests/fidelity.rs`). `data/parsec-traits.json` states for each program
+//! which traits are fitted and which are assumed. The speed-ups do not determine two traits, the
+//! memory traffic of ferret and that of streamcluster. These two traits are fitted to paper 1's
+//! figures for its sample mix (`evidence/bench/examples/fit_sample.rs`).
 //!
 //! The programs are modelled after PARSEC 2.1 with pthreads. blackscholes has no barriers, but its
-//! model has one at the end of each repetition. dedup and ferret are pipelines with a set of
-//! threads per stage. x264 has one frame per thread. No speed-up of x264 is published; the
-//! assumption is that a frame can start when 7 % of the frame before are done, which keeps 14
-//! threads busy.
+//! model has a barrier at the end of each repetition. dedup and ferret are pipelines with a set of
+//! threads per stage. x264 has one frame per thread. No speed-up of x264 is published. Its model
+//! assumes that a frame can start when 7 % of the frame before are done, so that 14 threads are
+//! busy.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +41,7 @@ pub enum ThreadStructure {
     Ferret,
     /// One producer, n workers.
     Tasks,
-    /// One frame per thread, row by row; a row depends on the same row of the frame before.
+    /// Each thread processes a frame row by row; a row depends on the same row of the frame before.
     Rows,
 }
 
@@ -48,29 +51,31 @@ pub enum ThreadStructure {
 pub struct ParsecTraits {
     /// Thread structure.
     pub shape: ThreadStructure,
-    /// Work of a frame (or of a hundred items) on one core, in milliseconds. It sets the distance
-    /// between barriers.
+    /// Work of a frame (or of a hundred items) on one core, in milliseconds. The value determines
+    /// the time between barriers.
     pub frame_ms: f64,
     /// Work of the parallel version on one thread, relative to the sequential version.
     pub parallel_overhead: f64,
     /// Share of the work that one thread does while the others wait. In a pipeline: share of the
-    /// first stage. In rows: share of a frame by which the next frame trails.
+    /// work that the first stage does. In rows: share of a frame that must be done before the next
+    /// frame starts.
     pub serial: f64,
-    /// Pipeline: share of the last stage. Unused in frames.
+    /// Pipeline: share of the work that the last stage does. Unused in frames.
     pub writer: f64,
     /// Number of parallel phases of a frame.
     pub phases: u32,
-    /// Number of pieces of a phase, taken by idle threads; 0: one piece per thread.
+    /// Number of pieces into which a phase is divided. Idle threads take the pieces one by one; 0:
+    /// each thread has one piece.
     pub items: u32,
     /// Relative spread of the sizes of pieces; 0 to 1.
     pub spread: f64,
     /// Share of the parallel work done under one lock.
     pub critical_fraction: f64,
-    /// Cost of additional threads. Frames: time of each thread in each phase per CPU available to
-    /// the program, for cache lines written by the other threads. Pipelines: work of the last stage
-    /// for each item, per thread of the program.
+    /// Cost of additional threads, in microseconds. Frames: time that each thread needs in each
+    /// phase to fetch cache lines that other threads wrote, for each CPU that the program may use.
+    /// Pipelines: work of the last stage for each item, for each thread of the program.
     pub sync_us: f64,
-    /// Growth of that cost: at 16 CPUs or threads the cost per unit is `sync_us`; at n it is `(n /
+    /// Growth of the cost `sync_us`: with n CPUs or threads, the cost per CPU or thread is `(n /
     /// 16)^(sync_power - 1)` times `sync_us`.
     pub sync_power: f64,
     /// How threads wait at barriers.
@@ -105,7 +110,8 @@ const MS: f64 = 1e6;
 const ROWS_MAX: f64 = 1_000.0;
 
 impl ParsecTraits {
-    /// The script of the program with `threads` threads (per parallel stage) and `frames` frames.
+    /// Returns the script of the program with `threads` threads per parallel stage and `frames`
+    /// frames.
     pub fn script(&self, name: &str, threads: u32, frames: u32) -> Script {
         match self.shape {
             ThreadStructure::Frames => self.frames(name, threads, frames),
@@ -147,8 +153,8 @@ impl ParsecTraits {
         self.sync_us * 1e3 * threads * (threads / 16.0).powf(self.sync_power - 1.0)
     }
 
-    /// Adapts the frames to `seconds` of sequential work. Returns the traits and the number of
-    /// frames; frames are shortened to make it a whole number.
+    /// Adapts the number and the length of frames to `seconds` of sequential work. Returns the
+    /// traits and the number of frames. Frames are shortened, so that their number is whole.
     #[must_use]
     pub fn with_duration(&self, seconds: f64) -> (Self, u32) {
         let frames = (seconds * 1e3 / self.frame_ms).ceil().max(1.0) as u32;
@@ -160,7 +166,7 @@ impl ParsecTraits {
         (traits, frames)
     }
 
-    /// Sequential duration of `frames` frames in seconds.
+    /// Returns the duration of `frames` frames of the sequential program, in seconds.
     pub fn sequential_seconds(&self, frames: u32) -> f64 {
         self.frame_ms * f64::from(frames) / 1e3
     }
@@ -213,8 +219,8 @@ impl ParsecTraits {
         }
     }
 
-    /// Threads in a ring: each passes the finished row of its frame to the next thread, which then
-    /// processes the same row of the next frame.
+    /// Returns a script with threads in a ring. Each thread passes a finished row of its frame to
+    /// the next thread, which then processes the same row of the next frame.
     fn rows(&self, name: &str, threads: u32, frames: u32) -> Script {
         let rows = (1.0 / self.serial).round().clamp(1.0, ROWS_MAX);
         let each = frames.div_ceil(threads).max(2);
@@ -228,7 +234,7 @@ impl ParsecTraits {
             let (own, next) = (number as usize, (number + 1) % threads);
             let put = Op::Put(next as usize);
             let mut steps = Vec::new();
-            // The first frame depends on no other.
+            // The first frame depends on no other frame.
             let mut left = each.saturating_mul(rows);
             if number == 0 {
                 steps.extend([row.clone(), put.clone()]);
@@ -246,7 +252,7 @@ impl ParsecTraits {
             name: name.to_owned(),
             roles: (0..threads).map(role).collect(),
             pools: vec![],
-            // The rows of the last frame are put into a queue without a consumer.
+            // No thread takes the rows of the last frame, so that a queue must hold them.
             queues: vec![2 * rows; threads as usize],
             wait: self.wait,
             adaptive_spin: false,
@@ -254,7 +260,7 @@ impl ParsecTraits {
         }
     }
 
-    /// A reader, stages with these shares of the work in between, and a writer.
+    /// Returns a script with a reader, parallel stages with these shares of the work, and a writer.
     fn pipeline(&self, name: &str, threads: u32, frames: u32, shares: &[f64]) -> Script {
         let item = self.frame_ms * MS * self.parallel_overhead / 100.0;
         let between = item * (1.0 - self.serial - self.writer);
@@ -318,7 +324,7 @@ pub struct ParsecModel {
     pub traits: ParsecTraits,
 }
 
-/// The programs of paper 1.
+/// Returns the models of the programs of paper 1.
 ///
 /// # Errors
 /// The built-in file of traits is malformed; a test reads it.

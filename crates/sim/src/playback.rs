@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plays a recorded run back to the control loop: a world that returns the recorded observations
-//! and compares the loop's actions with the record.
+//! Plays a recorded run back to the control loop, by a world that returns the recorded observations
+//! and compares the loop's actions with the recorded actions. A playback reads the record line by
+//! line, and ends at the first difference.
 //!
-//! [`usher_control::replay`] replays a policy alone. This module runs the whole loop, which also
-//! covers its treatment of failed actions and the order of its actions.
+//! [`usher_control::replay`] replays only a policy. This module runs the whole control loop, and
+//! thereby also tests how the loop handles failed actions and in which order it acts.
 
 use std::io::BufRead;
 
@@ -23,10 +24,10 @@ pub enum PlaybackError {
     /// The record contains no step.
     #[error("the record contains no step of the control loop")]
     Empty,
-    /// The loop behaves differently.
+    /// The loop behaves differently from the record.
     #[error("the playback differs from line {line} of the record: {what}")]
     Differs {
-        /// The line, from 1.
+        /// Number of the line in the record, counted from 1.
         line: usize,
         /// The present and the recorded behaviour.
         what: String,
@@ -38,7 +39,7 @@ struct PlaybackWorld<R> {
     reader: RecordReader<R>,
     now: RecordStep,
     next: Option<RecordStep>,
-    /// Number of actions requested in this iteration.
+    /// Number of actions that the loop has requested in the current iteration.
     acted: usize,
     iterations: usize,
     error: Option<PlaybackError>,

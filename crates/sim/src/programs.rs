@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The life of simulated programs: arrival, repetitions and the end.
+//! Starts, repeats and ends simulated programs.
 //!
 //! A repetition creates all threads of the program's script anew, and ends with its last thread.
 //! The program then starts the next repetition or is removed. A script that takes no virtual time
@@ -53,7 +53,7 @@ impl Engine {
         program
     }
 
-    /// Creates and starts the program's threads.
+    /// Begins a repetition: creates and starts the program's threads.
     fn start_repetition(&mut self, program: usize) {
         self.os.tasks.jobs[program].reset(self.os.now_ns);
         let script = Arc::clone(&self.os.tasks.jobs[program].script.text);

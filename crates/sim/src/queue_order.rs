@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of a CPU's queue and the length of slices.
+//! Selects the next thread of a CPU's queue, and determines the length of slices, as Linux's fair
+//! schedulers do. A selection visits each thread of the queue.
 //!
 //! Every thread has a *virtual runtime*, which grows as the thread runs, at a rate inversely
 //! proportional to its weight. On each CPU the scheduler keeps the virtual runtimes of all threads
-//! close together. The kernels differ in the method:
+//! close together. The kernels differ in how they do this:
 //!
 //! - *EEVDF* (Linux since 6.6; Stoica and Abdel-Wahab, 1995): among the *eligible* threads (those
 //!   that have received at most their share) the thread with the earliest virtual deadline runs. A
 //!   sleeping thread keeps its lag.
 //! - *CFS* (Linux 2.6.23 to 6.5): the thread with the least virtual runtime runs, for its part of
-//!   the latency. A thread that sleeps also gains the time that the others run meanwhile, up to
-//!   half the latency. A new thread starts one slice behind. Not modelled: early preemption of a
-//!   thread that is far ahead of the next one, and longer slices for heavier threads (weights do
-//!   slow the virtual runtime).
+//!   the latency. A thread that sleeps gets the time that other threads run meanwhile as credit, up
+//!   to half the latency. A new thread starts one slice behind the other threads. Two properties of
+//!   CFS are not modelled: a thread that is far ahead of the next thread is not preempted early,
+//!   and heavier threads do not get longer slices (but their virtual runtime grows more slowly).
 //! - *Usher's scheduler* is in module `usher_sched`.
 
 use crate::cpu::CpuState;
@@ -24,8 +25,9 @@ use crate::task_table::TaskTable;
 const TICK_NS: u64 = 1_000_000;
 
 impl Kernel {
-    /// The virtual time of a CPU, which corresponds to a lag of 0. EEVDF: the weighted mean of the
-    /// running and waiting threads. CFS: their minimum, which never decreases.
+    /// Returns the virtual time of a CPU: the virtual runtime of a thread with lag 0. Under EEVDF,
+    /// it is the weighted mean of the virtual runtimes of the running and waiting threads. Under
+    /// CFS, it is their minimum, and never decreases.
     fn virtual_time(&self, cpu: &CpuState, tasks: &TaskTable) -> f64 {
         match self.order {
             QueueOrder::Eevdf | QueueOrder::Usher => {
@@ -48,7 +50,7 @@ impl Kernel {
         }
     }
 
-    /// Sets the virtual runtime of a thread that arrives at a CPU.
+    /// Sets the virtual runtime of a thread that is placed on a CPU, from the thread's lag.
     pub(crate) fn join(
         &self,
         cpus: &mut [CpuState],
@@ -91,7 +93,7 @@ impl Kernel {
         cpus[cpu].queue.push(thread);
     }
 
-    /// Stores the thread's lag when it leaves a CPU.
+    /// Stores the lag of a thread that leaves a CPU.
     pub(crate) fn leave(&self, cpu: &mut CpuState, tasks: &mut TaskTable, thread: ThreadId) {
         let here = self.virtual_time(cpu, tasks);
         let state = &mut tasks.threads[thread];
@@ -99,7 +101,7 @@ impl Kernel {
         cpu.vtime = here;
     }
 
-    /// Removes the next thread from a CPU's queue.
+    /// Selects the next thread of a CPU's queue, and removes it from the queue.
     pub(crate) fn pick(&self, cpu: &mut CpuState, tasks: &TaskTable) -> Option<ThreadId> {
         let queue = cpu.queue.iter().copied().enumerate();
         let threads = &tasks.threads;
@@ -124,7 +126,7 @@ impl Kernel {
         Some(thread)
     }
 
-    /// Returns whether a woken thread preempts the current thread.
+    /// Returns whether a woken thread preempts the running thread of the CPU.
     pub(crate) fn preempts(
         &self,
         cpu: &CpuState,
@@ -150,19 +152,20 @@ impl Kernel {
         }
     }
 
-    /// CFS: length of a slice on a CPU with `more` additional threads.
+    /// Returns the length of a CFS slice on a CPU, if the CPU had `more` additional threads.
     fn cfs_slice_ns(&self, cpu: &CpuState, more: u64) -> u64 {
         let here = cpu.runnable() as u64 + more;
         (self.latency_ns / here.max(1)).max(self.slice_ns)
     }
 
-    /// End of the current slice, if other threads wait; at least `not_before_ns`.
+    /// Returns the end of the current slice, which applies if other threads wait; at least
+    /// `not_before_ns`.
     pub(crate) fn slice_ends_at_ns(&self, cpu: &CpuState, not_before_ns: u64) -> u64 {
         match self.order {
             QueueOrder::Eevdf | QueueOrder::Usher => cpu.slice_end_ns.max(not_before_ns),
             QueueOrder::Cfs => {
                 let turn_ns = self.cfs_slice_ns(cpu, 0);
-                // CFS checks the slice only at ticks.
+                // CFS checks the end of a slice only at ticks.
                 let end_ns = (cpu.started_ns + turn_ns).max(not_before_ns);
                 end_ns.next_multiple_of(TICK_NS)
             }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records which program ran on which CPU, for traces.
 //!
-//! Recording is off by default and its size is limited. Consecutive threads of one program on a CPU
-//! form one span. At the requested number of spans the recording stops and stores the time.
+//! A span is a period in which threads of one program run on a CPU without interruption by another
+//! program. Recording is off by default. When the requested number of spans is reached, the
+//! recording stops and stores the time. Each change of the running program takes constant time.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +29,10 @@ pub struct Recording {
     pub until_ns: u64,
 }
 
-/// A recording in progress.
+/// State of a recording in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
-    /// The program running on each CPU, with the start of its span.
+    /// For each CPU, the running program and the start of its span.
     open: Vec<Option<(usize, u64)>>,
     spans: Vec<RunSpan>,
     spans_max: usize,
@@ -39,8 +40,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts a recording of up to `spans_max` spans. `running`: the program that runs on each CPU,
-    /// or none, from now on.
+    /// Starts a recording of up to `spans_max` spans. `running` contains the program that runs on
+    /// each CPU at present, if any.
     pub fn new(
         running: impl Iterator<Item = Option<usize>>,
         now_ns: u64,
@@ -54,7 +55,7 @@ impl Recorder {
         }
     }
 
-    /// The recording so far.
+    /// Returns the recording until now.
     pub fn recording(&self, now_ns: u64) -> Recording {
         let until_ns = self.full_ns.unwrap_or(now_ns);
         let open = self.open.iter().enumerate();
@@ -65,7 +66,7 @@ impl Recorder {
         }
     }
 
-    /// Notes the program, or none, that runs on a CPU from now on.
+    /// Records which program, if any, runs on a CPU from now on.
     pub fn set_current(&mut self, cpu: usize, program: Option<usize>, now_ns: u64) {
         if self.full_ns.is_some() {
             return;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's sample mix (its figures 2 and 4): four programs under Linux, and on 12, 12, 18 and 6
-//! cores, which are placed with and without regard to shared caches and memory controllers.
+//! Simulates the sample mix of paper 1 (figures 2 and 4 of the paper): four programs, under Linux
+//! and with seats of 12, 12, 18 and 6 cores. The seats are placed in two ways: in the first, no two
+//! programs share caches and memory controllers; in the second, some programs do. Each result is
+//! the mean over five seeds.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +21,10 @@ use crate::setup::EvaluationSetup;
 
 /// The programs of the sample mix.
 pub const PROGRAMS: [&str; 4] = ["canneal", "dedup", "ferret", "streamcluster"];
-/// CPUs of the programs in the placement in which no two programs share a die: figure 4 (b).
+/// CPUs of the programs in the placement in which no two programs share a die (figure 4 (b)).
 pub const APART: [&str; 4] = ["0-11", "12-23", "24-41", "42-47"];
-/// CPUs of the programs when canneal shares dies with dedup, and ferret with streamcluster: figure
-/// 4 (a).
+/// CPUs of the programs in the placement in which canneal shares dies with dedup, and ferret with
+/// streamcluster (figure 4 (a)).
 pub const TOGETHER: [&str; 4] = [
     "0-2,6-8,12-14,18-20",
     "3-5,9-11,15-17,21-23",
@@ -30,11 +32,11 @@ pub const TOGETHER: [&str; 4] = [
     "28-29,34-35,41,47",
 ];
 
-/// Number of seeds over which results are averaged. The result under Linux depends on the placement
-/// of single threads that block a whole program.
+/// Number of seeds over which results are averaged. The result under Linux depends on where Linux
+/// places single threads that block a whole program.
 const SEEDS: u64 = 5;
 
-/// The mix under one way of scheduling.
+/// Result of the sample mix under one scheduler or placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleMixResult {
     /// Name of the scheduler or placement.
@@ -43,12 +45,12 @@ pub struct SampleMixResult {
     pub ntt: Vec<f64>,
     /// Mean of `ntt`.
     pub antt: f64,
-    /// The paper's ANTT, where it reports one.
+    /// The ANTT that the paper reports, if any.
     pub paper: Option<f64>,
 }
 
-/// Simulates the mix with the paper's seats and under the schedulers. Returns no results if the
-/// setup lacks one of the programs.
+/// Simulates the mix with the paper's seats and under the schedulers. Returns an empty result if
+/// the setup lacks one of the programs.
 ///
 /// # Errors
 /// A simulation cannot continue.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scripts of simulated programs, and their validation: a list of steps for each role, which is a
-//! kind of threads. `steps.rs` executes the steps. The validation finds no deadlocks.
+//! Scripts of simulated programs, and their validation. A script has a list of steps for each role;
+//! a role is a group of threads with the same steps. `steps.rs` executes the steps.
 //!
-//! The unit of work is a nanosecond on an undisturbed core of capacity 1 with warm caches and an
-//! idle memory system.
+//! [`Script::check`] visits each step once, and rejects scripts that refer to missing pools or
+//! queues, exceed a limit, or take no time. It does not detect deadlocks; module `fault` detects
+//! them while the script runs. A script has at most [`THREADS_MAX`] threads.
+//!
+//! The unit of work is a nanosecond of an undisturbed core: a core of capacity 1 with warm caches,
+//! and an idle memory system.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,25 +24,25 @@ pub enum Op {
         #[serde(default)]
         spread: f64,
     },
-    /// Computes items of a pool shared by all threads, until the pool is empty. Barriers refill the
-    /// pools.
+    /// Computes items from a pool that all threads share, until the pool is empty. When a barrier
+    /// opens, all pools are refilled.
     Items {
         /// Index of the pool.
         pool: usize,
         /// Mean work of an item in nanoseconds.
         ns: f64,
-        /// As for `work`.
+        /// Half-width of the distribution, relative to the mean; 0 to 1.
         #[serde(default)]
         spread: f64,
     },
-    /// The first thread of the role computes; the others continue.
+    /// The first thread of the role computes; the other threads continue with the next step.
     Serial {
         /// Work in nanoseconds.
         ns: f64,
     },
-    /// Fetches cache lines that the program's other threads wrote on other CPUs. The cost grows
-    /// with the number of CPUs available to the program, up to the number of its threads. The step
-    /// makes no progress.
+    /// Fetches cache lines that other threads of the program wrote on other CPUs. The cost grows
+    /// with the number of CPUs that the program may use, up to the number of its threads. The step
+    /// takes time, but its work does not count as progress.
     #[serde(rename = "cache_bounce_ns")]
     CacheBounce {
         /// Cost per CPU at 16 CPUs, in nanoseconds.
@@ -47,25 +51,27 @@ pub enum Op {
         /// `per_cpu`.
         power: f64,
     },
-    /// Takes a lock; waiting threads get it in the order of arrival.
+    /// Takes a lock. Waiting threads get the lock in the order of their arrival.
     Lock(usize),
     /// Releases a lock.
     Unlock(usize),
     /// Waits until all threads that use this barrier have arrived.
     Barrier(usize),
-    /// Puts an item into a queue; waits while the queue is full.
+    /// Puts an item into a queue, and waits while the queue is full.
     Put(usize),
-    /// Takes an item out of a queue; waits while the queue is empty. The thread ends when the queue
-    /// is closed, that is, when every thread that puts into it has ended.
+    /// Takes an item out of a queue, and waits while the queue is empty. The thread ends when the
+    /// queue is empty and closed. A queue is closed when every thread that puts items into it has
+    /// ended.
     Take(usize),
     /// Sleeps.
     Sleep {
         /// Duration in nanoseconds.
         ns: u64,
     },
-    /// Jumps back to a step; the steps in between run `times` times in total.
+    /// Jumps back to an earlier step. The steps from that step to this step run `times` times in
+    /// total.
     Loop {
-        /// Index of the step, from 0.
+        /// Index of the step to jump to, counted from 0.
         to: usize,
         /// Total number of iterations.
         times: u32,
@@ -79,7 +85,7 @@ pub enum Op {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadKind {
-    /// Number of threads.
+    /// Number of threads of this role.
     pub threads: u32,
     /// Steps of each thread.
     pub steps: Vec<Op>,
@@ -89,7 +95,7 @@ pub struct ThreadKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BarrierWait {
-    /// Threads block, and pay for the wake-up.
+    /// Threads block. Their wake-up costs a context switch.
     Block,
     /// Threads spin.
     Spin,
@@ -101,18 +107,18 @@ pub enum BarrierWait {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// Share of time waiting for memory, when alone on one core; 0 to 1.
+    /// Share of time in which the program waits for memory, when it runs alone on one core; 0 to 1.
     pub stall: f64,
-    /// Traffic of one thread in GB/s, at full speed, alone, with a warm cache.
+    /// Memory traffic of one thread in GB/s, when it runs alone at full speed with a warm cache.
     pub gbps: f64,
-    /// Bytes shared by all threads, in every domain where one of them runs.
+    /// Bytes that all threads share. Each domain in which a thread runs has a copy in its cache.
     pub shared_bytes: f64,
     /// Private bytes of each thread.
     pub private_bytes: f64,
     /// Relative increase of traffic and stall time when none of the data fits the cache.
     pub sensitivity: f64,
-    /// Whether one thread touches all memory first, so that all of it is on that thread's node;
-    /// otherwise each thread touches its own.
+    /// Whether one thread touches all memory first, so that all memory is on the NUMA node of this
+    /// thread. If false, each thread touches its own memory first.
     pub one_node: bool,
     /// Throughput of two threads on one core, relative to one thread.
     pub smt: f64,
@@ -132,14 +138,14 @@ impl Default for Memory {
     }
 }
 
-/// Maximum number of threads of a program. Programs with four stages on the largest machine that a
-/// description allows could exceed it; real programs do not.
+/// Maximum number of threads of a program. A program with four stages on the largest machine that
+/// can be described could exceed this limit; real programs do not.
 pub const THREADS_MAX: u32 = 16_384;
 /// Maximum work of a step, in nanoseconds: eleven days.
 const WORK_NS_MAX: f64 = 1e15;
 /// Maximum of `per_cpu` of a cache-bounce step, in nanoseconds: one second.
 const CACHE_BOUNCE_NS_MAX: f64 = 1e9;
-/// Maximum of its `power`.
+/// Maximum of `power` of a cache-bounce step.
 const CACHE_BOUNCE_POWER_MAX: f64 = 4.0;
 
 /// The steps of a program's threads, and the objects that they share.
@@ -150,7 +156,7 @@ pub struct Script {
     pub name: String,
     /// The kinds of threads of the program.
     pub roles: Vec<ThreadKind>,
-    /// Number of items in each pool.
+    /// Number of items in each full pool.
     #[serde(default)]
     pub pools: Vec<u32>,
     /// Capacity of each queue.
@@ -158,8 +164,8 @@ pub struct Script {
     pub queues: Vec<u32>,
     /// How threads wait at barriers.
     pub wait: BarrierWait,
-    /// Whether the program decides at its start, from the number of cores at that time, that its
-    /// threads spin. The decision stays when cores are taken away.
+    /// Whether the program decides at its start, from the number of cores at that time, whether its
+    /// threads spin. The decision does not change when cores are taken away.
     #[serde(default)]
     pub adaptive_spin: bool,
     /// Use of caches and memory.
@@ -173,7 +179,7 @@ pub struct Script {
 pub struct ScriptError {
     /// Name of the program.
     pub program: String,
-    /// What is invalid.
+    /// Invalid part of the script.
     pub reason: String,
 }
 
@@ -181,12 +187,12 @@ pub struct ScriptError {
 const ID_MAX: usize = 9_999;
 
 impl Script {
-    /// Number of threads.
+    /// Returns the number of threads of all roles.
     pub fn threads(&self) -> u32 {
         self.roles.iter().map(|role| role.threads).sum()
     }
 
-    /// Number of barriers: the highest index used, plus one.
+    /// Returns the number of barriers: the highest index used, plus one.
     pub(crate) fn barriers(&self) -> usize {
         self.highest(|op| match op {
             Op::Barrier(id) => Some(*id),
@@ -194,7 +200,7 @@ impl Script {
         })
     }
 
-    /// Number of locks: the highest index used, plus one.
+    /// Returns the number of locks: the highest index used, plus one.
     pub(crate) fn locks(&self) -> usize {
         self.highest(|op| match op {
             Op::Lock(id) | Op::Unlock(id) => Some(*id),
@@ -207,10 +213,10 @@ impl Script {
         steps.filter_map(pick).max().map_or(0, |id| id + 1)
     }
 
-    /// Checks that the script can run and ends.
+    /// Checks that the script is valid, and that its loops end.
     ///
     /// # Errors
-    /// The first invalid part.
+    /// The first invalid part of the script.
     pub fn check(&self) -> Result<(), ScriptError> {
         self.fault().map_or(Ok(()), |reason| {
             Err(ScriptError {
@@ -289,7 +295,7 @@ impl Script {
         }
     }
 
-    /// The reason why the queue of a step is invalid, if any.
+    /// Returns the reason why the queue of a step is invalid, if any.
     fn queue_fault(&self, op: &Op) -> Option<String> {
         let (queue, other_end, missing) = match op {
             Op::Put(queue) => (*queue, Op::Take(*queue), "takes from"),
@@ -314,7 +320,7 @@ impl Script {
 }
 
 impl Memory {
-    /// The reason why the memory behaviour is invalid, if any.
+    /// Returns the reason why the memory behaviour is invalid, if any.
     fn fault(&self) -> Option<String> {
         let amounts = [
             ("stall", self.stall),
@@ -339,7 +345,7 @@ impl Memory {
 }
 
 impl Op {
-    /// Returns whether the step takes virtual time, or waits for a step that does.
+    /// Returns whether the step takes virtual time, or waits for a step that takes virtual time.
     fn takes_time(&self) -> bool {
         match self {
             Self::Work { ns, .. }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The setting of the simulation of paper 1's evaluation: machine, costs, kernel, programs, and the
-//! free parameters, which are values that are not published, each with its plausible range.
+//! The input of the simulation of paper 1's evaluation: machine, costs, kernel and programs. Ten
+//! values that the paper does not publish are free parameters, each with a plausible range.
+//! [`FreeParameter::set`] returns a setup with another value of a parameter.
 
 use crate::kernel::Kernel;
 use crate::machine::Costs;
 use crate::parsec::ParsecModel;
 
-/// The machine of paper 1: four packages of two dies of six cores, with one memory controller per
-/// die.
+/// The machine of paper 1: four packages, each with two dies of six cores. Each die has a memory
+/// controller of its own.
 pub const PAPER_1: &str = "package:4 die:2 numa:1 core:6 pu:1";
 
-/// The programs, the machine's costs, its kernel and the length of the programs.
+/// The programs, the costs and kernel of the machine, and the length of the programs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvaluationSetup {
     /// The programs.
@@ -24,7 +25,8 @@ pub struct EvaluationSetup {
 }
 
 impl EvaluationSetup {
-    /// The setting to which the published figures were fitted.
+    /// Returns the default setup, in which the model was fitted to the figures that the paper
+    /// publishes.
     pub fn new(models: Vec<ParsecModel>) -> Self {
         Self {
             models,
@@ -44,7 +46,7 @@ impl EvaluationSetup {
 pub struct FreeParameter {
     /// Name of the parameter.
     pub name: &'static str,
-    /// Unit and meaning of its values.
+    /// Unit and meaning of the parameter's values.
     pub what: &'static str,
     /// Range of the parameter.
     pub range: (f64, f64),

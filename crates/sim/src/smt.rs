@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The test of paper 3b: four CPU loops on two cores with two hardware threads each.
+//! Simulates the test of paper 3b: four programs that compute (loops), on two cores with two
+//! hardware threads each.
 //!
 //! Two loops of 2 s and two of 10 s start together; the result is the time until all have ended. If
-//! the two long loops share a core to the end, they take the time of both. A scheduler that prefers
-//! idle cores moves one of them when the short loops have ended.
+//! the two long loops share a core to the end, they need about twice as long as on two cores. A
+//! scheduler that prefers idle cores moves a long loop when the short loops have ended. The test
+//! runs once for each seed, which determines the order in which the loops start.
 
 use std::sync::Arc;
 
@@ -27,8 +29,9 @@ pub struct CompletionTimes {
     pub mean: f64,
 }
 
-/// Throughput of two CPU loops on one core, relative to one loop. They use the same execution units
-/// all the time and slow each other slightly. The paper's minimum and maximum imply 0.87 and 1.01.
+/// Throughput of two loops on one core, relative to one loop. The loops use the same execution
+/// units all the time, and slow each other slightly. The paper's minimum and maximum imply 0.87 and
+/// 1.01.
 pub const LOOPS_SMT: f64 = 0.97;
 
 /// Duration of the four loops when alone, in seconds.
@@ -50,7 +53,8 @@ pub fn test(topology: &Topology, kernel: &Kernel, seeds: u64) -> CompletionTimes
     times
 }
 
-/// A kernel without SMT awareness, one with it, and the latter under Usher's scheduler.
+/// Returns a kernel without SMT awareness, a kernel with SMT awareness, and a kernel with Usher's
+/// scheduler.
 pub fn kernels() -> [Kernel; 3] {
     let smt_unaware = Kernel {
         smt_aware: false,
@@ -63,7 +67,7 @@ fn once(topology: &Topology, kernel: &Kernel, seed: u64) -> f64 {
     let machine = Machine::new(topology.clone(), Costs::default());
     let mut engine = Engine::new(machine, kernel.clone(), seed);
     let mut order = LOOPS.to_vec();
-    // Generators with neighbouring seeds start with similar values.
+    // The seeds are spread, because generators with neighbouring seeds start with similar values.
     let far = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     shuffle(&mut order, &mut Rand32::new(far));
     for seconds in order {

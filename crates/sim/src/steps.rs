@@ -2,9 +2,11 @@
 //! Executes the steps of a simulated thread's script: work, pools, sleeps, loops, locks, barriers
 //! and queues.
 //!
-//! [`Engine::advance`] executes steps that take no time one after another, until the thread needs a
-//! CPU, waits or ends. Locks are handed to the waiter that arrived first. A limit on steps without
-//! time ends scripts that would never advance virtual time.
+//! [`Engine::advance`] executes the steps of a thread one after another, until the thread needs a
+//! CPU, waits or ends. The work of a step is done later, while the thread runs on a CPU (module
+//! `engine`). A released lock goes to the waiting thread that arrived first. Module `fault` limits
+//! the number of steps at one instant, and so ends scripts that would never advance virtual time. A
+//! step takes constant time, except that the opening of a barrier wakes all its threads.
 
 use std::sync::Arc;
 
@@ -24,8 +26,8 @@ enum Step {
 }
 
 impl Engine {
-    /// Executes the thread's steps until one takes time. Returns true if the thread then needs a
-    /// CPU (to work or to spin), false if it waits or has ended.
+    /// Executes the thread's steps until a step takes time. Returns true if the thread then needs a
+    /// CPU to work or to spin; false if it waits or has ended.
     pub(crate) fn advance(&mut self, id: ThreadId) -> bool {
         let script = Arc::clone(
             &self.os.tasks.jobs[self.os.tasks.threads[id].program]
@@ -142,7 +144,7 @@ impl Engine {
         thread.step += 1;
         let lock = &mut self.os.tasks.jobs[thread.program].locks[lock];
         lock.held = false;
-        // The lock is handed to the waiter that arrived first.
+        // The lock goes to the waiting thread that arrived first.
         if let Some(next) = lock.waiters.pop_front() {
             self.wake(next);
         }
@@ -201,14 +203,14 @@ impl Engine {
             self.os.account(cpu);
         }
         self.os.tasks.threads[id].spins_at = None;
-        // The next step of the thread starts when it has a CPU: now or later.
+        // The thread executes its next step when it runs on a CPU, now or later.
         self.os.tasks.threads[id].work = 0.0;
         if let RunState::Running(cpu) = self.os.tasks.threads[id].run_state {
             self.os.clock.set(cpu, self.os.now_ns);
         }
     }
 
-    /// Puts an item into a queue, or waits for room.
+    /// Puts an item into a queue, or waits until the queue has space.
     fn put(&mut self, id: ThreadId, queue: usize) -> Step {
         let state = &mut self.os.tasks.jobs[self.os.tasks.threads[id].program].queues[queue];
         if state.items >= state.capacity {
@@ -223,7 +225,8 @@ impl Engine {
         Step::Next
     }
 
-    /// Takes an item or waits for one. If the queue is closed, skips the remaining steps.
+    /// Takes an item from a queue, or waits for an item. If the queue is empty and closed, skips
+    /// the remaining steps of the thread.
     fn take(&mut self, id: ThreadId, queue: usize, end: usize) -> Step {
         let state = &mut self.os.tasks.jobs[self.os.tasks.threads[id].program].queues[queue];
         if state.items == 0 {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All threads and programs of a simulated kernel, by index, and the CPUs that they may use.
+//! The table of all threads and programs of a simulated kernel, by index, and of the CPUs that they
+//! may use.
 //!
-//! The table owns the answer to three questions: is a thread stopped, which CPUs may it use, and
-//! what is its weight. The index of a thread that has ended is reused; the index of a program is
-//! not.
+//! Three properties of a thread are computed only in this file: whether it is stopped, which CPUs
+//! it may use, and its weight. The index of a thread that has ended is reused; the index of a
+//! program is not. Each access takes constant time, except that a change of masks visits all
+//! threads of a program.
 
 use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::kernel::GroupBy;
@@ -14,7 +16,7 @@ use crate::machine::Mask;
 pub(crate) struct TaskTable {
     pub threads: Vec<Thread>,
     pub jobs: Vec<Job>,
-    /// Number of threads created so far.
+    /// Number of threads that have been created.
     pub threads_created: u64,
     free: Vec<ThreadId>,
 }
@@ -40,18 +42,18 @@ impl TaskTable {
         self.free.extend(ended);
     }
 
-    /// A program's threads that have not ended.
+    /// Returns a program's threads that have not ended.
     pub fn living(&self, program: usize) -> impl Iterator<Item = ThreadId> {
         let threads = self.jobs[program].threads.iter().copied();
         threads.filter(|&thread| self.threads[thread].run_state != RunState::Ended)
     }
 
-    /// The program of a thread.
+    /// Returns the program of a thread.
     pub fn job_of(&self, thread: ThreadId) -> &Job {
         &self.jobs[self.threads[thread].program]
     }
 
-    /// Weight of a thread in its queue.
+    /// Returns the weight of a thread in its queue.
     pub fn weight(&self, thread: ThreadId, group_by: GroupBy) -> f64 {
         match group_by {
             GroupBy::Threads => 1.0,
@@ -59,7 +61,8 @@ impl TaskTable {
         }
     }
 
-    /// Returns whether the thread or its program is stopped. No other code combines the two states.
+    /// Returns whether the thread or its program is stopped. This function is the only place where
+    /// the two states are combined.
     pub fn is_stopped(&self, thread: ThreadId) -> bool {
         self.threads[thread].signal_stopped || self.job_of(thread).frozen
     }
@@ -69,14 +72,14 @@ impl TaskTable {
         self.where_allowed(thread).has(cpu)
     }
 
-    /// The CPUs that a thread may use.
+    /// Returns the CPUs that a thread may use.
     pub fn where_allowed(&self, thread: ThreadId) -> &Mask {
         let mask = self.threads[thread].allowed.as_ref();
         mask.unwrap_or(&self.job_of(thread).mask)
     }
 
     /// Updates the allowed CPUs of a program and of each of its threads. As in Linux, an empty set
-    /// is replaced by the next wider one: first the seat, then all online CPUs.
+    /// is replaced by a wider set: first by the seat, then by all online CPUs.
     pub fn update_masks(&mut self, program: usize, online: Mask) {
         let seat = self.jobs[program].seat.as_ref();
         let seat = seat

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Restrictions of programs and of single threads: seats, CPU hotplug and freezing; and the effects
-//! of `sched_setaffinity` and `SIGSTOP`, which serve where cgroups are not available.
+//! Operations that restrict simulated programs and threads: seats, CPU hotplug and freezing of
+//! programs, and the effects of `sched_setaffinity` and `SIGSTOP` on single threads, which Usher
+//! uses where cgroups are not available.
 //!
-//! CPU selection (module `cpu_selection`) uses a program's mask, the union of its threads' allowed CPUs.
-//! The threads' sets differ only while an operation is incomplete. A thread may then be queued on a
-//! CPU that it must not use; it is requeued elsewhere when it is picked, and therefore never runs
-//! outside its set.
+//! CPU selection (module `cpu_selection`) uses a program's mask, which is the union of its threads'
+//! allowed CPUs. The sets of the threads differ only while an operation is incomplete. In this
+//! case, a thread may wait in the queue of a CPU that it may not use. When it is selected there, it
+//! is moved to another queue, so that it never runs outside its set. An operation on a program
+//! visits all its threads.
 
 use usher_model::CpuSet;
 
@@ -13,17 +15,18 @@ use crate::job::{RunState, Thread, ThreadId};
 use crate::machine::Mask;
 use crate::sim_kernel::SimKernel;
 
-/// A thread as an outside observer identifies it.
+/// Identifier of a thread for code outside the engine, as a thread number with a start time is on a
+/// real machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadHandle {
-    /// Index of the thread; reused after its end.
+    /// Index of the thread. It is reused after the thread has ended.
     pub number: usize,
     /// Distinguishes successive threads with the same index.
     pub generation: u64,
 }
 
 impl SimKernel {
-    /// A program's living threads.
+    /// Returns the threads of a program that have not ended.
     pub fn threads_of(&self, program: usize) -> Vec<ThreadHandle> {
         let name = |number: ThreadId| ThreadHandle {
             number,
@@ -38,7 +41,7 @@ impl SimKernel {
             .then_some(thread)
     }
 
-    /// A thread's affinity, including offline CPUs; `None` if the thread has ended.
+    /// Returns a thread's affinity, including offline CPUs; `None` if the thread has ended.
     pub fn affinity(&self, name: ThreadHandle) -> Option<CpuSet> {
         let thread = self.find(name)?;
         Some(match &thread.affinity {
@@ -47,7 +50,7 @@ impl SimKernel {
         })
     }
 
-    /// Sets a thread's affinity; no effect if the thread has ended.
+    /// Sets a thread's affinity. The call has no effect if the thread has ended.
     pub fn set_affinity(&mut self, name: ThreadHandle, cpus: &CpuSet) {
         let Some(program) = self.find(name).map(|thread| thread.program) else {
             return;
@@ -61,14 +64,14 @@ impl SimKernel {
         self.apply_masks(program);
     }
 
-    /// The mask of these CPUs; `None` if they are all CPUs of the machine.
+    /// Returns the mask of these CPUs; `None` if the set contains all CPUs of the machine.
     pub(crate) fn restricting_mask(&self, cpus: &CpuSet) -> Option<Mask> {
         let all = self.machine.topology().all_cpus();
         (*cpus != all).then(|| self.machine.mask(cpus))
     }
 
-    /// Binds a program to these CPUs, as it would bind itself: all its threads, and those created
-    /// later.
+    /// Binds a program to these CPUs, as if the program had called `sched_setaffinity` itself: all
+    /// its threads, and threads that are created later.
     pub fn bind(&mut self, program: usize, cpus: &CpuSet) {
         self.tasks.jobs[program].inherited = self.restricting_mask(cpus);
         for thread in self.threads_of(program) {
@@ -76,7 +79,7 @@ impl SimKernel {
         }
     }
 
-    /// Returns whether a thread itself has been stopped.
+    /// Returns whether a thread itself has been stopped, independently of its program.
     pub fn is_signal_stopped(&self, name: ThreadHandle) -> bool {
         self.find(name).is_some_and(|thread| thread.signal_stopped)
     }
@@ -145,7 +148,7 @@ impl SimKernel {
             true => self.apply_masks_usher(program),
             false => self.leave_forbidden_cpus(program),
         }
-        // The new CPUs may be idle.
+        // The new CPUs may be idle, and can pull waiting threads.
         for cpu in 0..self.cpus.len() {
             if self.tasks.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
                 self.dispatch(cpu);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An instance of Usher's own scheduler. All decisions come from the C source of its BPF programs,
-//! which is compiled for the host ([`HostSched`]). This module maps threads to the tasks of the
-//! instance; `sim_kernel/usher.rs` calls it.
+//! An instance of Usher's own scheduler for a simulated machine. All decisions come from the C
+//! source of the scheduler's BPF programs, which is compiled for the host ([`HostSched`]). This
+//! module maps simulated threads to the tasks of the instance, in constant time;
+//! `sim_kernel/usher.rs` calls it.
 
 use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
 use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
@@ -10,11 +11,11 @@ use crate::job::ThreadId;
 use crate::kernel::Kernel;
 use crate::machine::{Machine, Mask};
 
-/// The scheduler's instance.
+/// The instance of the scheduler, and the thread of each of its tasks.
 #[derive(Debug)]
 pub(crate) struct UsherSched {
     host: HostSched,
-    /// The thread of each task, by number.
+    /// The thread of each task, by the number of the task.
     threads: Vec<ThreadId>,
     /// Number of CPUs.
     cpus: usize,
@@ -39,7 +40,7 @@ impl UsherSched {
         }
     }
 
-    /// The scheduler at this time.
+    /// Returns the scheduler, after setting its clock to `now_ns`.
     pub fn host(&mut self, now_ns: u64) -> &mut HostSched {
         self.host.set_now(now_ns);
         &mut self.host
@@ -67,7 +68,7 @@ impl UsherSched {
         task
     }
 
-    /// Calls the scheduler on a CPU. Returns the thread that runs next.
+    /// Lets a CPU schedule. Returns the thread that runs there next.
     pub fn schedule(&mut self, now_ns: u64, cpu: usize) -> Option<ThreadId> {
         let task = self.host(now_ns).schedule(cpu)?;
         Some(self.threads[task.index()])
@@ -80,7 +81,7 @@ impl UsherSched {
     }
 }
 
-/// The position of each CPU in the caches and NUMA nodes, for the scheduler.
+/// Returns the place of each CPU in the topology (core, LLC, NUMA node), in the scheduler's form.
 fn places(machine: &Machine) -> Vec<Place> {
     let cpus = machine.places.iter().enumerate();
     let place = |(at, cpu): (usize, &crate::machine::Place)| {
@@ -116,7 +117,7 @@ fn words_of(mask: &Mask, cpus: usize) -> CpuWords {
     words((0..cpus).filter(|&cpu| mask.has(cpu)))
 }
 
-/// The number of a program's address space.
+/// Returns the number of a program's address space.
 fn mm_of(program: usize) -> u64 {
     (program as u64 + 1) << 6
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SimWorld`]: the simulated machine behind the control loop's [`World`] interface, so that the
-//! loop that ships runs in virtual time.
+//! Connects the simulated machine to the control loop: [`SimWorld`] implements the loop's interface
+//! [`World`], so that the shipped loop runs in virtual time.
 //!
-//! A run has planned arrivals and a stop condition. The world advances the engine to the next event
-//! that concerns the policy, collects arrivals, departures and samples as an observation, and
-//! carries out actions on the simulated kernel. Priorities are not modelled; demotions are
-//! rejected.
+//! A run has planned arrivals and a stop condition.
+//!
+//! 1. `wait` advances the engine to the next event that concerns the policy.
+//! 2. `observe` returns arrivals, departures and samples of all programs as an observation.
+//! 3. `act` carries out an action on the simulated kernel.
+//!
+//! Each call takes time in proportion to the programs, in addition to the simulated events.
+//! Priorities are not modelled, so that demotions are rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,20 +30,21 @@ pub(crate) const NO_PRIORITIES: &str = "the simulator does not model priorities 
 /// A program with the time of its arrival.
 #[derive(Debug, Clone)]
 pub struct PlannedArrival {
-    /// The arrival as reported to the policy: weight, profile, own CPU binding.
+    /// The arrival, as it is reported to the policy: weight, profile, the program's own binding to
+    /// CPUs.
     pub arrival: Arrival,
     /// The steps of its threads.
     pub script: Arc<Script>,
     /// Time of arrival in virtual nanoseconds.
     pub at_ns: u64,
-    /// Whether the program restarts whenever it ends.
+    /// Whether the program restarts each time that it ends.
     pub repeats: bool,
 }
 
 /// Conditions that end a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StopCondition {
-    /// Number of repetitions that each program must complete, unless it has ended.
+    /// The run ends when each program has completed this number of repetitions or has ended.
     pub repetitions: usize,
     /// Latest end of the run in virtual nanoseconds.
     pub at_ns: u64,
@@ -50,14 +55,15 @@ pub struct StopCondition {
 pub struct SimWorld {
     engine: Engine,
     arrivals: Vec<PlannedArrival>,
-    /// Program identifiers of the control loop, mapped to program indices of the engine.
+    /// The programs that run: for each program identifier of the control loop, the program's index
+    /// in the engine.
     present: BTreeMap<ProgramId, usize>,
     events: Vec<Event>,
     online: CpuSet,
     stop: StopCondition,
-    /// Seconds of each program's repetitions, in the order of `arrivals`.
+    /// For each program, the duration of each repetition in seconds, in the order of `arrivals`.
     seconds: Vec<Vec<f64>>,
-    /// For each program index of the engine, the index in `arrivals`.
+    /// For each program, by its index in the engine, its index in `arrivals`.
     arrival_of: Vec<usize>,
     /// Departure time of each program, in the order of `arrivals`.
     left_ns: Vec<Option<u64>>,
@@ -87,32 +93,34 @@ impl SimWorld {
         world
     }
 
-    /// Seconds of each program's completed repetitions, in the order of arrival.
+    /// Returns for each program the duration of each completed repetition in seconds, in the order
+    /// of arrival.
     pub fn seconds(&self) -> &[Vec<f64>] {
         &self.seconds
     }
 
-    /// The planned arrivals, in the order of arrival.
+    /// Returns the planned arrivals, in the order of arrival.
     pub fn arrivals(&self) -> &[PlannedArrival] {
         &self.arrivals
     }
 
-    /// Departure time of the program with this index, in virtual nanoseconds; `None` while it runs.
+    /// Returns the departure time of the program with this index in `arrivals`, in virtual
+    /// nanoseconds; `None` while the program runs.
     pub fn left_ns(&self, planned: usize) -> Option<u64> {
         self.left_ns[planned]
     }
 
-    /// The simulated machine.
+    /// Returns the simulated machine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Every plan, with the virtual time of its decision.
+    /// Returns every plan, with the virtual time of its decision.
     pub fn plans(&self) -> &[(u64, Plan)] {
         &self.plans
     }
 
-    /// Number of actions carried out.
+    /// Returns the number of actions that have been carried out.
     pub fn acted(&self) -> usize {
         self.acted
     }
@@ -131,7 +139,7 @@ impl SimWorld {
         self.online = cpus;
     }
 
-    /// Work done by each program since its arrival, in the order of arrival.
+    /// Returns the work that each program has done since its arrival, in the order of arrival.
     pub fn works_ns(&mut self) -> Vec<f64> {
         self.engine.charge_all();
         let programs = 0..self.arrival_of.len();
@@ -140,23 +148,23 @@ impl SimWorld {
             .collect()
     }
 
-    /// The online CPUs.
+    /// Returns the online CPUs.
     pub fn online(&self) -> &CpuSet {
         &self.online
     }
 
-    /// The running programs, each with its program index of the engine.
+    /// Returns the programs that run, each with its index in the engine.
     pub fn present(&self) -> &BTreeMap<ProgramId, usize> {
         &self.present
     }
 
-    /// The programs that have arrived, in the order of arrival.
+    /// Returns the programs that have arrived, in the order of arrival.
     pub fn arrived(&self) -> impl Iterator<Item = &PlannedArrival> {
         self.arrival_of.iter().map(|&index| &self.arrivals[index])
     }
 
-    /// Mutable access to the engine, for actions that bypass [`World::act`]. The resulting events
-    /// are collected when virtual time advances.
+    /// Returns the engine for changes that bypass [`World::act`]. Events that result from such
+    /// changes are collected when virtual time advances.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
@@ -178,7 +186,7 @@ impl SimWorld {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns whether the run has ended or cannot continue.
+    /// Returns whether the stop condition holds, or the run cannot continue.
     pub fn is_over(&self) -> bool {
         let all_came = self.arrival_of.len() == self.arrivals.len();
         let enough = |(index, seconds): (usize, &Vec<f64>)| {
@@ -191,7 +199,7 @@ impl SimWorld {
     }
 
     /// Replaces the pending events by one arrival per running program, marked `ran_before`. A newly
-    /// started policy thereby learns of the running programs and of nothing earlier.
+    /// started policy is thereby informed of the programs that run, but not of earlier events.
     pub fn announce_running(&mut self) {
         self.events.clear();
         for program in self.present.values() {
@@ -300,7 +308,7 @@ impl World for SimWorld {
     }
 }
 
-/// The sample that a probe would return if it observed all progress of the program.
+/// Returns the sample that a probe would return if it observed all progress of the program.
 fn sample(os: &SimKernel, program: usize, id: ProgramId) -> ProgramSample {
     let job = &os.tasks.jobs[program];
     let waits_now = job.wait_since_ns.map_or(0, |since| os.now_ns - since);

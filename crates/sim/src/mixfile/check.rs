@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts the tables of a sim file to a mix and validates them: machine costs, kernel, protocol,
-//! programs. Errors name key and line; values that would make a simulation endless or meaningless
-//! are rejected.
+//! Validates the tables of a sim file and converts them to a mix: machine costs, kernel, protocol,
+//! programs. Values that would make a simulation endless or meaningless are rejected. An error
+//! names the key and the line.
 
 use std::ops::Range;
 
@@ -14,19 +14,20 @@ use crate::machine::Costs;
 use crate::parsec::{self, ParsecTraits};
 use crate::script::{Script, THREADS_MAX};
 
-/// Minimum slice; in shorter slices cache refills would take most of the time.
+/// Minimum length of a slice. In shorter slices, cache refills would take most of the time.
 const SLICE_NS_MIN: i64 = 100_000;
-/// Range of the kernel's periods.
+/// Permitted range of the kernel's periods, in nanoseconds.
 const KERNEL_NS: std::ops::RangeInclusive<i64> = 10_000..=10_000_000_000;
 /// The kernel presets.
 const KERNELS: [&str; 3] = ["linux-eevdf", "linux-2.6.37", "usher-sched"];
 /// Maximum number of frames of a program.
 const FRAMES_MAX: f64 = 1e7;
-/// Default work of a program, in seconds on one core.
+/// Default work of a program: its duration on one core, in seconds.
 const SECONDS: f64 = 60.0;
 
 impl Source<'_> {
-    /// The preset of the machine's costs, and the costs after overrides.
+    /// Returns the name of the preset of the machine's costs, and the costs after the file's own
+    /// values have replaced those of the preset.
     pub(super) fn costs(&self, raw: &RawMachine) -> Result<(String, Costs), SimMixError> {
         if raw.from.get_ref().trim().is_empty() {
             let reason = "machine.from is empty; 'usher topo --help' lists the possible values";
@@ -58,7 +59,7 @@ impl Source<'_> {
                 toml::Value::Float(float) => *float,
                 other => return Err(wrong(format!("{key}: must be a number, not {other}"))),
             };
-            // Bandwidths, sizes and the speed are divisors.
+            // Bandwidths, sizes and the speed are divisors, and must not be 0.
             let least = match key.as_str() {
                 "refill_gbps" | "node_gbps" | "core_speed" | "llc_bytes" => f64::MIN_POSITIVE,
                 _ => 0.0,
@@ -84,7 +85,7 @@ impl Source<'_> {
         Ok((format!("{name}, with changes from the mix file"), costs))
     }
 
-    /// The kernel preset with overrides.
+    /// Returns the kernel: the preset, with the file's own values in place of those of the preset.
     pub(super) fn kernel(&self, raw: Option<Spanned<toml::Table>>) -> Result<Kernel, SimMixError> {
         let Some(raw) = raw else {
             return Ok(Kernel::default());
@@ -160,7 +161,7 @@ impl Source<'_> {
         if raw.events_max == 0 {
             return wrong("events_max", "must be 1 or more");
         }
-        // A virtual year is far beyond what can be simulated.
+        // The limit is a virtual year, far more than can be simulated.
         if !(raw.max_seconds > 0.0 && raw.max_seconds <= 3.2e7) {
             return wrong(
                 "max_seconds",
@@ -227,8 +228,8 @@ impl Source<'_> {
     }
 }
 
-/// The steps of a program, given by `parsec`, `traits` or `script`; or the invalid key and the
-/// reason.
+/// Returns the steps of a program, which the keys `parsec`, `traits` or `script` define. The error
+/// is the invalid key and the reason.
 fn body(name: &str, raw: RawProgram) -> Result<ProgramBody, (&'static str, String)> {
     let (threads, seconds) = (raw.threads, raw.seconds);
     let of_traits = |from: String, traits: ParsecTraits, elsewhere: bool| {
@@ -295,7 +296,7 @@ fn written_out(name: &str, raw: RawScript) -> Result<ProgramBody, (&'static str,
     Ok(ProgramBody::Script(Box::new(script)))
 }
 
-/// The kernel of a preset; the default one if none is given.
+/// Returns the kernel of a preset, or the default kernel if the file names no preset.
 fn kernel_preset(preset: Option<&toml::Value>) -> Result<Kernel, String> {
     match preset.map_or(Some(KERNELS[0]), toml::Value::as_str) {
         Some("linux-eevdf") => Ok(Kernel::default()),
@@ -308,7 +309,7 @@ fn kernel_preset(preset: Option<&toml::Value>) -> Result<Kernel, String> {
     }
 }
 
-/// The error of a key and its value, given the preset's table, if any.
+/// Returns the reason why a key or its value is invalid, if any. `base` is the table of the preset.
 fn kernel_value_fault(base: &toml::Table, key: &str, value: &toml::Value) -> Option<String> {
     let Some(known) = base.get(key) else {
         let keys: Vec<&str> = base.keys().map(String::as_str).collect();
@@ -345,8 +346,9 @@ fn applies_to(order: QueueOrder, key: &str) -> bool {
     }
 }
 
-/// The reason why a time of the kernel is invalid, if any. Some may be 0 (off); very short periods
-/// are rejected, because they would fill the simulation with events.
+/// Returns the reason why a time of the kernel is invalid, if any. Some times may be 0, which means
+/// off. Very short periods are rejected, because the simulation would consist mostly of their
+/// events.
 fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
     let least = match key {
         "slice_ns" => SLICE_NS_MIN,
@@ -361,7 +363,7 @@ fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
     Some(format!("must be {off}from {least} to {most}, not {ns}"))
 }
 
-/// The reason why traits are invalid, if any.
+/// Returns the reason why traits are invalid, if any.
 fn traits_fault(traits: &ParsecTraits) -> Option<String> {
     let shares = [
         ("serial", traits.serial),

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reader of sim files, which describe the machine, kernel, programs, arrivals and protocol of a
-//! simulated mix. The format is documented in `docs/sim-mix-file.md`.
+//! Reads sim files. A sim file is a TOML file that describes a simulated mix: machine, kernel,
+//! programs, arrivals and protocol. `docs/sim-mix-file.md` documents the format.
+//!
+//! 1. The text is parsed to the tables of module `raw`.
+//! 2. Module `check` validates the values, and resolves presets and defaults.
+//! 3. The result is a [`SimMix`], or a [`SimMixError`] with file, line and reason.
+//!
+//! A file has at most [`PROGRAMS_MAX`] programs.
 
 mod check;
 mod raw;
@@ -17,28 +23,28 @@ use crate::machine::Costs;
 use crate::parsec::ParsecTraits;
 use crate::script::Script;
 
-/// Maximum number of programs of a file, including copies and arrivals: more than the CPUs of the
-/// largest machine that can be described.
+/// Maximum number of programs of a file, including copies and arrivals. It is more than the number
+/// of CPUs of the largest machine that can be described.
 pub const PROGRAMS_MAX: usize = 10_000;
-/// Maximum number of simultaneous programs per CPU. With more programs seats would have no effect.
+/// Maximum number of simultaneous programs per CPU. With more programs, seats would have no effect.
 pub const PROGRAMS_PER_CPU_MAX: usize = 16;
 
-/// The machines with known costs, named by processor.
+/// Names of the machines with known costs, by processor.
 pub const MACHINES: [&str; 3] = ["opteron-6172", "xeon-e5-2695v2", "xeon-phi-7210"];
 
-/// A mix as described by its file.
+/// A mix, as its sim file describes it.
 #[derive(Debug, Clone)]
 pub struct SimMix {
-    /// The file.
+    /// Path of the sim file.
     pub path: PathBuf,
     /// Title of the mix.
     pub title: String,
     /// Description of the mix.
     pub description: String,
-    /// The machine: an argument of `usher topo --from`, or "this". A relative path starts at the
-    /// file's folder.
+    /// The machine: an argument of `usher topo --from`, or "this". A relative path is relative to
+    /// the folder of the sim file.
     pub machine: String,
-    /// The preset of the costs, with a note if some were overridden.
+    /// Name of the preset of the costs, with a note if the file overrides some of them.
     pub cost_preset: String,
     /// The costs of the hardware.
     pub costs: Costs,
@@ -48,11 +54,11 @@ pub struct SimMix {
     pub protocol: SimProtocol,
     /// The programs; their names are unique.
     pub programs: Vec<SimProgram>,
-    /// Random arrivals.
+    /// Random arrivals, if the file defines any.
     pub arrivals: Option<PoissonArrivals>,
 }
 
-/// How a mix is run; options of the command line take precedence.
+/// How a mix is run. Options of the command line take precedence over these values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimProtocol {
     /// Schedulers, in the order of the output.
@@ -76,37 +82,39 @@ pub struct SimProgram {
     pub name: String,
     /// The steps of the program.
     pub body: ProgramBody,
-    /// Weight of its NTT in the mean, > 0.
+    /// Weight of the program's NTT in the mean; greater than 0.
     pub weight: f64,
-    /// Whether the policy `usher` has a profile of it.
+    /// Whether the policy `usher` has a profile of the program.
     pub known: bool,
-    /// Whether it restarts whenever it ends.
+    /// Whether the program restarts each time that it ends.
     pub repeats: bool,
     /// Number of copies.
     pub copies: u32,
     /// Time of arrival in virtual seconds.
     pub at_s: f64,
-    /// Whether the program runs independently of `[arrivals]`, or is only drawn by it.
+    /// Whether the program arrives at `at_s`. If not, it is only a program that random arrivals
+    /// draw.
     pub resident: bool,
 }
 
 /// The steps of a program.
 #[derive(Debug, Clone)]
 pub enum ProgramBody {
-    /// Traits; their script depends on the number of threads.
+    /// Traits, from which a script is made for a number of threads.
     Traits {
-        /// Origin of the traits, for output.
+        /// Description of the origin of the traits, for output.
         from: String,
         /// The traits.
         traits: Box<ParsecTraits>,
-        /// Whether the traits refer to another machine ([`ParsecTraits::adapted_to`]).
+        /// Whether the traits refer to the reference machine, and must be adapted to this machine
+        /// ([`ParsecTraits::adapted_to`]).
         elsewhere: bool,
-        /// Threads of each parallel stage; `None`: the number of cores.
+        /// Number of threads of each parallel stage; `None`: the number of cores of the machine.
         threads: Option<u32>,
         /// Sequential work in seconds on one core.
         seconds: f64,
     },
-    /// A script for each thread.
+    /// A script, which lists the steps of each group of threads.
     Script(Box<Script>),
 }
 
@@ -119,7 +127,7 @@ pub struct PoissonArrivals {
     pub programs: Vec<usize>,
     /// Maximum number of arrivals.
     pub count: usize,
-    /// Time of the last arrival in virtual seconds.
+    /// Time in virtual seconds after which no program arrives.
     pub seconds: f64,
     /// Mean of the exponentially distributed lifetime, during which the program repeats its work;
     /// `None`: the program runs once.
@@ -132,7 +140,7 @@ pub enum SimMixError {
     /// The file could not be read.
     #[error("reading the mix '{path}': {reason}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// The reason.
         reason: String,
@@ -140,9 +148,9 @@ pub enum SimMixError {
     /// The content is invalid.
     #[error("{path}:{line}: {reason}")]
     Wrong {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The line, from 1.
+        /// Number of the line, counted from 1.
         line: usize,
         /// The program, the key and the reason.
         reason: String,
@@ -195,7 +203,8 @@ impl SimMix {
         })
     }
 
-    /// The source of the machine: a file or folder relative to the mix, or the description itself.
+    /// Returns the source of the machine: the path of a file or folder, if `machine` names one
+    /// relative to the sim file; otherwise `machine` itself.
     pub fn machine_source(&self) -> String {
         let beside = self.path.parent().map(|dir| dir.join(&self.machine));
         let found = beside.filter(|path| !self.machine.is_empty() && path.exists());
@@ -211,7 +220,7 @@ fn file_stem(path: &Path) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-/// The text of a file and its location.
+/// The text of a sim file and its path.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
@@ -227,7 +236,7 @@ impl Source<'_> {
         }
     }
 
-    /// Converts a parser error to one line.
+    /// Converts an error of the TOML parser to an error with a one-line reason.
     fn parse_error(&self, error: &toml::de::Error) -> SimMixError {
         let message = error.message().lines().next().unwrap_or_default();
         self.wrong(
@@ -236,8 +245,9 @@ impl Source<'_> {
         )
     }
 
-    /// The line of a key in a table, or the table's first line. The parser reports only the
-    /// position of the table's heading; its keys follow until the next heading.
+    /// Returns the position of a key in a table, or that of the table's heading if the key is not
+    /// found. The parser reports only the position of the heading; the keys of the table follow
+    /// until the next heading.
     fn line_of(&self, table: &Range<usize>, key: &str) -> Range<usize> {
         let lines = self.text.get(table.start..).unwrap_or_default();
         let mut at = table.start;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of a sim file as serde deserialises them, with defaults, before their values are
-//! checked and resolved.
+//! The tables of a sim file, as serde deserialises them: the structs list the permitted keys and
+//! their defaults. Module `check` then checks and resolves the values.
 
 use serde::Deserialize;
 use toml::Spanned;

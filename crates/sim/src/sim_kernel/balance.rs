@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load balancing of the simulated kernel: spreads threads over CPUs.
+//! Load balancing of the simulated kernel: distributes threads over CPUs.
 //!
 //! - At fork, each new thread is placed on the CPU with the least load.
 //! - In each balancing period, idle CPUs pull waiting threads. With SMT awareness, idle cores also
-//!   pull running threads from cores that run several.
+//!   pull running threads from cores that run several threads.
 //! - In each period of busy balancing, each online CPU takes at most one waiting thread from the
 //!   most loaded CPU, if the loads are more equal afterwards.
 //!
-//! A load is the sum of the weights of a CPU's threads. Usher's scheduler replaces all of this.
+//! A load is the sum of the weights of a CPU's threads. One balancing pass visits each pair of CPUs
+//! at most a few times. Under Usher's scheduler, this module only passes on new threads and ticks.
 
 use super::SimKernel;
 
 impl SimKernel {
-    /// Spreads the new threads of a program over its CPUs, as the kernel does at fork.
+    /// Places the new threads of a program on the least loaded CPUs, as the kernel does at fork.
     pub(crate) fn place_new_threads(&mut self, program: usize) {
         if self.kernel.is_usher() {
             return self.create_tasks(program);
@@ -27,8 +28,8 @@ impl SimKernel {
         }
     }
 
-    /// Lets idle CPUs pull. At every busy-balance period it also moves one thread per CPU from
-    /// queues with a load above the CPU's by more than the margin.
+    /// Lets idle CPUs pull waiting threads. In each period of busy balancing, each CPU also pulls
+    /// at most one waiting thread from a CPU with a load that is higher by more than a margin.
     pub(crate) fn balance(&mut self) {
         if self.kernel.is_usher() {
             return self.tick_usher();
@@ -54,8 +55,8 @@ impl SimKernel {
         }
     }
 
-    /// Moves one thread from the most loaded CPU to `cpu`, if that balances the loads. `busy` are the
-    /// CPUs that had waiting threads.
+    /// Moves one waiting thread from the most loaded CPU to `cpu`, if the move balances the loads.
+    /// `busy` are the CPUs that had waiting threads.
     fn pull_load(&mut self, cpu: usize, busy: &[usize], loads: &mut [f64]) {
         let Some((other, at)) = self.selection().overload(cpu, busy, loads) else {
             return;

@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated kernel: which thread runs on which CPU, and at which speed.
+//! The simulated kernel: decides which thread runs on which CPU, and at which speed.
 //!
-//! [`SimKernel`] knows threads that are runnable, not what they execute: module `engine` runs the
-//! steps of scripts on top of it. It combines these parts, each of which gets what it needs as
-//! arguments:
+//! [`SimKernel`] handles threads that are runnable, running, waiting or stopped. It does not know
+//! the steps that they execute: module `engine` executes scripts and calls the kernel.
+//!
+//! 1. A thread becomes ready (`ready`): select a CPU. The thread runs there at once, preempts the
+//!    running thread, or is put into the CPU's queue.
+//! 2. A thread blocks, or its slice ends (`dispatch`): select the next thread of the CPU's queue, or
+//!    pull a thread from another CPU.
+//! 3. A thread starts to run: charge the context switch and cache refills, and set the time of the
+//!    CPU's next event.
+//! 4. Periodically: balance loads (`balance`), and update the speed of programs.
+//!
+//! Each of these operations takes time in proportion to the CPUs and their waiting threads. The
+//! kernel combines these parts, which get all data as arguments:
 //!
 //! - `queue_order`: the order of a CPU's queue; `cpu_selection`: the CPU of a thread;
-//! - `usher_sched`: an instance of Usher's scheduler, which replaces both (`usher`);
+//! - `usher_sched`: an instance of Usher's scheduler, which replaces `queue_order` and
+//!   `cpu_selection` (module `usher` passes it the events);
 //! - `contention`: the speed of programs;
 //! - `clock`: the next event of each CPU; `record`: traces.
 
@@ -33,20 +44,20 @@ pub struct SimKernel {
     pub(crate) tasks: TaskTable,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
-    /// The CPU of the current event; none while a timer is handled.
+    /// The CPU of the current event; `None` while a timer is handled.
     pub(crate) waker: Option<usize>,
     pub(crate) seed: u64,
     /// The instance of Usher's scheduler; `None` under other kernels.
     usher: Option<UsherSched>,
     contention: MemoryContention,
     recorder: Option<Box<Recorder>>,
-    /// Number of threads in queues.
+    /// Number of threads that wait in the queues of all CPUs.
     waiting: usize,
     /// Programs with threads in queues, unordered.
     waiting_programs: Vec<usize>,
     /// Virtual time of the last load balancing between busy CPUs.
     balanced_ns: u64,
-    /// Number of switches of a CPU to a thread of another program.
+    /// Number of switches of a CPU from a thread of one program to a thread of another program.
     space_switches: u64,
 }
 
@@ -75,17 +86,17 @@ impl SimKernel {
         }
     }
 
-    /// Virtual nanoseconds since the start.
+    /// Returns the virtual time since the start, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Number of switches of a CPU from a thread of one program to a thread of another.
+    /// Returns the number of switches of a CPU from a thread of one program to a thread of another.
     pub fn space_switches(&self) -> u64 {
         self.space_switches
     }
 
-    /// The simulated machine.
+    /// Returns the simulated machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -105,7 +116,7 @@ impl SimKernel {
         }
     }
 
-    /// The online CPUs.
+    /// Returns the online CPUs.
     pub(crate) fn online(&self) -> Mask {
         let mut online = Mask::new(self.cpus.len());
         for (cpu, state) in self.cpus.iter().enumerate() {
@@ -124,7 +135,7 @@ impl SimKernel {
         self.kernel.enqueue(cpus, tasks, thread, cpu);
     }
 
-    /// Stores the thread's lag when it leaves a CPU.
+    /// Stores the lag of a thread that leaves a CPU.
     pub(crate) fn leave(&mut self, thread: ThreadId, cpu: usize) {
         match self.kernel.is_usher() {
             true => self.leave_usher(thread),
@@ -134,18 +145,20 @@ impl SimKernel {
         }
     }
 
-    /// Returns whether a woken thread preempts the current thread.
+    /// Returns whether a woken thread preempts the running thread of the CPU.
     fn preempts(&self, thread: ThreadId, cpu: usize) -> bool {
         let cpu = &self.cpus[cpu];
         self.kernel.preempts(cpu, &self.tasks, thread, self.now_ns)
     }
 
-    /// End of the current slice, if other threads wait; at least now.
+    /// Returns the end of the current slice, which applies if other threads wait; at least the
+    /// current time.
     pub(crate) fn slice_ends_at_ns(&self, cpu: usize) -> u64 {
         self.kernel.slice_ends_at_ns(&self.cpus[cpu], self.now_ns)
     }
 
-    /// Picks the next thread of a CPU among those that may run on it.
+    /// Selects the next thread of a CPU's queue. Threads that may not run on the CPU are moved to
+    /// other queues.
     fn pick_allowed(&mut self, cpu: usize) -> Option<ThreadId> {
         loop {
             let thread = self.kernel.pick(&mut self.cpus[cpu], &self.tasks)?;
@@ -159,7 +172,7 @@ impl SimKernel {
 
     /// Moves a thread, which has just left a queue, to the queue of an allowed CPU.
     fn requeue_allowed(&mut self, thread: ThreadId) {
-        // The set of allowed CPUs is never empty.
+        // The set of a thread's allowed CPUs is never empty.
         let to = self.selection().shortest_allowed_queue(thread).unwrap_or(0);
         self.account(to);
         self.enqueue(thread, to);
@@ -169,8 +182,8 @@ impl SimKernel {
         }
     }
 
-    /// Updates the number of a program's threads in queues, and the time during which the program
-    /// had any.
+    /// Adds `by` to the number of a program's threads in queues, and updates the time during which
+    /// the program had threads in queues.
     pub(crate) fn queued(&mut self, program: usize, by: i32) {
         self.waiting = self.waiting.wrapping_add_signed(by as isize);
         let job = &mut self.tasks.jobs[program];
@@ -194,7 +207,8 @@ impl SimKernel {
 
     /// Removes a program from the list of programs with threads in queues.
     pub(crate) fn remove_waiting_program(&mut self, program: usize) {
-        // The program that was added last usually leaves first; search from the end.
+        // The search starts at the end, because the program that was added last usually leaves
+        // first.
         if let Some(at) = self
             .waiting_programs
             .iter()
@@ -204,7 +218,7 @@ impl SimKernel {
         }
     }
 
-    /// Returns whether a program with queued threads may use the CPU.
+    /// Returns whether any program with threads in queues may use the CPU.
     fn has_waiters_for(&self, cpu: usize) -> bool {
         let may = |&program: &usize| self.tasks.jobs[program].mask.has(cpu);
         self.waiting_programs.iter().any(may)
@@ -240,7 +254,7 @@ impl SimKernel {
         }
     }
 
-    /// Stops a runnable thread. For the scheduler, the thread sleeps.
+    /// Sets a runnable thread to stopped. For Usher's scheduler, a stopped thread sleeps.
     pub(crate) fn stop(&mut self, thread: ThreadId) {
         self.tasks.threads[thread].run_state = RunState::Stopped;
         self.tasks.threads[thread].entity.slept = true;
@@ -284,7 +298,7 @@ impl SimKernel {
         }
     }
 
-    /// Returns the current thread to the queue and runs the next thread.
+    /// Puts the running thread of a CPU back into the queue, and runs the next thread.
     pub(crate) fn preempt(&mut self, cpu: usize) {
         if let Some(thread) = self.cpus[cpu].current.take() {
             let slice = self.kernel.slice_ns as f64 / self.weight(thread);
@@ -326,7 +340,7 @@ impl SimKernel {
         Some(thread)
     }
 
-    /// Pulls a thread for a CPU that would be idle.
+    /// Pulls a waiting thread from another CPU, for a CPU that would be idle.
     fn pull_allowed(&mut self, cpu: usize) -> Option<ThreadId> {
         if self.waiting == 0 {
             return None;
@@ -342,7 +356,7 @@ impl SimKernel {
         None
     }
 
-    /// Runs a thread, which is in no queue, on a CPU without a current thread.
+    /// Runs a thread on a CPU without a running thread. The thread is in no queue.
     fn run_on(&mut self, thread: ThreadId, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
@@ -357,8 +371,8 @@ impl SimKernel {
         self.arm(cpu);
     }
 
-    /// Charges a thread for starting on a CPU: the context switch, and the refill of caches that
-    /// hold other data.
+    /// Charges a thread for its start on a CPU: for the context switch, and for the refill of
+    /// caches that contain the data of other threads.
     fn warm_up(&mut self, thread: ThreadId, cpu: usize) {
         let costs = &self.machine.costs;
         let now = (thread, self.tasks.threads[thread].program);
@@ -389,7 +403,7 @@ impl SimKernel {
 
     // Time and speed.
 
-    /// Charges the current thread for the time since the last charge.
+    /// Charges the running thread of a CPU for the time since the last charge.
     pub(crate) fn account(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
         let elapsed_ns = self.now_ns - state.since_ns;
@@ -424,13 +438,13 @@ impl SimKernel {
     /// Returns whether another thread may run on the CPU when the slice ends.
     pub(crate) fn may_switch(&self, cpu: usize) -> bool {
         match self.kernel.order {
-            // A CPU also takes threads from the queues of other domains.
+            // Under Usher's scheduler, a CPU may also take threads that wait in other domains.
             QueueOrder::Usher => self.waiting > 0,
             QueueOrder::Eevdf | QueueOrder::Cfs => !self.cpus[cpu].queue.is_empty(),
         }
     }
 
-    /// Schedules the CPU's next event.
+    /// Sets the time of the CPU's next event.
     pub(crate) fn arm(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];
         let Some(id) = state.current else {
@@ -452,14 +466,15 @@ impl SimKernel {
         self.clock.set(cpu, at_ns);
     }
 
-    /// Sets the rate of the thread on a CPU.
+    /// Sets the rate at which the running thread of a CPU works.
     fn set_rate(&mut self, cpu: usize) {
         if let Some(rate) = rate(&self.machine, &self.cpus, &self.tasks, cpu) {
             self.cpus[cpu].rate = rate;
         }
     }
 
-    /// Updates the rates of the CPU's SMT siblings after the CPU became busy or idle.
+    /// Updates the rates of the threads on the CPU's SMT siblings, after the CPU became busy or
+    /// idle.
     fn update_sibling_rates(&mut self, cpu: usize) {
         for at in 0..self.machine.places[cpu].siblings.len() {
             let other = self.machine.places[cpu].siblings[at];
@@ -493,7 +508,7 @@ impl SimKernel {
         }
     }
 
-    /// Starts recording, up to `spans_max` spans.
+    /// Starts to record up to `spans_max` spans.
     pub fn record(&mut self, spans_max: usize) {
         let running = self.cpus.iter().map(|cpu| {
             let thread = cpu.current?;
@@ -503,7 +518,7 @@ impl SimKernel {
         self.recorder = Some(Box::new(recorder));
     }
 
-    /// The recording so far; empty if recording was not started.
+    /// Returns the recording until now; it is empty if recording was not started.
     pub fn recording(&self) -> Recording {
         let recorder = self.recorder.as_ref();
         recorder.map_or_else(Recording::default, |recorder| {
@@ -511,7 +526,7 @@ impl SimKernel {
         })
     }
 
-    /// Passes a change of the CPU's current thread to the recorder.
+    /// Passes a change of the CPU's running thread to the recorder.
     fn record_current(&mut self, cpu: usize) {
         if let Some(recorder) = &mut self.recorder {
             let thread = self.cpus[cpu].current;

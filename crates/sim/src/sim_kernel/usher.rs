@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulated machines under Usher's own scheduler. All decisions come from the C source of its BPF
-//! programs, which is compiled for the host ([`HostSched`]).
+//! Runs Usher's own scheduler as the scheduler of a simulated machine. All decisions come from the
+//! C source of its BPF programs, which is compiled for the host ([`HostSched`]).
 //!
-//! This module maps the events of simulated CPUs to the kernel's calls: wake, sleep, schedule, tick.
-//! It decides nothing itself. After each event every CPU that the scheduler has kicked calls the
-//! scheduler, until no kick is left ([`SimKernel::follow`]).
+//! This module converts the events of simulated CPUs to calls of the scheduler: wake, sleep,
+//! schedule, tick. It makes no decision itself. After each event, each CPU that the scheduler has
+//! kicked schedules, until no kick is left ([`SimKernel::follow`]).
 //!
-//! A waiting thread counts as queued on its domain's first CPU, whichever of the scheduler's queues
-//! holds it. Not modelled: soft seats, because the control loop's seats are affinities here, and
-//! weights.
+//! A waiting thread counts as queued on the first CPU of its domain, in whichever queue of the
+//! scheduler it waits. Two features are not modelled: weights, and soft seats, because the
+//! simulated control loop implements seats as affinities.
 //!
-//! While no thread waits, a slice simply follows the last one, so the ends of slices have no
-//! events. A CPU accounts for the slices that have passed ([`SimKernel::end_slices`]) before its
-//! thread stops or others begin to wait.
+//! While no thread waits, the running thread gets slice after slice, so that the ends of slices are
+//! no events. Before the thread stops or another thread begins to wait, [`SimKernel::end_slices`]
+//! accounts for all slices that have passed since.
 
 use usher_rules::sched::{HostSched, TaskId};
 
@@ -26,17 +26,20 @@ impl SimKernel {
         self.machine.places[cpu].domain
     }
 
-    /// The CPU in whose queue threads are counted that wait in the domain of `cpu`.
+    /// Returns the first CPU of the domain of `cpu`. Threads that wait in the domain count as
+    /// queued on this CPU.
     fn line(&self, cpu: usize) -> usize {
         self.machine.domains[self.domain(cpu)][0]
     }
 
-    /// The scheduler at the present time.
+    /// Returns the scheduler, after setting its clock to the present time; `None` under other
+    /// kernels.
     fn host(&mut self) -> Option<&mut HostSched> {
         Some(self.usher.as_mut()?.host(self.now_ns))
     }
 
-    /// Creates the tasks of a new program's threads on the CPU of its parent.
+    /// Creates the scheduler's tasks for the threads of a new program, on the CPU of the program's
+    /// parent.
     pub(crate) fn create_tasks(&mut self, program: usize) {
         let created = self.tasks.threads_created;
         let any = mix(self.seed, created, program as u64) % self.cpus.len() as u64;
@@ -64,7 +67,7 @@ impl SimKernel {
         }
     }
 
-    /// Wakes a thread, or enqueues one that was taken off its CPU.
+    /// Wakes a sleeping thread, or enqueues a runnable thread that was taken off its CPU.
     pub(crate) fn ready_usher(&mut self, thread: ThreadId) {
         let Some(task) = self.tasks.threads[thread].entity.task else {
             return;
@@ -98,7 +101,7 @@ impl SimKernel {
         }
     }
 
-    /// Schedules the ends of all slices, after a first thread began to wait.
+    /// Sets the events for the ends of all slices, after a first thread has begun to wait.
     fn arm_all(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.account(cpu);
@@ -113,14 +116,14 @@ impl SimKernel {
         self.queued(self.tasks.threads[thread].program, 1);
     }
 
-    /// Calls the scheduler on each CPU that it has kicked, until no kick is left.
+    /// Lets each CPU schedule that the scheduler has kicked, until no kick is left.
     fn follow(&mut self) {
         while let Some(cpu) = self.host().and_then(|host| host.next_resched()) {
             self.schedule(cpu);
         }
     }
 
-    /// Calls the scheduler on a CPU, then on the CPUs that it kicks.
+    /// Lets a CPU schedule, and then the CPUs that the scheduler kicks.
     pub(crate) fn schedule_usher(&mut self, cpu: usize) {
         self.schedule(cpu);
         self.follow();
@@ -182,7 +185,8 @@ impl SimKernel {
         self.cpus[cpu].slice_end_ns = last_ns + slice_ns;
     }
 
-    /// Removes a thread from its CPU or its queue; it stays off until it is made ready again.
+    /// Removes a thread from its CPU or its queue. The thread does not run until it is made ready
+    /// again.
     pub(crate) fn leave_usher(&mut self, thread: ThreadId) {
         if let RunState::Running(cpu) = self.tasks.threads[thread].run_state
             && self.waiting == 0
@@ -196,7 +200,8 @@ impl SimKernel {
         }
     }
 
-    /// Ticks the clock of all busy CPUs. Without an idle CPU a tick changes nothing.
+    /// Calls the scheduler's tick on all busy CPUs, if any CPU is idle. Without an idle CPU, a tick
+    /// changes nothing.
     pub(crate) fn tick_usher(&mut self) {
         if !self.host().is_some_and(|host| host.any_idle()) {
             return;
