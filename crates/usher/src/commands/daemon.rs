@@ -19,8 +19,8 @@ The daemon listens on $XDG_RUNTIME_DIR/usher/usher.varlink; root's daemon listen
 /run/usher/usher.varlink. To print the interface of the socket, run:
   varlinkctl introspect /run/usher/usher.varlink org.usher.Usher1
 If the daemon is killed, its keeper process undoes all its changes within a second and
-restarts the daemon. On SIGTERM and SIGINT the daemon releases all programs, which keep
-running, and ends.
+then becomes the next daemon; under systemd, systemd starts the next daemon. On SIGTERM
+and SIGINT the daemon releases all programs, which keep running, and ends.
 
 Policies:
   usher  measures programs while they run together, lends idle CPUs, detects phases, and
