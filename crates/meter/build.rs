@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Build script: compiles the BPF programs to object files, without the skeletons that libbpf-cargo
-//! can generate. A skeleton borrows its object, but the meter owns its object. `switch.bpf.c`, the
-//! hook at context switches, is used only by the example `meter_cost`, which compares the meter
-//! with that hook.
+//! can generate. A skeleton is not used, because it only borrows the loaded object, whereas the
+//! meter must own the object. `switch.bpf.c` contains a hook at context switches. Only the example
+//! `meter_cost` uses this object, to compare the cost of the meter with the cost of the hook.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +15,8 @@ fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=src/bpf");
     println!("cargo:rerun-if-changed=src/logic.c");
     println!("cargo:rerun-if-env-changed=USHER_CLANG");
-    // The plain `clang` of Debian may be too old for these programs.
+    // Version 19 is named explicitly, because Debian's default `clang` may be too old for these
+    // programs.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     let Ok(out) = std::env::var("OUT_DIR").map(PathBuf::from) else {
         eprintln!("cargo sets OUT_DIR");
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 /// Compiles `logic.h`, the arithmetic of the BPF programs, for the host. Only the unit tests link
-/// the result; without a C compiler everything else still builds.
+/// the result. Without a C compiler, all other code still builds.
 fn compile_logic(out: &Path) {
     let mut logic = cc::Build::new();
     logic.file("src/logic.c").cargo_metadata(false);

@@ -4,9 +4,9 @@
 
 use std::path::PathBuf;
 
-/// Services that are always on. Their use counts as neither foreground nor background: it
-/// is caused by other programs' activity, or it is so small and steady that background work
-/// would never run if it counted as foreground.
+/// The names of services that always run. The use by these services counts neither as foreground
+/// nor as background. A part of this use is caused by other programs. The rest is small but steady:
+/// if it counted as foreground, background work would never run.
 pub const SERVICES: [&str; 32] = [
     "NetworkManager",
     "Xorg",
@@ -45,17 +45,17 @@ pub const SERVICES: [&str; 32] = [
 /// Configuration of the meter.
 #[derive(Debug, Clone)]
 pub struct MeterConfig {
-    /// `/proc`.
+    /// The mount point of procfs.
     pub proc: PathBuf,
-    /// `/sys`.
+    /// The mount point of sysfs.
     pub sys: PathBuf,
     /// Whether BPF may be used; `false` forces the fallback.
     pub bpf: bool,
     /// Names of always-on services as in `/proc/PID/comm`; longer names are truncated to 15
     /// bytes, as the kernel does.
     pub ignore: Vec<String>,
-    /// Foreground use of a device notifies if background work used the device within this
-    /// time, in nanoseconds.
+    /// Foreground use of a device causes a notification if background work has used the device
+    /// within this time before, in nanoseconds.
     pub recent_ns: u64,
 }
 

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stacked disks, and names of disks.
+//! Charges the use of stacked disks to the disks below, and finds the names of disks.
 //!
 //! Background work on a loop device contends with foreground work on the disk below it.
-//! Use of a stacked disk is therefore charged to the disks below it too. How depends on how
-//! the requests are passed down:
+//! Therefore the use of a stacked disk is also charged to the disks below it, by a rule that
+//! depends on the kind of stack:
 //!
-//! - The device mapper and MD usually pass a request down in the submitter's context. The
-//!   kernel's trace point fires once for the upper and once for the lower disk, in the same
-//!   task, so the lower disk's count already contains the upper disk's use. Where a kernel
-//!   thread passes requests down (encryption, RAID writes), the lower disk has no count.
-//!   The lower disk's use is the maximum of both counts.
-//! - A loop device always passes requests through a kernel thread, which is charged to no
-//!   program. Its use is added to the lower disk's count. Requests that the page cache
-//!   answered are charged too: the error is on the high side.
+//! - The device mapper and MD usually pass a request down in the context of the submitting task.
+//!   The kernel's trace point then fires in this task once for the upper and once for the lower
+//!   disk, and the count of the lower disk already contains the use of the upper disk. If a kernel
+//!   thread passes requests down (encryption, RAID writes), the count of the lower disk does not
+//!   contain this use. Therefore the lower disk is charged the maximum of the two counts.
+//! - A loop device always passes requests through a kernel thread, and the requests of a kernel
+//!   thread are charged to no program. Therefore the use of the loop device is added to the count
+//!   of the lower disk. This overestimates the use of the lower disk, because the page cache may
+//!   have answered some requests.
 //!
-//! A disk on several others (a stripe) is charged to each of them in full.
+//! The use of a disk on several disks (a stripe) is charged to each of them in full. The cost is
+//! proportional to the number of pairs of an upper and a lower disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,10 +26,10 @@ use usher_model::{DiskId, DiskUse};
 
 use crate::{files, text};
 
-/// How requests are passed to the disk below.
+/// How a stacked disk passes requests to the disk below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StackKind {
-    /// Usually in the submitter's context.
+    /// Usually in the context of the submitting task.
     Mapping,
     /// By a kernel thread.
     Loop,
@@ -60,7 +62,7 @@ impl Disks {
         self.lower.contains_key(&disk)
     }
 
-    /// Reads the names of these disks, and of the disks below them, again.
+    /// Reads again the names of these disks and of all disks below them.
     pub fn refresh(&mut self, disks: impl IntoIterator<Item = DiskId>) {
         let mut left: Vec<DiskId> = disks.into_iter().collect();
         let mut counted = BTreeSet::new();
@@ -73,13 +75,13 @@ impl Disks {
         }
     }
 
-    /// All disks that have been read.
+    /// Returns all disks that have been read.
     pub fn known(&self) -> Vec<DiskId> {
         self.lower.keys().copied().collect()
     }
 
-    /// Returns the disk at the bottom of a stack; `None` if the disk is not stacked. A disk on
-    /// several others has the first of them below it.
+    /// Returns the disk at the bottom of a stack; `None` if the disk is not stacked. If a disk is
+    /// stacked on several disks, the search follows the first of these disks.
     pub fn bottom(&self, disk: DiskId) -> Option<DiskId> {
         let mut at = disk;
         // A stack without cycles is at most as deep as the number of disks.
@@ -92,7 +94,7 @@ impl Disks {
         (at != disk).then_some(at)
     }
 
-    /// This disk and all disks stacked on it.
+    /// Returns a disk and all disks that are stacked on it.
     pub fn above(&self, disk: DiskId) -> BTreeSet<DiskId> {
         let mut found = BTreeSet::from([disk]);
         loop {
@@ -108,7 +110,8 @@ impl Disks {
         }
     }
 
-    /// Charges use of stacked disks to the disks below them too.
+    /// Returns the use of all disks, in which the use of a stacked disk is also charged to the
+    /// disks below it.
     pub fn charge_stacks(&self, counted: &BTreeMap<DiskId, DiskUse>) -> BTreeMap<DiskId, DiskUse> {
         let mut disks: BTreeSet<DiskId> = counted.keys().copied().collect();
         for disk in counted.keys() {
@@ -125,9 +128,10 @@ impl Disks {
         totals
     }
 
-    /// Total use of a disk: the disk's own use, and the use of the disks stacked on it. `open`
-    /// holds the disks that the recursion has entered, and none of them is entered again: a cycle
-    /// of disks, which the kernel does not make, ends the recursion.
+    /// Returns the total use of a disk: its own use, and the use of the disks that are stacked on
+    /// it. `open` contains the disks that the recursion has entered. The recursion never enters a
+    /// disk twice; it would therefore also end for a cycle of disks, which the kernel does not
+    /// make.
     fn total(
         &self,
         disk: DiskId,
@@ -158,7 +162,7 @@ impl Disks {
         total
     }
 
-    /// Reads a disk's name and the disks below it.
+    /// Reads a disk's name and the disks below it. Returns the disks below.
     fn read(&mut self, disk: DiskId) -> Vec<(DiskId, StackKind)> {
         let Some(dir) = self.dir(disk) else {
             return Vec::new();
@@ -185,13 +189,13 @@ impl Disks {
         fs::canonicalize(self.sys.join("dev/block").join(disk.to_string())).ok()
     }
 
-    /// The whole disk that a file is on; `None` if its file system has no device.
+    /// Returns the disk that contains a file; `None` if the file system of the file has no device.
     fn disk_of_file(&self, path: &Path) -> Option<DiskId> {
         whole(&self.dir(files::device_of(&self.proc, path)?)?)
     }
 }
 
-/// The whole disk, from the sysfs directory of a disk or a partition.
+/// Returns the whole disk of a disk or partition, which is given by its sysfs directory.
 fn whole(dir: &Path) -> Option<DiskId> {
     let of_disk = match dir.join("partition").exists() {
         true => dir.parent()?,
@@ -201,7 +205,7 @@ fn whole(dir: &Path) -> Option<DiskId> {
     Some(DiskId { major, minor })
 }
 
-/// The sum of two uses.
+/// Returns the sum of two uses.
 pub(crate) fn sum(a: DiskUse, b: DiskUse) -> DiskUse {
     DiskUse {
         requests: a.requests.saturating_add(b.requests),
@@ -220,7 +224,7 @@ fn greater(a: DiskUse, b: DiskUse) -> DiskUse {
     }
 }
 
-/// The increase since `before`; the time of last use is kept.
+/// Returns the increase from `before` to `now`, with the time of last use in `now`.
 pub(crate) fn since(before: DiskUse, now: DiskUse) -> DiskUse {
     DiskUse {
         requests: now.requests.saturating_sub(before.requests),
@@ -251,8 +255,8 @@ mod tests {
         }
     }
 
-    /// A `/sys` with a disk of one partition, a mapping on the partition, and a loop device
-    /// on a file.
+    /// Makes a directory like `/sys` with a disk of one partition, a mapping on the partition, and
+    /// a loop device on a file.
     fn machine(backing: &str) -> (tempfile::TempDir, Disks) {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of the meter: a file of `/proc` or `/sys` that is unreadable or malformed, a refused BPF
-//! operation, a cgroup that is too deep, and a process that has ended.
+//! The errors of the meter: a file of `/proc` or `/sys` that is unreadable or malformed, a BPF
+//! operation that the kernel rejects, a cgroup that is too deep, and a process that has ended.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub enum MeterError {
         /// The cause.
         source: io::Error,
     },
-    /// The file was read, but has another format.
+    /// The file was read, but does not have the expected format.
     #[error("the file {} has an unexpected format; expected {expected}", path.display())]
     Malformed {
         /// Path of the file.
@@ -24,7 +24,7 @@ pub enum MeterError {
         /// The expected content.
         expected: &'static str,
     },
-    /// The kernel refused a BPF operation.
+    /// The kernel rejected a BPF operation.
     #[error("{doing}: {source}; metering by BPF requires root, or CAP_BPF and CAP_PERFMON")]
     Bpf {
         /// The BPF operation.
@@ -32,7 +32,7 @@ pub enum MeterError {
         /// The error of the kernel or of libbpf.
         source: libbpf_rs::Error,
     },
-    /// The cgroup is deeper than the BPF programs search.
+    /// The cgroup is deeper than the levels that the BPF programs search.
     #[error(
         "the cgroup {} is {level} levels below the root, but at most {most} are supported: use a \
          cgroup nearer to the root",

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Metering by `/proc`, where BPF is refused.
+//! Meters the machine by `/proc`, for kernels that reject BPF.
 //!
-//! Figures of the whole machine are split between the owners that can be distinguished:
+//! Each sample reads totals of the whole machine, and divides them among the owners as far as they
+//! can be distinguished:
 //!
-//! - CPU time: background programs by their cgroup's `cpu.stat` or their processes, services
-//!   by their processes. The rest of the machine's busy time is foreground.
-//! - Disks: `/proc/PID/io` counts what background processes read and wrote, but not on which
-//!   disk. The amount is spread over the disks in proportion to their activity; the rest is
+//! - CPU time: the time of a background program is read from `cpu.stat` of its cgroup or from its
+//!   processes, the time of services from their processes. The rest of the machine's busy time is
 //!   foreground.
-//! - Interfaces: owners cannot be distinguished; all use is foreground.
+//! - Disks: `/proc/PID/io` contains the bytes that a background process has read and written, but
+//!   not the disk. These bytes are distributed over the disks in proportion to the disks' activity.
+//!   The rest of the activity is foreground.
+//! - Interfaces: owners cannot be distinguished, and all use is foreground.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,9 +31,9 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// Value of the scheduling policy, `include/uapi/linux/sched.h`.
 const SCHED_IDLE: u32 = 5;
 const SECTOR_BYTES: u64 = 512;
-/// Upper limit of [`Fallback::unmatched_ns`]. It must exceed the CPU time that the resolution of
-/// ticks can hide. A larger difference arises because the two counts include different things, and
-/// is dropped.
+/// Upper limit of [`Fallback::unmatched_ns`]. The limit must exceed the CPU time that the
+/// resolution of clock ticks can hide. A larger difference has another cause, namely that the
+/// counts of processes and of the machine do not include the same times, and is dropped.
 const UNMATCHED_NS_MAX: u64 = 1_000_000_000;
 
 /// A background program.
@@ -49,8 +51,8 @@ struct FallbackProgram {
 /// A process by its pid and its start time.
 type ProcessStart = (i32, u64);
 
-/// The times of a process at the last sample. The start time distinguishes a later process with the
-/// same pid.
+/// The times of a process at the last sample. The start time distinguishes the process from a later
+/// process with the same pid.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProcessTimes {
     start_ticks: u64,
@@ -69,7 +71,8 @@ pub(crate) struct Fallback {
     ignored: Usage,
     processes: BTreeMap<i32, ProcessTimes>,
     machine: Option<MachineTicks>,
-    /// CPU time of other owners in excess of the machine's busy time; subtracted later.
+    /// CPU time by which the owners other than foreground exceeded the machine's busy time. It is
+    /// subtracted from later samples.
     unmatched_ns: u64,
     disk_lines: Option<BTreeMap<DiskId, DiskLine>>,
     link_lines: Option<BTreeMap<String, LinkLine>>,
@@ -81,7 +84,7 @@ pub(crate) struct Fallback {
 }
 
 impl Fallback {
-    /// Starts metering; each later sample reports the increase since this call.
+    /// Starts metering. Each later sample reports the increase since this call.
     pub fn open(config: &MeterConfig, why: String) -> Self {
         let ticks = rustix::param::clock_ticks_per_second().max(1);
         let mut fallback = Self {
@@ -160,8 +163,8 @@ impl Fallback {
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        // Disks are read before CPUs, because the reading of CPUs records the processes of this
-        // sample as known.
+        // Disks are read before CPUs, because reading the CPUs changes the list of processes of the
+        // last sample, which the disks need.
         self.read_disks(at_ns);
         if thorough {
             self.read_cpus();
@@ -197,8 +200,8 @@ impl Fallback {
         let ns = |now: u64, before: u64| now.saturating_sub(before).saturating_mul(self.step_ns);
         self.idle_ns = self.idle_ns.saturating_add(ns(now.idle, before.idle));
         let busy_ns = ns(now.busy, before.busy);
-        // The ticks of processes may become visible one sample earlier than the ticks of the
-        // machine.
+        // The clock ticks of a process may become visible one sample earlier than the same ticks in
+        // the machine's total.
         let others_ns = others_ns.saturating_add(self.unmatched_ns);
         self.unmatched_ns = others_ns.saturating_sub(busy_ns).min(UNMATCHED_NS_MAX);
         add(
@@ -208,7 +211,7 @@ impl Fallback {
     }
 
     /// Counts the run and wait time of each process since the last sample. Returns the run time of
-    /// owners other than foreground. The first call only sets the base.
+    /// owners other than foreground. The first call only records the present totals.
     fn count_processes(&mut self, first: bool) -> u64 {
         let processes = proc_tree::processes(&self.config.proc);
         let owners = self.owners(&processes);
@@ -244,8 +247,9 @@ impl Fallback {
         }
     }
 
-    /// Charges an owner, and returns the run time if the owner is not foreground. The run time of a
-    /// program with a cgroup is counted by the cgroup.
+    /// Charges run and wait time to an owner. Returns the run time if the owner is not foreground.
+    /// For a program with a cgroup, the run time is not charged here, because it is read from the
+    /// cgroup.
     fn charge(&mut self, owner: Option<&OwnerClass>, run_ns: u64, wait_ns: u64) -> u64 {
         match owner {
             Some(OwnerClass::Background(program)) => {
@@ -285,7 +289,7 @@ impl Fallback {
         all_ns
     }
 
-    /// The owners of all processes that are not foreground.
+    /// Returns the owners of all processes that are not foreground.
     fn owners(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeMap<i32, OwnerClass> {
         let own = std::process::id() as i32;
         let is_ignored = |pid: i32, stat: &ProcStat| {
@@ -341,7 +345,8 @@ impl Fallback {
         self.split(new, transferred_sectors);
     }
 
-    /// Charges background programs their part of the disks' activity, and foreground the rest.
+    /// Divides the disks' activity: charges background programs their parts, and the foreground the
+    /// rest.
     fn split(
         &mut self,
         new: BTreeMap<DiskId, DiskUse>,
@@ -377,12 +382,12 @@ impl Fallback {
         !dir.join("partition").exists()
     }
 
-    /// Sectors read and written by each background program since the last sample: the increase of
-    /// the sum over the program's processes.
+    /// Returns the sectors that each background program has read and written since the last sample,
+    /// which is the increase of the sum over the program's processes.
     ///
-    /// A parent that reaps a child takes over the child's count, which has been charged before. A
-    /// process that existed before it joined the program has a past count that is not the
-    /// program's; that count is part of the base.
+    /// When a parent reaps a child, the parent's count increases by the child's count, which has
+    /// been charged already. When an existing process joins the program, its count up to then does
+    /// not belong to the program, and is subtracted.
     fn sectors_moved(&mut self) -> BTreeMap<ProgramId, u64> {
         let mut transferred_sectors = BTreeMap::new();
         if self.managed.is_empty() {
@@ -425,8 +430,8 @@ impl Fallback {
 }
 
 impl FallbackProgram {
-    /// Returns the processes of the program. Without a cgroup these are the descendants of its root
-    /// processes, including former descendants that lost their parents.
+    /// Returns the processes of the program. If the program has no cgroup, these are its root
+    /// processes and their descendants, including earlier descendants that have become orphans.
     fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         match &self.cgroup {
             Some(cgroup) => proc_tree::members(cgroup),
@@ -438,7 +443,7 @@ impl FallbackProgram {
         }
     }
 
-    /// Returns the sectors read and written by each process of the program.
+    /// Returns the sectors that each process of the program has read and written.
     fn sectors(
         &mut self,
         proc: &Path,
@@ -471,7 +476,8 @@ fn sectors_of(io: &str) -> Option<u64> {
     Some(read.checked_add(written)? / SECTOR_BYTES)
 }
 
-/// A disk's activity since `before`. Reads count as requests, writes as writeback.
+/// Returns a disk's activity since `before`. Reads count as requests, and writes count as
+/// writeback.
 fn done(before: Option<&DiskLine>, now: &DiskLine, at_ns: u64) -> DiskUse {
     let before = before.unwrap_or(now);
     let requests = now.reads.saturating_sub(before.reads);

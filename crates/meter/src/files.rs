@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identity of files without requests to the file system's server.
+//! Identifies files without requests to the server of a file system.
 //!
-//! A file system in user space may be served by the stopped program itself, and a network
-//! file system may have no reachable server; a request to either blocks. The meter only
-//! uses what the kernel has cached.
+//! A request to a file system may block: the server of a file system in user space may be the
+//! stopped program itself, and the server of a network file system may be unreachable. Therefore
+//! the meter uses only values that the kernel has cached.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use crate::text;
 use usher_model::DiskId;
 
-/// A file's identity, as cached by the kernel.
+/// The identity of a file, as cached by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
     /// Device of the file system, and inode of the file.
@@ -20,8 +20,8 @@ pub(crate) struct FileId {
     pub kind: FileType,
 }
 
-/// The identity of an open file of a process, from its link in `/proc/PID/fd`, which
-/// resolves without a path lookup.
+/// Returns the identity of an open file of a process. `link` is the file's link in `/proc/PID/fd`,
+/// which the kernel resolves without a path lookup.
 pub(crate) fn file_id(link: &Path) -> Option<FileId> {
     let of = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()?;
     Some(FileId {
@@ -30,7 +30,7 @@ pub(crate) fn file_id(link: &Path) -> Option<FileId> {
     })
 }
 
-/// The device of a path's file system, from the mount table.
+/// Returns the device of the file system that contains a path, from the mount table.
 pub(crate) fn device_of(proc: &Path, path: &Path) -> Option<DiskId> {
     let mounts = text::read(&proc.join("self/mountinfo")).ok()?;
     let mounts = mounts.lines().filter_map(mount);
@@ -40,7 +40,8 @@ pub(crate) fn device_of(proc: &Path, path: &Path) -> Option<DiskId> {
     Some(device)
 }
 
-/// The mount point and the device of a mount: the fifth and the third field.
+/// Returns the mount point and the device in a line of the mount table, which are its fifth and
+/// third fields.
 fn mount(line: &str) -> Option<(String, DiskId)> {
     let fields: Vec<&str> = line.split(' ').collect();
     let (major, minor) = text::device_number(fields.get(2)?)?;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Idle time of the CPUs, at a finer resolution than the kernel's.
+//! Estimates the idle time of the CPUs at a finer resolution than the kernel reports it.
 //!
-//! Two sources are combined:
+//! The estimate combines two sources:
 //!
-//! - `/proc/stat` counts idle time in steps of 10 ms, which is coarse for a sample every
-//!   few milliseconds, but it does not drift.
-//! - The run time of all threads is known in nanoseconds, as of each thread's last switch
-//!   or tick (4 ms at 250 Hz). CPUs × time minus run time is the idle time, except for
-//!   interrupts and time taken by a hypervisor.
+//! - `/proc/stat` contains the idle time in steps of 10 ms. This is too coarse for a sample every
+//!   few milliseconds, but does not drift.
+//! - The run time of each thread is known in nanoseconds, up to the thread's last context switch or
+//!   scheduler tick (4 ms at 250 Hz). The idle time is the number of CPUs × the elapsed time − the
+//!   run time of all threads. This difference also contains the times of interrupts and of the
+//!   hypervisor.
 //!
-//! The estimate advances by the second source and is clamped by the first: it exceeds the
-//! kernel's figure by at most two steps (idle and I/O wait are each rounded down), and is
-//! never less than it.
+//! Each sample adds the increase of the second source, and then clamps the sum to the value of
+//! `/proc/stat` plus at most two steps. The kernel's value is a lower bound, because the kernel
+//! rounds idle time and I/O wait down, each by up to one step. A sample takes constant time.
 
-/// Idle time of all CPUs, in nanoseconds.
+/// The estimated idle time of all CPUs, in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct IdleEstimate {
     last: Option<IdleSample>,
@@ -31,7 +32,7 @@ pub(crate) struct IdleSample {
     pub run_ns: u64,
     /// The kernel's idle time, rounded down.
     pub stat_ns: u64,
-    /// The kernel's resolution.
+    /// The resolution of the kernel's idle time.
     pub step_ns: u64,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keys and values of the BPF maps: the Rust side of `bpf/shared.h`.
+//! The keys and values of the BPF maps in Rust, with the layout of `bpf/shared.h`.
 //!
 //! Keys and values are converted to and from bytes field by field, in native byte order. The
 //! conversion needs no unsafe code and leaks no padding.
@@ -9,7 +9,7 @@ use usher_model::{DiskId, DiskUse, LinkUse};
 /// Length of a process's name, including the terminating zero.
 pub(crate) const COMM_BYTES: usize = 16;
 
-/// Owners that use is charged to; numbers from `FIRST_PROGRAM` on are background programs.
+/// Owners to which use is charged. Numbers from `FIRST_PROGRAM` on are background programs.
 pub(crate) const FOREGROUND: u32 = 0;
 pub(crate) const IGNORED: u32 = 1;
 pub(crate) const FIRST_PROGRAM: u32 = 2;
@@ -22,13 +22,13 @@ pub(crate) trait MapLayout: Sized {
     fn read(bytes: &[u8]) -> Self;
 }
 
-/// The `at`th 32-bit word.
+/// Returns the 32-bit word with index `at`; 0 if `bytes` is too short.
 fn word(bytes: &[u8], at: usize) -> u32 {
     let field = bytes.get(at * 4..).and_then(|rest| rest.first_chunk());
     u32::from_ne_bytes(field.copied().unwrap_or_default())
 }
 
-/// The `at`th 64-bit word.
+/// Returns the 64-bit word with index `at`; 0 if `bytes` is too short.
 fn long(bytes: &[u8], at: usize) -> u64 {
     let field = bytes.get(at * 8..).and_then(|rest| rest.first_chunk());
     u64::from_ne_bytes(field.copied().unwrap_or_default())
@@ -305,7 +305,7 @@ impl MapLayout for ProcessUse {
 }
 
 impl ProcessUse {
-    /// Returns the amount used in `epoch` and the epoch before it.
+    /// Returns the amount that was used in `epoch` and in the epoch before `epoch`.
     pub fn recent(&self, epoch: u64) -> u64 {
         match epoch.saturating_sub(self.epoch) {
             0 => self.current.saturating_add(self.previous),
@@ -320,7 +320,7 @@ fn name(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// A process's name as the kernel stores it: truncated, and padded with zeros.
+/// Returns a process name as the kernel stores it: truncated, and padded with zeros.
 pub(crate) fn comm(name: &str) -> [u8; COMM_BYTES] {
     let mut comm = [0; COMM_BYTES];
     for (to, from) in comm.iter_mut().zip(name.bytes().take(COMM_BYTES - 1)) {

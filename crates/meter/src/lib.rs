@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Meters the use of the machine: CPU time, disks and network interfaces, separately for
-//! foreground work, each background program, and ignored processes (services, the kernel).
+//! Measures the use of CPU time, disks and network interfaces, separately for foreground work, for
+//! each background program, and for ignored processes (services, the kernel).
 //!
 //! | | |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | [`find_blocked`] | finds foreground processes that wait for a background program |
 //! | [`enable_bpf_stats`] | has the kernel measure the cost of the BPF programs |
 //!
-//! BPF programs in the kernel (`bpf/`) count. This crate loads them, configures which
-//! programs are background, and reads their maps. Where BPF is refused, the meter falls
-//! back to `/proc`. This crate only reads the machine; the roots `/proc` and `/sys` are
-//! arguments.
+//! BPF programs in the kernel (`bpf/`) count the use. This crate loads the BPF programs, configures
+//! which programs are background work, and reads the maps. If the kernel rejects BPF, the meter
+//! reads `/proc` instead. This crate changes nothing on the machine. The mount points of `/proc`
+//! and `/sys` are arguments.
 
 mod blocked;
 mod config;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Network interfaces and their names.
+//! Assigns numbers to network interfaces, and finds their names.
 //!
-//! The kernel numbers interfaces per network namespace. Interfaces of the meter's own
-//! namespace keep their numbers. Interfaces of other namespaces, where containers send, get
-//! numbers from 2^31 on in the order in which they are seen. Loopback is not a device that
-//! programs contend for, and is left out.
+//! The kernel's interface numbers are unique only within a network namespace. Interfaces of the
+//! meter's own namespace keep their numbers. Interfaces of other namespaces, which containers use,
+//! get numbers from 2^31 on, in the order in which the meter finds them. Loopback is left out,
+//! because programs do not contend for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,8 +32,8 @@ pub(crate) struct KnownLinks {
 
 impl KnownLinks {
     pub fn new(proc: &Path, sys: &Path) -> Self {
-        // Read from the thread's directory, because a thread may be in another network namespace
-        // than its process.
+        // The namespace is read from the directory of the thread, because a thread may be in
+        // another network namespace than its process.
         let own = fs::metadata(proc.join("thread-self/ns/net"));
         Self {
             sys: sys.to_owned(),
@@ -55,7 +55,7 @@ impl KnownLinks {
         }
     }
 
-    /// The interface with this number.
+    /// Returns the interface with this number.
     pub fn interface(&self, id: LinkId) -> NetInterface {
         let foreign = self.foreign.iter().find(|(_, of)| **of == id);
         foreign.map_or(
@@ -67,7 +67,8 @@ impl KnownLinks {
         )
     }
 
-    /// Names of this namespace's interfaces, and of the foreign interfaces seen.
+    /// Returns the names of the interfaces of this namespace, and of the interfaces that were found
+    /// in other namespaces.
     pub fn names(&self) -> BTreeMap<LinkId, String> {
         let mut names = named(&self.sys);
         for (interface, id) in &self.foreign {
@@ -82,7 +83,7 @@ impl KnownLinks {
     }
 }
 
-/// Names of this namespace's interfaces by number.
+/// Returns the names of the interfaces of this namespace, by number.
 pub(crate) fn named(sys: &Path) -> BTreeMap<LinkId, String> {
     let entries = fs::read_dir(sys.join("class/net"));
     entries
@@ -98,7 +99,7 @@ pub(crate) fn named(sys: &Path) -> BTreeMap<LinkId, String> {
         .collect()
 }
 
-/// The sum of two uses.
+/// Returns the sum of two uses.
 pub(crate) fn sum(a: LinkUse, b: LinkUse) -> LinkUse {
     LinkUse {
         sends: a.sends.saturating_add(b.sends),

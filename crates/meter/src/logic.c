@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Exports the functions of bpf/logic.h, the arithmetic of the BPF programs,
- * under names that the unit tests in logic.rs call on the host. Not part of the
- * product.
+ * under names that the unit tests in logic.rs call on the host. This file is
+ * not a part of the product.
  */
 #include "bpf/logic.h"
 

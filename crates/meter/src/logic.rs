@@ -11,7 +11,7 @@ type ScanWords = [u64; RqScan::BYTES / 8];
 /// `struct load`: all, ordinary and background threads.
 type Load = [u32; 3];
 
-// Defined in logic.c, which build.rs compiles.
+// These functions are defined in logic.c, which build.rs compiles.
 #[link(name = "usher_meter_logic", kind = "static")]
 unsafe extern "C" {
     fn logic_start_counting(counted: *mut [u64; 3], is_older: bool, run: u64, wait: u64) -> bool;
@@ -31,12 +31,12 @@ unsafe extern "C" {
 
 /// Visits a thread with `struct counted` and returns the increase of run and wait time.
 fn visit(counted: &mut [u64; 3], is_older: bool, run: u64, wait: u64) -> [u64; 2] {
-    // SAFETY: three 64-bit words are a `struct counted`; the borrow is exclusive.
+    // SAFETY: three 64-bit words have the layout of `struct counted`, and are borrowed exclusively.
     if unsafe { logic_start_counting(counted, is_older, run, wait) } {
         return [0; 2];
     }
     let [counted_run, counted_wait, _] = counted;
-    // SAFETY: both words are borrowed exclusively.
+    // SAFETY: each call gets a pointer to one word, which is borrowed exclusively.
     unsafe {
         [
             logic_advance(counted_run, run),
@@ -46,7 +46,8 @@ fn visit(counted: &mut [u64; 3], is_older: bool, run: u64, wait: u64) -> [u64; 2
 }
 
 fn advanced(mut used: [u64; 6], epoch: u64) -> ProcessUse {
-    // SAFETY: six 64-bit words are a `struct process_use`; the borrow is exclusive.
+    // SAFETY: six 64-bit words have the layout of `struct process_use`, and are borrowed
+    // exclusively.
     unsafe { logic_advance_epoch(&mut used, epoch) };
     let bytes: Vec<u8> = used.iter().flat_map(|word| word.to_ne_bytes()).collect();
     ProcessUse::read(&bytes)
@@ -62,7 +63,7 @@ fn past_use_of_an_older_thread_is_not_counted() {
 
 #[test]
 fn the_later_of_two_first_visitors_does_not_move_the_base() {
-    // State in which the other visitor has set the base, but not `known`.
+    // The state in which another CPU has set run_ns and wait_ns, but not yet `known`.
     let mut counted = [100, 10, 0];
     assert_eq!(visit(&mut counted, true, 120, 15), [0, 0]);
     assert_eq!(counted, [100, 10, 1]);
@@ -86,14 +87,15 @@ fn state_of(words: &ScanWords) -> RqScan {
     RqScan::read(&bytes)
 }
 
-/// Simulates scans 8 ms apart that find these numbers of vacant CPUs; notification is requested
-/// from scan `wanted_from` on. Returns the final state and the scans that notified.
+/// Simulates scans at intervals of 8 ms that find these numbers of vacant CPUs. Notification is
+/// requested from scan `wanted_from` on. Returns the final state and the numbers of the scans that
+/// notified.
 fn vacancy(vacant: &[u32], wanted_from: usize) -> (RqScan, Vec<usize>) {
     let mut words = ScanWords::default();
     let mut reported = Vec::new();
     for (scan, vacant) in vacant.iter().enumerate() {
         let now = (scan as u64 + 1) * 8 * MS;
-        // SAFETY: these words are a `struct rq_scan`, and borrowed exclusively.
+        // SAFETY: `words` has the layout of `struct rq_scan`, and is borrowed exclusively.
         let reports = unsafe { logic_note_vacancy(&mut words, *vacant, now, scan >= wanted_from) };
         reported.extend(reports.then_some(scan));
     }
@@ -120,21 +122,22 @@ fn a_vacancy_notifies_once_when_requested() {
     assert_eq!(notified(&[1; 9], 100), [0; 0]);
 }
 
-/// Simulates scans of CPUs with these loads; returns the scans that reported an imbalance.
+/// Simulates scans of CPUs with these loads. Returns the numbers of the scans that reported an
+/// imbalance.
 fn reports(scans: &[&[Load]]) -> Vec<usize> {
     scan_all(scans).1
 }
 
-/// Simulates scans of CPUs with these loads, 1 ms apart; returns the final state and the scans that
-/// reported an imbalance.
+/// Simulates scans of CPUs with these loads, at intervals of 1 ms. Returns the final state and the
+/// numbers of the scans that reported an imbalance.
 fn scan_all(scans: &[&[Load]]) -> (RqScan, Vec<usize>) {
     let mut words = ScanWords::default();
     let mut imbalanced = [0; 8];
     let mut reported = Vec::new();
     for (scan, loads) in scans.iter().enumerate() {
         let cpus = loads.len() as u32;
-        // SAFETY: the words are a `struct rq_scan`; the arrays have one entry for each of
-        // the `cpus` CPUs.
+        // SAFETY: `words` has the layout of `struct rq_scan`, and each array has one entry for each
+        // of the `cpus` CPUs.
         let reports = unsafe {
             let imbalanced = imbalanced.as_mut_ptr();
             let now = (scan as u64 + 1) * MS;
@@ -187,8 +190,8 @@ fn an_imbalance_needs_two_scans_with_background_work_and_no_idle_cpu() {
         assert_eq!(reports(&[&cpus[..]; 40]), [0; 0], "{why}");
     }
     assert_eq!(reports(&[&[TWO, BACK, IDLE][..]; 40]), [0; 0]);
-    // The imbalanced CPU is another one in each scan, or balanced scans lie between: threads
-    // migrate.
+    // In these cases threads migrate: a different CPU is imbalanced in each scan, or balanced scans
+    // are in between.
     let moving: [&[Load]; 4] = [
         &[TWO, ONE, BACK],
         &[ONE, TWO, BACK],
@@ -209,14 +212,14 @@ fn a_lasting_imbalance_is_reported_less_and_less_often() {
 
 #[test]
 fn counts_that_were_not_read_atomically_do_not_wrap() {
-    // SAFETY: takes numbers only.
+    // SAFETY: the function takes numbers and accesses no memory.
     let minus = |all, some| unsafe { logic_saturating_sub(all, some) };
     assert_eq!([minus(3, 1), minus(1, 1), minus(1, 3)], [2, 0, 0]);
 }
 
 #[test]
 fn recent_use_tolerates_clock_differences_between_cpus() {
-    // SAFETY: takes numbers only.
+    // SAFETY: the function takes numbers and accesses no memory.
     let is_recent = |before, now| unsafe { logic_is_recent(before, now, 100) };
     assert!(is_recent(1000, 1099) && !is_recent(1000, 1100));
     assert!(is_recent(1000, 990), "the clock of the other CPU is ahead");

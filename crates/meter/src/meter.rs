@@ -2,9 +2,10 @@
 //! The meter: measures the use of CPUs, disks and interfaces by foreground and background work, and
 //! notifies when foreground work uses a device of background work.
 //!
-//! [`Meter`] selects the implementation: `observer` counts by BPF programs in the kernel,
-//! `fallback` reads `/proc` where BPF is refused. The fallback cannot notify, and attributes the
-//! use of interfaces to the foreground.
+//! [`Meter::open`] selects the implementation. The module `observer` counts by BPF programs in the
+//! kernel. If the kernel rejects BPF, the module `fallback` reads `/proc`; it cannot notify, and
+//! attributes all use of interfaces to the foreground. [`Meter::sample`] documents the cost of a
+//! sample.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -38,7 +39,7 @@ pub struct ProcessShare {
     pub comm: String,
     /// The class of work that the process belongs to.
     pub owner: OwnerClass,
-    /// Share of the process in the use by all processes, 0..1: of CPU time, sectors or bytes.
+    /// Share of the process in the CPU time, sectors or bytes of all processes, 0..1.
     pub share: f64,
 }
 
@@ -51,7 +52,7 @@ pub struct DeviceNames {
     pub links: BTreeMap<LinkId, String>,
 }
 
-/// The events, besides use of a device, that notify user space.
+/// The events that notify user space, in addition to the use of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NotifyOn {
     /// Two or more ordinary threads share a CPU while another CPU runs only background work.
@@ -73,8 +74,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Starts metering. Falls back to `/proc` where BPF is refused;
-    /// [`reasons`](Self::reasons) then has the cause.
+    /// Starts metering. If the kernel rejects BPF, the meter reads `/proc`, and
+    /// [`reasons`](Self::reasons) returns the cause.
     pub fn open(config: &MeterConfig) -> Self {
         let observer = match config.bpf {
             true => Observer::open(config).map_err(|error| error.to_string()),
@@ -87,7 +88,7 @@ impl Meter {
         Self { backend }
     }
 
-    /// The source of the figures.
+    /// Returns the source of the measured values.
     pub fn source(&self) -> MeterSource {
         match self.backend {
             Backend::Bpf(_) => MeterSource::Bpf,
@@ -95,7 +96,8 @@ impl Meter {
         }
     }
 
-    /// Returns what is not measured and why, one sentence each; empty if everything is measured.
+    /// Returns one sentence with the reason for each kind of use that is not measured; empty if
+    /// everything is measured.
     pub fn reasons(&self) -> Vec<String> {
         match &self.backend {
             Backend::Bpf(observer) => observer.reasons(),
@@ -103,12 +105,13 @@ impl Meter {
         }
     }
 
-    /// Treats a program as background from now on: all processes in its cgroup (v2) and
-    /// below. A program without a cgroup is its root process with all descendants, present
-    /// and future. Earlier use stays foreground use.
+    /// Counts a program as background work from now on. A program with a cgroup (v2) consists of
+    /// all processes in this cgroup and in the cgroups below. A program without a cgroup consists
+    /// of its root process and all present and future descendants. Use before this call stays
+    /// foreground use.
     ///
     /// # Errors
-    /// When the cgroup or the process does not exist, or the kernel refuses.
+    /// The cgroup or the process does not exist, or the kernel rejects the change.
     pub fn manage(
         &mut self,
         program: ProgramId,
@@ -121,7 +124,7 @@ impl Meter {
         }
     }
 
-    /// Removes a background program and its figures. Later use by its processes is
+    /// Removes a background program and its measured values. Later use by its processes is
     /// foreground use.
     pub fn forget(&mut self, program: ProgramId) {
         match &mut self.backend {
@@ -132,9 +135,9 @@ impl Meter {
 
     /// Takes a sample at `at_ns` of the monotonic clock, and arms notification.
     ///
-    /// Disks and links are always read, which takes microseconds. CPU time, waits and idle
-    /// time are read only if `thorough`, which takes time proportional to the number of
-    /// threads; [`Metering::cpu_read_ns`] is the time of that reading. The sample does not
+    /// Disks and links are always read, which takes microseconds. CPU time, waits and idle time are
+    /// read only if `thorough` is set. This reading takes time in proportion to the number of
+    /// threads; [`Metering::cpu_read_ns`] is the time at which it was made. The sample does not
     /// contain blocked processes; see [`find_blocked`](crate::find_blocked).
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
         match &mut self.backend {
@@ -143,7 +146,7 @@ impl Meter {
         }
     }
 
-    /// Sets the additional events that notify.
+    /// Sets the additional events for which the meter notifies.
     pub fn notify_on(&mut self, events: NotifyOn) {
         if let Backend::Bpf(observer) = &mut self.backend {
             observer.notify_on(events);
@@ -151,9 +154,9 @@ impl Meter {
     }
 
     /// Returns a descriptor that becomes readable when foreground work has used a disk or an
-    /// interface that background work used shortly before, and on the events set by
-    /// [`Self::notify_on`]. After a notification the descriptor stays silent until the next sample.
-    /// `None` without BPF: `/proc` cannot notify.
+    /// interface that background work used shortly before, and after the events that
+    /// [`Self::notify_on`] has set. After a notification, there is no other notification until the
+    /// next sample. Returns `None` without BPF, because `/proc` cannot notify.
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backend {
             Backend::Bpf(observer) => Some(observer.notify_fd()),
@@ -161,7 +164,7 @@ impl Meter {
         }
     }
 
-    /// The names of the known devices.
+    /// Returns the names of the known devices.
     pub fn names(&self) -> DeviceNames {
         match &self.backend {
             Backend::Bpf(observer) => observer.names(),
@@ -169,8 +172,8 @@ impl Meter {
         }
     }
 
-    /// The processes that used a resource in the last one or two seconds, largest use first.
-    /// Empty without BPF. Thorough samples advance the seconds.
+    /// Returns the processes that used a resource in the last one or two seconds, ordered by
+    /// decreasing use. Empty without BPF. Only thorough samples begin a new second.
     pub fn top_processes(&mut self, resource: Resource) -> Vec<ProcessShare> {
         match &mut self.backend {
             Backend::Bpf(observer) => observer.top_processes(resource),
@@ -178,7 +181,7 @@ impl Meter {
         }
     }
 
-    /// The cost of the BPF programs; see [`enable_bpf_stats`](crate::enable_bpf_stats).
+    /// Returns the cost of the BPF programs; see [`enable_bpf_stats`](crate::enable_bpf_stats).
     pub fn costs(&self) -> Vec<ProgramCost> {
         match &self.backend {
             Backend::Bpf(observer) => observer.costs(),
@@ -186,7 +189,7 @@ impl Meter {
         }
     }
 
-    /// The kernel's ids of the BPF programs.
+    /// Returns the kernel's IDs of the BPF programs.
     pub fn program_ids(&self) -> Vec<u32> {
         match &self.backend {
             Backend::Bpf(observer) => observer.program_ids(),

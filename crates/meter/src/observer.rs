@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Metering by BPF: what the programs in the kernel counted, by owner and device.
+//! The meter by BPF: reads the use by owner and device that the BPF programs in the kernel have
+//! counted.
 //!
-//! A cheap sample reads three small maps (disks, links, the run-queue scan) with a few
-//! system calls. A thorough sample also visits every thread in the kernel and reads idle
-//! time.
+//! 1. A sample first arms notification again.
+//! 2. A thorough sample also runs the task iterator, which visits every thread in the kernel, and
+//!    reads CPU times and idle time. Once a second, it begins a new epoch of the process list and
+//!    reads again how disks are stacked.
+//! 3. Each sample reads three small maps (disks, links, the run-queue scan) by a few system calls.
+//! 4. The increases are charged to the owners. Use of a stacked disk is also charged to the disks
+//!    below it (`disks.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,16 +32,17 @@ use crate::programs::{KernelMeter, ProgramCost};
 use crate::text;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Length of an epoch of the process list, and interval between readings of how disks are
-/// stacked.
+/// Length of an epoch of the process list. It is also the interval between readings of how disks
+/// are stacked.
 const EPOCH_NS: u64 = SECOND_NS;
-/// Cgroup levels that the programs check: bits of a word.
+/// The deepest cgroup level that the BPF programs check, because the levels are bits of a 32-bit
+/// word.
 const DEEPEST_LEVEL: u32 = 31;
 const ALL_LEVELS: u32 = u32::MAX;
-/// The inode of the root of all cgroups. Another inode at the root of a mount shows that this
-/// process is in a cgroup namespace.
+/// The inode number of the root of all cgroups. If the root of a mount has another inode number,
+/// this process is in a cgroup namespace.
 const ROOT_CGROUP: u64 = 1;
-/// The inode of the initial pid namespace (`PROC_PID_INIT_INO`).
+/// The inode number of the initial pid namespace (`PROC_PID_INIT_INO`).
 const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 
 /// A background program as configured in the kernel.
@@ -54,7 +60,7 @@ pub(crate) struct Observer {
     managed: BTreeMap<ProgramId, MeteredProgram>,
     next_owner: u32,
     disks: Disks,
-    /// For each stacked disk, the disk below it as the kernel was configured.
+    /// For each stacked disk, the disk below it, as written to the BPF programs' map.
     lower_disks: BTreeMap<DiskId, DiskId>,
     links: KnownLinks,
     idle: IdleEstimate,
@@ -64,9 +70,9 @@ pub(crate) struct Observer {
     cpu_read_ns: u64,
     epoch_began_ns: u64,
     cpu: BTreeMap<u32, CpuUse>,
-    /// The kernel's counts at the last sample.
+    /// The disk counters of the BPF programs at the last sample.
     counted: BTreeMap<DiskKey, DiskUse>,
-    /// Use by owner and disk, where use of a stacked disk is charged to the disks below it too.
+    /// Use by owner and disk. The use of a stacked disk is also charged to the disks below it.
     charged: BTreeMap<(u32, DiskId), DiskUse>,
     link_uses: BTreeMap<(u32, LinkId), LinkUse>,
     rq_scan: RqScan,
@@ -111,8 +117,8 @@ impl Observer {
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        // Notification is armed before the maps are read, so that no event after the reading is
-        // missed.
+        // Notification is armed before the maps are read, because an event between the reading and
+        // the arming would be missed.
         let armed = self.kernel.arm_notify();
         self.note(armed);
         if thorough {
@@ -156,7 +162,7 @@ impl Observer {
         if passed_ns < EPOCH_NS {
             return;
         }
-        // After two epochs or more no entry of the process list is recent.
+        // An advance by two epochs is enough, because no entry of the process list is recent then.
         self.kernel.config.epoch += (passed_ns / EPOCH_NS).min(2);
         self.epoch_began_ns = at_ns;
         let written = self.kernel.update_config();
@@ -185,9 +191,9 @@ impl Observer {
         self.lower_disks = now;
     }
 
-    /// Reads the disk counters and charges the increase since the last sample. The past use of a
-    /// disk therefore stays where it was charged, even if the disk is stacked on another disk
-    /// afterwards.
+    /// Reads the disk counters and charges the increase since the last sample. Because only
+    /// increases are charged, the past use of a disk stays with the disks to which it was charged,
+    /// even if the disk is stacked on another disk later.
     fn read_disks(&mut self) {
         let mut now: BTreeMap<DiskKey, DiskUse> = BTreeMap::new();
         let read = self.kernel.disk_uses.each(|key, uses| {
@@ -300,7 +306,8 @@ impl Observer {
         root: ProcessId,
     ) -> Result<(), MeterError> {
         self.forget(program);
-        // Counts the threads now, so that their earlier use counts as foreground use.
+        // The threads are counted now, before the program is registered, because their use up to
+        // now is foreground use.
         self.kernel.count_threads()?;
         let owner = self.next_owner;
         let cgroup = cgroup.map(cgroup_number).transpose()?;
@@ -318,9 +325,9 @@ impl Observer {
         added
     }
 
-    /// Lists a process and its descendants in pid_map. The BPF programs list children that a listed
-    /// process forks; this function adds children that were forked before. It ends when a pass over
-    /// `/proc` finds no new process.
+    /// Lists a process and its descendants in pid_map. From now on, the BPF programs list the
+    /// children that a listed process forks; this function adds the children that were forked
+    /// before. It repeats a pass over `/proc` until a pass finds no new process.
     fn add_pid(&self, root: ProcessId, owner: u32) -> Result<(), MeterError> {
         let proc = &self.config.proc;
         let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
@@ -363,8 +370,8 @@ impl Observer {
         self.note(written);
     }
 
-    /// Frees map entries of removed programs, including use that a CPU was counting while an
-    /// earlier program was removed.
+    /// Frees the map entries of removed programs. An entry may appear after the removal of its
+    /// program, because a CPU was just counting a use. The next call frees such an entry.
     fn forget_uses(&mut self) {
         let alive: BTreeSet<u32> = self.managed.values().map(|of| of.owner).collect();
         let gone = |owner: u32| owner >= FIRST_PROGRAM && !alive.contains(&owner);
@@ -412,7 +419,8 @@ impl Observer {
             runs: self.rq_scan.scans,
             run_ns: self.rq_scan.scans_ns,
         };
-        // Runs of the timer are added by hand, because the kernel keeps no statistics of timers.
+        // The cost of the timer is added from the scan's own counters, because the kernel keeps no
+        // statistics of timers.
         let mut costs = self.kernel.loaded.costs();
         costs.push(scan);
         costs
@@ -422,7 +430,8 @@ impl Observer {
         self.kernel.loaded.program_ids()
     }
 
-    /// The processes that used a resource in the last one or two seconds, largest use first.
+    /// Returns the processes that used a resource in the last one or two seconds, ordered by
+    /// decreasing use.
     pub fn top_processes(&mut self, resource: Resource) -> Vec<ProcessShare> {
         let devices: BTreeSet<Device> = match resource {
             Resource::Cpu => BTreeSet::from([Device::Cpu]),
@@ -474,7 +483,8 @@ impl Observer {
         }
     }
 
-    /// Returns what could not be counted or configured, one sentence each.
+    /// Returns one sentence for each kind of use that could not be counted, and for each failed
+    /// configuration.
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons: Vec<String> = self.errors.iter().cloned().collect();
         let kinds = [
@@ -525,7 +535,8 @@ impl Observer {
         reasons
     }
 
-    /// Records an error and returns `None`; the figures keep their last values.
+    /// Returns the value of a result. For an error, records the error and returns `None`; the
+    /// measured values then keep their last values.
     fn note<T>(&mut self, result: Result<T, MeterError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -543,8 +554,8 @@ const DISK_MAX: DiskId = DiskId {
     minor: u32::MAX,
 };
 
-/// Returns the inode of a cgroup, and its level as a bit. In a cgroup namespace, which hides the
-/// depth of its root, all level bits are set.
+/// Returns the inode number of a cgroup, and its level as a bit. In a cgroup namespace the level is
+/// unknown, because the namespace hides the depth of its root. All level bits are set in this case.
 fn cgroup_number(dir: &Path) -> Result<(u64, u32), MeterError> {
     let read = |path: &Path| fs::metadata(path).map_err(MeterError::read(path));
     let dir = fs::canonicalize(dir).map_err(MeterError::read(dir))?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The process tree, read from `/proc`: all processes with their statistics, descendants of given
-//! processes, and members of a cgroup. Processes that end during the reading are left out.
+//! Reads the process tree from `/proc`: all processes with their statistics, the descendants of
+//! given processes, and the members of a cgroup. Processes that end during the reading are left
+//! out. A reading of all processes costs one small file per process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,7 +18,7 @@ pub(crate) fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
         .collect()
 }
 
-/// The pids of all processes.
+/// Returns the pids of all processes.
 pub(crate) fn pids(proc: &Path) -> BTreeSet<i32> {
     let entries = std::fs::read_dir(proc).into_iter().flatten();
     entries
@@ -30,7 +31,8 @@ pub(crate) fn process(proc: &Path, pid: i32) -> Option<ProcStat> {
     text::parse_optional(&proc.join(pid.to_string()).join("stat"), ProcStat::parse)
 }
 
-/// Returns these processes and all their descendants through living parents.
+/// Returns these processes and all their descendants. A descendant is found only if all processes
+/// between it and a root live.
 pub(crate) fn with_descendants(
     roots: &BTreeSet<i32>,
     processes: &BTreeMap<i32, ProcStat>,
@@ -51,7 +53,7 @@ pub(crate) fn with_descendants(
     }
 }
 
-/// The processes of a cgroup and of all cgroups below it.
+/// Returns the processes of a cgroup and of all cgroups below it.
 pub(crate) fn members(cgroup: &Path) -> BTreeSet<i32> {
     let text = text::read(&cgroup.join("cgroup.procs")).unwrap_or_default();
     let mut members: BTreeSet<i32> = text.lines().filter_map(|pid| pid.parse().ok()).collect();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel side of the meter: loads and attaches the BPF programs, opens their maps, and reads
-//! the cost of each program.
+//! Loads and attaches the BPF programs of the meter, opens their maps, and reads the cost of each
+//! program.
 //!
-//! Trace points that this kernel lacks are left out. If the kernel refuses the run-queue scan, the
-//! other programs are loaded without it. `KernelMeter` is what the observer uses.
+//! 1. [`LoadedPrograms::meter`] disables the programs for trace points that this kernel lacks, and
+//!    loads the other programs. If the kernel rejects the run-queue scan, the programs are loaded
+//!    without it.
+//! 2. [`KernelMeter::start`] writes the first configuration before it attaches the programs.
+//! 3. The observer then uses the maps through [`KernelMeter`].
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -28,7 +31,7 @@ struct Aligned<T: ?Sized>(T);
 
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
 
-/// The cost of a BPF program, over the time in which the kernel measured it
+/// The cost of a BPF program during the time in which the kernel measured run times
 /// (`kernel.bpf_stats_enabled`, or [`enable_bpf_stats`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramCost {
@@ -44,10 +47,10 @@ pub struct ProgramCost {
 /// dropped. The measurement makes all BPF programs slower.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The kernel rejects the measurement.
 pub fn enable_bpf_stats() -> Result<std::os::fd::OwnedFd, MeterError> {
     use std::os::fd::FromRawFd;
-    // SAFETY: takes a number and returns a descriptor.
+    // SAFETY: `bpf_enable_stats` takes a number and returns a descriptor or an error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     if fd < 0 {
         let error = libbpf_rs::Error::from_raw_os_error(-fd);
@@ -67,7 +70,7 @@ pub(crate) struct LoadedPrograms {
     object: Object,
     /// Trace points that this kernel lacks.
     pub missing: Vec<String>,
-    /// Why run queues are not scanned; `None` if they are scanned.
+    /// The reason for which run queues are not scanned; `None` if they are scanned.
     pub scan_refused: Option<String>,
 }
 
@@ -96,7 +99,7 @@ impl LoadedPrograms {
         Ok(loaded)
     }
 
-    /// Starts the timer of the run-queue scan, which stops when its map is freed.
+    /// Starts the timer of the run-queue scan. The timer stops when its map is freed.
     fn start_rq_scan(&mut self) -> Result<(), String> {
         let mut programs = self.object.progs_mut();
         let Some(start) = programs.find(|program| program.name() == START_SCAN) else {
@@ -109,7 +112,7 @@ impl LoadedPrograms {
         }
     }
 
-    /// Attaches the programs.
+    /// Attaches the programs to their trace points.
     pub fn attach(&mut self) -> Result<(), MeterError> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -138,7 +141,7 @@ impl LoadedPrograms {
         MapHandle::try_from(&map).map_err(MeterError::bpf(format!("opening the BPF map {name}")))
     }
 
-    /// The cost of each program.
+    /// Returns the cost of each program.
     pub fn costs(&self) -> Vec<ProgramCost> {
         let programs = self.object.progs();
         programs
@@ -153,7 +156,7 @@ impl LoadedPrograms {
             .collect()
     }
 
-    /// The kernel's ids of the programs.
+    /// Returns the kernel's IDs of the programs.
     pub fn program_ids(&self) -> Vec<u32> {
         let programs = self.object.progs();
         programs
@@ -164,7 +167,7 @@ impl LoadedPrograms {
 }
 
 /// Name of the BPF program that runs once, to start the timer. Kernels before 5.17 and kernels with
-/// PREEMPT_RT refuse the program.
+/// PREEMPT_RT reject this program.
 const START_SCAN: &str = "start_rq_scan";
 
 /// Returns the BPF programs, ready to be loaded, and the trace points that this kernel lacks.
@@ -185,8 +188,8 @@ fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
     Ok((open, missing))
 }
 
-/// Trace points that Linux 6.3 added. All others exist since 5.12; on older kernels the meter
-/// cannot use BPF.
+/// Trace points that exist only since Linux 6.3. All other trace points of the meter exist since
+/// Linux 5.12; on older kernels, the meter cannot use BPF.
 const ADDED_TRACE_POINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
 /// Disables programs for trace points that this kernel lacks; returns these trace points.
@@ -219,15 +222,15 @@ fn has_trace_point(name: &str) -> bool {
 fn program_info(fd: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;
-    // SAFETY: the kernel writes at most `length` bytes to `info`. Its pointers are null and
-    // its counts 0, so the kernel follows none of them.
+    // SAFETY: the kernel writes at most `length` bytes to `info`. All pointers in `info` are null
+    // with a count of 0; the kernel writes nothing through them.
     let result = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut length)
     };
     (result == 0).then_some(info)
 }
 
-/// The meter's kernel side: the programs, and the maps shared with them.
+/// The loaded BPF programs, and the maps that user space shares with them.
 #[derive(Debug)]
 pub(crate) struct KernelMeter {
     notify_ringbuf: RingBuffer<'static>,
@@ -246,7 +249,7 @@ pub(crate) struct KernelMeter {
     pub loaded: LoadedPrograms,
 }
 
-/// The key of a map with one entry; also used as a value of zero.
+/// The key of the entry in a map with one entry. It is also used as the value 0.
 const ONLY: [u8; 4] = [0; 4];
 
 impl KernelMeter {
@@ -280,7 +283,8 @@ impl KernelMeter {
         kernel.update_config()?;
         kernel.loaded.attach()?;
         kernel.count_threads()?;
-        // The iterator has stored the pid of this process in the configuration.
+        // The configuration is read back, because the task iterator has stored the pid of this
+        // process in it.
         let known = kernel.config_map.lookup(&ONLY, MapFlags::ANY);
         let known = known.map_err(MeterError::bpf("reading the BPF map config_map"))?;
         kernel.config.own_tgid = BpfConfig::read(&known.unwrap_or_default()).own_tgid;
@@ -303,7 +307,8 @@ impl KernelMeter {
         loop {
             match visit.read(&mut nothing) {
                 Ok(0) => return Ok(()),
-                // The iterator pauses after a million threads.
+                // The iterator pauses after a million threads, and is then continued by the next
+                // read.
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(MeterError::bpf(doing)(error.into())),
                 Ok(_) => {}
@@ -312,8 +317,8 @@ impl KernelMeter {
     }
 
     pub fn notify_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor belongs to the ring buffer, which `self` owns, and the
-        // borrow does not outlive `self`.
+        // SAFETY: `self` owns the ring buffer with this descriptor, and the borrow does not outlive
+        // `self`.
         unsafe { BorrowedFd::borrow_raw(self.notify_ringbuf.epoll_fd()) }
     }
 
@@ -350,14 +355,14 @@ impl KernelMeter {
         remove(self.lower_devices.map(), &upper.bytes());
     }
 
-    /// The state of the run-queue scan.
+    /// Returns the state of the run-queue scan.
     pub fn rq_scan(&self) -> Result<RqScan, MeterError> {
         let scan = self.rq_scan.lookup(&ONLY, MapFlags::ANY);
         let scan = scan.map_err(MeterError::bpf("reading the BPF map rq_scans"))?;
         Ok(scan.map_or(RqScan::default(), |bytes| RqScan::read(&bytes)))
     }
 
-    /// Counts of lost events, in the order of `enum lost`.
+    /// Returns the numbers of lost events, in the order of `enum lost`.
     pub fn losses(&self) -> [u64; 3] {
         [0u32, 1, 2].map(|what| {
             let found = self.losses.lookup(&what.to_ne_bytes(), MapFlags::ANY);

@@ -10,8 +10,9 @@ use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 use crate::error::MeterError;
 use crate::layout::MapLayout;
 
-/// Maximum number of entries per system call. No bucket of the kernel's hash tables, which
-/// have more buckets than entries, holds nearly that number.
+/// Maximum number of entries per system call. It must exceed the number of entries in any bucket of
+/// the kernel's hash table. A bucket contains far fewer entries, because the table has more buckets
+/// than entries.
 const BATCH: usize = 128;
 
 /// A hash map, and buffers for its content.
@@ -19,7 +20,8 @@ const BATCH: usize = 128;
 pub(crate) struct Table<K, V> {
     map: MapHandle,
     of: PhantomData<fn() -> (K, V)>,
-    /// Number of copies of each value: the number of possible CPUs for a per-CPU map, else 1.
+    /// Number of copies of each value: the number of possible CPUs for a per-CPU map, and 1 for any
+    /// other map.
     copies: usize,
     /// Distance between two copies of a value in bytes.
     stride: usize,
@@ -31,7 +33,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
     /// Opens a map.
     ///
     /// # Errors
-    /// When the size of the map's keys or values is not that of `K` or `V`.
+    /// The sizes of the map's keys and values differ from the sizes of `K` and `V`.
     pub fn new(map: MapHandle) -> Result<Self, MeterError> {
         let value_bytes = map.value_size() as usize;
         if (map.key_size() as usize, value_bytes) != (K::BYTES, V::BYTES) {
@@ -68,7 +70,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
     /// Calls `see` with each key and its values, one value per copy.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel rejects the reading of the map.
     pub fn each(
         &mut self,
         mut see: impl FnMut(K, &mut dyn Iterator<Item = V>),
@@ -76,11 +78,11 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
         self.entries(|key, values| see(K::read(key), values))
     }
 
-    /// Removes the entries for which `goes` returns true; its arguments are the key and the
-    /// first value.
+    /// Removes the entries for which `goes` returns true. The arguments of `goes` are the key and
+    /// the first copy of the value.
     ///
     /// # Errors
-    /// When the kernel refuses to list the entries.
+    /// The kernel rejects the reading of the map.
     pub fn remove_where(&mut self, goes: impl Fn(K, V) -> bool) -> Result<(), MeterError> {
         let mut gone = Vec::new();
         self.entries(|key, values| {
@@ -89,7 +91,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
             }
         })?;
         for key in gone {
-            // A failure is ignored: the entry may be gone already.
+            // A failure is ignored, because the entry may have been evicted already.
             let _ = self.map.delete(&key);
         }
         Ok(())
@@ -117,7 +119,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
     }
 
     /// Reads one batch of entries, starting at `cursor`. Returns the number of entries, and
-    /// the cursor of the next batch; `None` after the last.
+    /// the cursor of the next batch; The cursor is `None` after the last batch.
     fn batch(&mut self, cursor: Option<u32>) -> Result<(usize, Option<u32>), MeterError> {
         let mut count = BATCH as u32;
         let mut next = 0u32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parsers of the kernel's text files that the meter reads. A parser returns `None` for
-//! malformed text, and never panics. Formats: `Documentation/filesystems/proc.rst`,
+//! Parses the text files of the kernel that the meter reads. A parser returns `None` for malformed
+//! text, and never panics. The formats are described in `Documentation/filesystems/proc.rst`,
 //! `Documentation/admin-guide/iostats.rst`.
 
 use std::path::Path;
@@ -34,7 +34,8 @@ pub(crate) struct MachineTicks {
     pub idle: u64,
 }
 
-/// The first line of `/proc/stat`: user nice system idle iowait irq softirq.
+/// Parses the first line of `/proc/stat`. Its fields are user, nice, system, idle, iowait, irq and
+/// softirq.
 pub(crate) fn machine_ticks(text: &str) -> Option<MachineTicks> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let numbers: Vec<u64> = line.split_whitespace().map_while(number).collect();
@@ -51,18 +52,19 @@ pub(crate) fn machine_ticks(text: &str) -> Option<MachineTicks> {
     })
 }
 
-/// The number of CPUs in a list like `0-3,5`.
+/// Returns the number of CPUs in a list such as `0-3,5`.
 pub(crate) fn cpu_count(text: &str) -> Option<u32> {
     let cpus: usher_model::CpuSet = text.trim().parse().ok()?;
     u32::try_from(cpus.len()).ok()
 }
 
-/// The second number of `/proc/PID/schedstat`: nanoseconds on a run queue.
+/// Returns the second number of `/proc/PID/schedstat`, which is the time in nanoseconds that the
+/// thread has waited on a run queue.
 pub(crate) fn queued_ns(text: &str) -> Option<u64> {
     text.split_whitespace().nth(1).and_then(number)
 }
 
-/// The value of a line `key value` or `key: value`.
+/// Returns the value of a line `key value` or `key: value`.
 pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     number(value.trim_start_matches(':').trim())
@@ -78,7 +80,7 @@ pub(crate) struct DiskLine {
     pub written_sectors: u64,
 }
 
-/// Reads a line of `/proc/diskstats`.
+/// Parses a line of `/proc/diskstats`.
 pub(crate) fn disk_line(line: &str) -> Option<DiskLine> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let count = |at: usize| fields.get(at).copied().and_then(number);
@@ -101,7 +103,7 @@ pub(crate) struct LinkLine {
     pub sent_packets: u64,
 }
 
-/// Reads a line of `/proc/net/dev`; `None` for headings.
+/// Parses a line of `/proc/net/dev`; returns `None` for a heading.
 pub(crate) fn link_line(line: &str) -> Option<LinkLine> {
     let (name, counts) = line.split_once(':')?;
     let counts: Vec<u64> = counts.split_whitespace().map_while(number).collect();
@@ -115,13 +117,13 @@ pub(crate) fn link_line(line: &str) -> Option<LinkLine> {
     })
 }
 
-/// A device as `MAJOR:MINOR`.
+/// Parses a device number `MAJOR:MINOR`.
 pub(crate) fn device_number(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// A decimal number.
+/// Parses a decimal number.
 pub(crate) fn number(word: &str) -> Option<u64> {
     word.parse().ok()
 }

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pipes, FIFOs and unix sockets: which of them a thread waits for, and which processes
-//! have the other ends.
+//! Finds the pipe, FIFO or unix socket that a thread waits for, and the processes that have the
+//! other end open.
+//!
+//! 1. [`wait_of`] reads in `/proc` in which kernel function the thread waits, and for which
+//!    descriptor.
+//! 2. [`OpenEnds`] lists the open pipes and sockets of all processes, once, at the first use.
+//! 3. [`OpenEnds::of`] returns the processes that can end the wait. For a pipe, these are processes
+//!    with a descriptor of the opposite access mode; for a socket, processes with the peer socket
+//!    (`unix.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,8 +18,8 @@ use rustix::fs::FileType;
 use super::{line, unix};
 use crate::{files, proc_tree};
 
-/// Kernel functions in which a thread waits for the other end, as `/proc/PID/wchan` names
-/// them: pipes (since 6.14, and before) and unix sockets.
+/// Kernel functions in which a thread waits for the other end, as named in `/proc/PID/wchan`. The
+/// first name of a pipe function is used since Linux 6.14, the second name before.
 const READS_PIPE: [&str; 2] = ["anon_pipe_read", "pipe_read"];
 const WRITES_PIPE: [&str; 2] = ["anon_pipe_write", "pipe_write"];
 const UNIX_SOCKET: [&str; 4] = [
@@ -22,7 +29,7 @@ const UNIX_SOCKET: [&str; 4] = [
     "unix_wait_for_peer",
 ];
 
-/// The access mode of a descriptor: the low bits of its flags.
+/// Mask of the access mode, which is in the low bits of a descriptor's flags.
 const ACCESS: u32 = 0o3;
 const READS_ONLY: u32 = 0o0;
 const WRITES_ONLY: u32 = 0o1;
@@ -38,15 +45,15 @@ pub(super) enum AwaitedOperation {
     Socket,
 }
 
-/// The operation that a thread is blocked in, and the descriptor of the pipe or socket.
+/// The operation in which a thread is blocked, and the descriptor of the pipe or socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockedOperation {
     kind: AwaitedOperation,
     fd: u32,
 }
 
-/// Returns the pipe or socket operation that a thread is blocked in, from the thread's directory
-/// below `/proc/PID/task`; `None` if the thread is not blocked in one.
+/// Returns the pipe or socket operation in which a thread is blocked; `None` if there is no such
+/// operation. `task` is the thread's directory below `/proc/PID/task`.
 pub(super) fn wait_of(task: &Path) -> Option<BlockedOperation> {
     let function = line(&task.join("wchan"));
     let is = |names: &[&str]| names.contains(&function.as_str());
@@ -56,8 +63,8 @@ pub(super) fn wait_of(task: &Path) -> Option<BlockedOperation> {
         () if is(&UNIX_SOCKET) => AwaitedOperation::Socket,
         () => return None,
     };
-    // The file contains the number of the system call, then its arguments. The descriptor is the
-    // first argument of read, write, send and receive.
+    // The file contains the number of the system call, followed by its arguments. The descriptor is
+    // the first argument of the calls that read, write, send and receive.
     let call = line(&task.join("syscall"));
     let fd = call.split_whitespace().nth(1)?.strip_prefix("0x")?;
     let fd = u32::from_str_radix(fd, 16).ok()?;
@@ -74,7 +81,7 @@ pub(super) struct AwaitedEnd {
 /// A file by its device and inode.
 type FileNumber = ((u32, u32), u64);
 
-/// The open pipes and sockets of all processes, with access modes; read on first use.
+/// The open pipes and sockets of all processes, with access modes. They are read at the first use.
 #[derive(Debug)]
 pub(super) struct OpenEnds {
     proc: PathBuf,
@@ -128,7 +135,7 @@ impl OpenEnds {
     }
 }
 
-/// The open pipes and sockets of a process.
+/// Returns the open pipes and sockets of a process, with access modes.
 fn descriptors(process: &Path) -> Vec<(FileNumber, u32)> {
     let fds = fs::read_dir(process.join("fd")).into_iter().flatten();
     fds.flatten()
@@ -149,7 +156,8 @@ fn descriptors(process: &Path) -> Vec<(FileNumber, u32)> {
 mod tests {
     use super::*;
 
-    /// A `/proc` with processes that have one descriptor each, all of the same FIFO.
+    /// Makes a directory like `/proc`, with processes that have one descriptor each. All
+    /// descriptors refer to the same FIFO.
     fn machine(ends: &[(i32, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! File locks, from `/proc/locks`.
+//! Finds processes that wait for a file lock which a background program holds, from `/proc/locks`.
 //!
-//! A held lock has a line `ID: KIND MODE TYPE PID DEVICE:INODE START END`. It is followed by
-//! a line with the same number and an arrow for each waiting process. Two kinds of locks do
-//! not identify their holder:
+//! A held lock has a line `ID: KIND MODE TYPE PID DEVICE:INODE START END`. For each waiting
+//! process, a line with the same `ID` and an arrow follows. For two kinds of locks, `PID` does not
+//! identify the holder:
 //!
-//! - a lock of an open file description has no process (pid -1);
-//! - a lock taken with `flock` may be held by another process than its taker (children, after
-//!   the parent has ended).
+//! - a lock of an open file description has the pid -1;
+//! - a lock taken with `flock` has the pid of the process that took the lock; children of this
+//!   process may still hold the lock after its end.
 //!
-//! For these the holder is a process that lists the lock at one of its descriptors
-//! (`/proc/PID/fdinfo`).
+//! For these locks, the processes of the background programs are searched for a process with the
+//! lock at one of its descriptors (`/proc/PID/fdinfo`). The cost is one read of `/proc/locks`, and
+//! a read for each descriptor of the programs for each such lock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +47,7 @@ fn lock(line: &str) -> Option<LockLine> {
     })
 }
 
-/// Processes outside the programs that wait for a lock which a program holds.
+/// Returns the processes outside the programs that wait for a lock which a program holds.
 pub(super) fn find_blocked(
     proc: &Path,
     programs: &BTreeMap<i32, ProgramId>,
@@ -73,8 +74,8 @@ fn holder(proc: &Path, lock: &LockLine, programs: &BTreeMap<i32, ProgramId>) -> 
     if let Some(program) = programs.get(&lock.pid) {
         return Some(*program);
     }
-    // Case: the process that took the lock is alive and is no background process, so that process
-    // is the holder.
+    // If the process that took the lock lives, this process is the holder, and it belongs to no
+    // program.
     if lock.pid > 0 && proc.join(lock.pid.to_string()).exists() {
         return None;
     }
@@ -93,8 +94,8 @@ fn has_on_a_descriptor(process: &Path, wanted: &LockLine) -> bool {
     })
 }
 
-/// Returns the path of the locked file if the waiting process has the file open; otherwise device
-/// and inode.
+/// Returns the path of the locked file if the waiting process has the file open. Otherwise returns
+/// the file's device and inode.
 fn name(proc: &Path, waiter: &LockLine) -> String {
     let inode = waiter.file.rsplit(':').next().and_then(text::number);
     let fds = fs::read_dir(proc.join(waiter.pid.to_string()).join("fd"));

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Foreground processes that are blocked by a background program.
+//! Finds foreground processes that a background program blocks.
 //!
-//! While a background program is stopped, processes that wait for it make no progress. Dependencies
-//! that `/proc` shows are detected:
+//! While a background program is stopped, processes that wait for the program make no progress. The
+//! following dependencies are visible in `/proc` and are detected:
 //!
-//! - **file locks** (`flock`, POSIX, open file descriptions; used by databases and package
-//!   managers): `/proc/locks` lists waiters and holders;
-//! - **pipes and FIFOs**: a thread reads or writes a pipe, and only background processes have its
-//!   other ends open;
+//! - **file locks** (`flock`, POSIX, open file descriptions), which databases and package managers
+//!   use: `/proc/locks` lists waiters and holders;
+//! - **pipes and FIFOs**: a thread reads or writes a pipe, and only background processes have the
+//!   other end of the pipe open;
 //! - **unix sockets**: a thread reads or writes a socket, and only background processes have
 //!   the peer of the socket open.
 //!
-//! Not detected:
+//! The following dependencies are not detected:
 //!
-//! - futexes in shared memory and semaphores, which record no holder;
-//! - threads that wait in `poll`, `select` or `epoll`, because the descriptor that they wait
-//!   for is not visible;
+//! - futexes in shared memory, and semaphores: the kernel records no holder;
+//! - waits in `poll`, `select` or `epoll`: the descriptors of the wait are not visible;
 //! - TCP connections within the machine;
 //! - mounts that a stopped process serves (FUSE);
-//! - locks in the kernel: a stopped process holds none, but a slowly freezing process may.
+//! - locks in the kernel: a stopped process holds no such lock, but a process that freezes slowly
+//!   may hold one.
 //!
-//! For these cases the duration of every freeze is limited.
+//! Because of these cases, the duration of every freeze is limited.
 
 mod ends;
 mod locks;
@@ -35,14 +35,14 @@ use crate::proc_tree;
 use crate::text;
 use ends::OpenEnds;
 
-/// Finds foreground processes that cannot continue before a background program does. `holder` maps
-/// a process to its background program; `proc` is the path of `/proc`. The launcher of a background
-/// program counts as part of the program, because the launcher keeps open the files that it was
-/// given and waits for no other process.
+/// Returns the foreground processes that cannot continue before a background program continues.
+/// `holder` maps a process to its background program; `proc` is the path of `/proc`. The launcher
+/// of a background program counts as a part of the program, because the launcher keeps its
+/// inherited files open and waits only for the program.
 ///
-/// Reads a small file for each thread on the machine, and the descriptors of every process
-/// if some thread waits for a pipe or a socket. Call it after background work has been
-/// stopped for a while, not with every sample.
+/// The function reads a small file for each thread on the machine and, if a thread waits for a pipe
+/// or a socket, the descriptors of every process. Because of this cost, call the function only
+/// after background work has been stopped for a while, not with every sample.
 pub fn find_blocked(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<BlockedProcess> {
     let pids = proc_tree::pids(proc);
     let programs: BTreeMap<i32, ProgramId> = pids

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The peer of a unix socket, from the kernel's socket diagnosis (`linux/unix_diag.h`);
-//! `/proc` does not contain it. Only sockets of this network namespace are found.
+//! Finds the peer of a unix socket by one request to the kernel's socket diagnosis
+//! (`linux/unix_diag.h`), because `/proc` does not contain the peer. Only sockets of this network
+//! namespace are found.
 
 use std::os::fd::OwnedFd;
 
@@ -12,9 +13,9 @@ const NLM_F_REQUEST: u16 = 1;
 const AF_UNIX: u8 = 1;
 const UDIAG_SHOW_PEER: u32 = 4;
 const UNIX_DIAG_PEER: u16 = 2;
-/// Matches any socket with the inode, not one certain incarnation.
+/// The cookie that matches any socket with the requested inode.
 const NO_COOKIE: u32 = u32::MAX;
-/// `struct nlmsghdr`; `struct unix_diag_req`; `struct unix_diag_msg`.
+/// Sizes of `struct nlmsghdr`, `struct unix_diag_req` and `struct unix_diag_msg` in bytes.
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 24;
 const ANSWER_BYTES: usize = 16;

@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * CPU time and wait time per owner, without a hook at context switches.
+ * Counts CPU time and wait time per owner, without a hook at context switches.
  *
- * The scheduler already accumulates both times per thread. A program that
- * visits a thread adds the increase since the last visit to the sum of the
- * thread's owner. Threads are visited:
+ * The scheduler already accumulates the CPU time and the wait time of each
+ * thread. When a BPF program visits a thread, it adds the increase since the
+ * last visit to the sums of the thread's owner. A thread is visited:
  *
- * 1. by the iterator, when user space takes a sample, for all living
- *    threads;
- * 2. at the thread's exit, so that threads that live between two samples
- *    count;
- * 3. when the kernel frees the thread, for the rest: the kernel tears down a
- *    large address space after the exit trace point, which may be most of a
- *    short life.
+ * 1. by the task iterator, which visits all living threads when user space
+ *    takes a sample;
+ * 2. at its exit, because the iterator misses threads that live only between
+ *    two samples;
+ * 3. when the kernel frees the thread, to count the time since the exit trace
+ *    point. In this time, the kernel may tear down a large address space, which
+ *    can take most of a short life.
  *
- * The counted amount is stored with the task itself. A thread that changes its
- * owner therefore takes no past use along, and no sum ever decreases.
+ * The counted amount is stored with the task itself (task storage). If a thread
+ * changes its owner, its past use stays with the former owner, and no sum
+ * decreases.
  *
- * Limits: run time is as of the thread's last switch or tick; a wait counts
- * when it ends.
+ * Limits: the run time of a thread is known up to its last context switch or
+ * scheduler tick. A wait is counted when it ends. A sample costs time in
+ * proportion to the number of threads.
  */
 #include "logic.h"
 #include "process_use.h"
 
-/* Threads that ran for less than this do not evict others from process_uses. */
+/*
+ * Use of less CPU time than this creates no entry in process_uses, because a
+ * new entry may evict the entry of another process.
+ */
 #define MIN_LISTED_NS 1000000
 
 struct {
@@ -82,8 +87,9 @@ static void count_use(struct task_struct *task, struct counted *counted)
 
 /*
  * Records the pid of the meter's own process. The iterator runs in the process
- * that reads it, which is the meter. In a container the meter itself cannot
- * know its pid in the initial pid namespace.
+ * that reads it, which is the meter. The kernel side must determine this pid,
+ * because in a container the meter does not know its pid in the initial pid
+ * namespace.
  */
 static void record_own_tgid(void)
 {

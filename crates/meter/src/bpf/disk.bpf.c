@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Disk use: the requests submitted to each disk, with time and owner.
+ * Counts disk use: the requests that are submitted to each disk, with their
+ * owner and the time of the last request.
  *
- * block_bio_queue fires in the context of the submitting task, once per bio,
- * before merging and splitting; partitions count as their disk. Reads and
- * synchronous writes are charged to the submitting task. Writeback is charged to
- * the kernel thread that does it.
+ * The trace point block_bio_queue fires in the context of the submitting task,
+ * once per bio, before requests are merged or split. Requests to a partition
+ * are counted for its disk. Reads and synchronous writes are charged to the
+ * submitting task. Writeback is charged to the kernel thread that submits it.
+ * Each request costs a few map operations.
  */
 #include "notify.h"
 #include "process_use.h"

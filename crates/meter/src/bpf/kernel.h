@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The fields of kernel structures that the programs read. libbpf relocates each
- * field for the running kernel (CO-RE), so the order of fields does not matter
- * and unused fields are left out.
+ * Declares the fields of kernel structures that the BPF programs read. libbpf
+ * relocates each access for the running kernel (CO-RE). Therefore the order of
+ * the fields has no meaning, and unused fields are left out.
  */
 #ifndef USHER_METER_KERNEL_H
 #define USHER_METER_KERNEL_H
@@ -35,15 +35,18 @@ enum {
 
 #define CLOCK_MONOTONIC 1
 
-/* A timer in a map's value; the kernel recognises the type by its name. */
+/* A timer in a map's value. The kernel recognises this type by its name. */
 struct bpf_timer {
 	__u64 opaque[2];
 } __attribute__((aligned(8)));
 
-/* task_struct.flags, include/linux/sched.h: as old as git. */
+/*
+ * A bit of task_struct.flags, from include/linux/sched.h. The value has not
+ * changed since the beginning of the kernel's git history.
+ */
 #define PF_KTHREAD 0x00200000
 
-/* task_struct.policy, include/uapi/linux/sched.h. */
+/* A value of task_struct.policy, from include/uapi/linux/sched.h. */
 #define SCHED_IDLE 5
 
 #define AF_INET 2
@@ -52,10 +55,13 @@ struct bpf_timer {
 /* States of a connection, include/net/tcp_states.h. */
 #define TCP_SYN_SENT 2
 #define TCP_CLOSE 7
-/* Index of loopback in each namespace; net/core/dev.c guarantees it. */
+/*
+ * Index of the loopback interface in each network namespace, which
+ * net/core/dev.c guarantees.
+ */
 #define LOOPBACK_IFINDEX 1
 
-/* bio.bi_opf: the operation in the low bits, then flags. */
+/* Parts of bio.bi_opf: the operation is in the low bits, followed by flags. */
 #define REQ_OP_MASK 0xff
 #define REQ_OP_READ 0
 
@@ -120,7 +126,7 @@ struct rq___6_12 {
 
 struct sched_entity {
 	__u64 sum_exec_runtime;
-	/* With CONFIG_FAIR_GROUP_SCHED. */
+	/* Exists only with CONFIG_FAIR_GROUP_SCHED. */
 	struct cfs_rq *cfs_rq;
 };
 
@@ -130,7 +136,9 @@ struct task_struct {
 	int tgid;
 	unsigned int policy;
 	struct task_struct *group_leader;
-	/* Nanoseconds of the clock of bpf_ktime_get_ns(). */
+	/*
+	 * Start of the task, in nanoseconds of the clock of bpf_ktime_get_ns().
+	 */
 	__u64 start_time;
 	struct css_set *cgroups;
 	struct sched_info sched_info;
@@ -186,7 +194,7 @@ struct sock_common {
 	unsigned short skc_family;
 	int skc_bound_dev_if;
 	possible_net_t skc_net;
-	/* 0: the kernel has not generated a cookie for this socket yet. */
+	/* 0 if the kernel has not generated a cookie for this socket yet. */
 	atomic64_t skc_cookie;
 };
 

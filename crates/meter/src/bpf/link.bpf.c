@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Network use per interface:
+ * Counts network use per interface:
  *
- * - send and receive calls and their bytes, by the interface of the socket's route;
+ * - send and receive calls with their bytes, for the interface of the socket's
+ *   route;
  * - packets that the kernel sends for a socket, including acknowledgements and
  *   connection setup.
  *
- * Only IPv4 and IPv6 sockets count, because other families do not leave the
- * machine. Loopback is not a device that programs contend for, and is not counted.
+ * Only IPv4 and IPv6 sockets are counted, because data of other socket families
+ * does not leave the machine. Loopback is not counted, because programs do not
+ * contend for it.
  *
- * Packets are counted because calls are traced only when they return. A bulk
- * sender may be inside one call for a long time, or may have filled the socket
- * buffer and returned. Only packets show current use of an interface.
+ * Packets are counted in addition to calls, because a call is traced only when
+ * it returns. A bulk sender may be inside one call for a long time, or its call
+ * may have filled the socket buffer and returned. In both cases only packets
+ * show the current use of the interface.
  *
- * Owner of a packet: the sending context does not identify the owner. A packet is
- * charged to the owner of the socket's last call, or to the task that opened the
- * connection. Packets sent during the first call of a socket (the first datagram,
- * for example) have no owner yet; the call itself is counted instead.
+ * Owner of a packet: the context in which the kernel sends a packet does not
+ * identify the owner. Therefore a packet is charged to the owner of the last
+ * call on its socket, or to the task that opened the connection. Packets that
+ * are sent during the first call on a socket, such as the first datagram, have
+ * no owner yet. The call itself is counted instead.
  *
  * Sockets are identified by their cookies, which the kernel never reuses. A new
- * socket at the memory address of an old one has another cookie, or none yet.
+ * socket at the memory address of a former socket has another cookie, or no
+ * cookie yet.
  *
- * Calls that transferred nothing are not counted, with one exception: a send that
- * failed with EAGAIN shows that the sender wants the interface now. It updates the
- * time of last use, but not the number of calls.
+ * Calls that transferred no data are not counted, with one exception: a send
+ * that fails with EAGAIN shows that the sender needs the interface now. Such a
+ * send updates the time of last use, but not the number of calls.
  */
 #include "notify.h"
 #include "process_use.h"
@@ -36,7 +41,10 @@ struct {
 	__type(value, struct link_use);
 } link_uses SEC(".maps");
 
-/* Owners by socket cookie; the least recently used entries are evicted. */
+/*
+ * The owner of each socket, by the socket's cookie. The least recently used
+ * entries are evicted.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -60,9 +68,10 @@ static struct link_use *link_use_of(struct link_key *key)
 }
 
 /*
- * Returns the interface of the socket's cached route. A socket without a route
- * (datagrams to changing destinations) may be bound to an interface or have
- * received from one. 0: unknown.
+ * Returns the interface of the socket's cached route. For a socket without a
+ * route, such as a socket that sends datagrams to changing destinations,
+ * returns the interface to which the socket is bound or from which it has
+ * received. Returns 0 if the interface is unknown.
  */
 static __u32 interface_of(struct sock *sk)
 {
@@ -156,7 +165,10 @@ int BPF_PROG(socket_received, struct sock *sk, int bytes)
 	return 0;
 }
 
-/* Sets the owner of a socket that connects; forgets a closed socket. */
+/*
+ * Sets the owner of a socket that connects, and removes the entry of a closed
+ * socket.
+ */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_state, struct sock *sk, int before, int now)
 {

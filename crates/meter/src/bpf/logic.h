@@ -1,28 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Pure arithmetic of the BPF programs, without helpers and kernel types. It is
- * also compiled for the host (src/logic.c), where src/logic.rs tests it.
+ * The arithmetic of the BPF programs, without BPF helpers and kernel types. It
+ * is also compiled for the host (src/logic.c), where src/logic.rs tests it. The
+ * functions count the use of threads, keep the epochs of process use, and
+ * evaluate the run-queue scan: vacant CPUs, imbalances, and when to notify user
+ * space. Each function takes constant time.
  */
 #ifndef USHER_METER_LOGIC_H
 #define USHER_METER_LOGIC_H
 
 #include "shared.h"
 
-/* The amounts of a thread's use that have been counted. */
+/* The run time and wait time of a thread that have been counted already. */
 struct counted {
 	__u64 run_ns;
 	__u64 wait_ns;
-	/* Nonzero: run_ns and wait_ns are initialised. */
+	/* Nonzero if run_ns and wait_ns are initialised. */
 	__u64 known;
 };
 
 /*
- * Initialises `counted` on the first visit to a thread. For a thread that is older
- * than metering, counting starts at its present totals. Returns whether this was
- * the first visit to such a thread; there is nothing to add then.
+ * Initialises `counted` on the first visit to a thread. For a thread that is
+ * older than metering, counting starts at its present totals. Returns whether
+ * this was the first visit to such an older thread, for which the caller must
+ * add no use.
  *
- * Two visitors may race for the first visit to a thread. The first visitor sets
- * the base. The atomic exchange orders the base before `known` on every CPU.
+ * Two CPUs may visit a thread for the first time at the same moment. The faster
+ * CPU sets run_ns and wait_ns. The atomic exchange guarantees that every CPU
+ * sees these values before it sees `known` set.
  */
 static _Bool start_counting(struct counted *counted, _Bool is_older,
 			    __u64 run_ns, __u64 wait_ns)
@@ -38,7 +43,8 @@ static _Bool start_counting(struct counted *counted, _Bool is_older,
 }
 
 /*
- * Returns the increase since the last visit; 0 if another visitor is counting it.
+ * Returns the increase of a total since the last visit; 0 if another CPU counts
+ * this increase.
  */
 static __u64 advance(__u64 *counted, __u64 total)
 {
@@ -51,7 +57,10 @@ static __u64 advance(__u64 *counted, __u64 total)
 		       : 0;
 }
 
-/* Starts a new epoch of a process's use, unless `epoch` is the current one. */
+/*
+ * Starts a new epoch of a process's use if `epoch` differs from the current
+ * epoch.
+ */
 static void advance_epoch(struct process_use *use, __u64 epoch)
 {
 	if (use->epoch == epoch)
@@ -66,7 +75,8 @@ static void advance_epoch(struct process_use *use, __u64 epoch)
 
 /*
  * Records the number of vacant CPUs of a scan. Returns whether to notify user
- * space: once per vacancy, as soon as notification is requested (`is_wanted`).
+ * space of a vacancy. A vacancy must last for VACANT_NS, is notified only if
+ * `is_wanted` is set, and is notified only once.
  */
 static _Bool note_vacancy(struct rq_scan *scan, __u32 vacant, __u64 now,
 			  _Bool is_wanted)
@@ -91,7 +101,7 @@ static _Bool note_vacancy(struct rq_scan *scan, __u32 vacant, __u64 now,
 	return 1;
 }
 
-/* Number of threads on a CPU's run queue. */
+/* Numbers of threads on a CPU's run queue. */
 struct load {
 	/* Threads of all classes. */
 	__u32 all;
@@ -103,8 +113,8 @@ struct load {
 
 /*
  * Returns whether to report an imbalance that has lasted for `scans` scans. A
- * lasting imbalance is reported with decreasing frequency: at scan 2, at scans 32,
- * 64, 128, 256 and 512, and then at every 1024th.
+ * lasting imbalance is reported with decreasing frequency: at scan 2, at scans
+ * 32, 64, 128, 256 and 512, and then at every 1024th scan.
  */
 static _Bool is_report_due(__u32 scans)
 {
@@ -114,9 +124,10 @@ static _Bool is_report_due(__u32 scans)
 }
 
 /*
- * Adds a CPU to a scan. A CPU is imbalanced if two consecutive scans found at least
- * two ordinary threads on it, while other CPUs ran only background work and no CPU
- * was idle. `scans` counts the consecutive scans in which this CPU was imbalanced.
+ * Adds a CPU to a scan. The CPU is imbalanced if two consecutive scans find at
+ * least two ordinary threads on it, while another CPU runs only background work
+ * and no CPU is idle. `scans` counts the consecutive scans in which this CPU
+ * was imbalanced.
  */
 static void add_cpu(struct rq_scan *scan, __u32 *scans, const struct load *load)
 {
@@ -145,8 +156,9 @@ static void begin_scan(struct rq_scan *scan)
 }
 
 /*
- * Records since when only background work has run. A single scan that found other
- * work is ignored: services and kernel threads run for microseconds.
+ * Records the time since which only background work has run. A single scan that
+ * found other work is ignored, because services and kernel threads run for
+ * microseconds.
  */
 static void note_background_only(struct rq_scan *scan, __u64 now)
 {
@@ -161,7 +173,7 @@ static void note_background_only(struct rq_scan *scan, __u64 now)
 		scan->background_only_since_ns = 0;
 }
 
-/* Ends a scan. Returns whether it found an imbalance to report. */
+/* Ends a scan. Returns whether the scan found an imbalance to report. */
 static _Bool end_scan(struct rq_scan *scan)
 {
 	_Bool is_full = scan->background && !scan->idle;
@@ -173,15 +185,16 @@ static _Bool end_scan(struct rq_scan *scan)
 	return 1;
 }
 
-/* The counts of all and of some threads were not read atomically, so `some` may
- * exceed `all`. */
+/* Returns `all - some`, or 0 if `some` is greater. The number of some threads
+ * may exceed the number of all threads, because the two numbers are not read
+ * atomically. */
 static __u32 saturating_sub(__u32 all, __u32 some)
 {
 	return all > some ? all - some : 0;
 }
 
 /* Returns whether `before` is at most `recent_ns` earlier than `now`. `before`
- * may be later than `now`, because the two times can come from the clocks of
+ * may be later than `now`, because the times may come from the clocks of
  * different CPUs. */
 static _Bool is_recent(__u64 before, __u64 now, __u64 recent_ns)
 {

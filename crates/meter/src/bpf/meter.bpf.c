@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * All BPF programs of the meter, one file per concern. They are trace points with
- * BTF types (tp_btf), one iterator, and one syscall program that starts a timer.
- * There are no kprobes and no fentry programs, because some kernels refuse them.
+ * Includes all BPF programs of the meter. The programs are attached to trace
+ * points with BTF types (tp_btf), except one task iterator, and one syscall
+ * program that starts a timer. The meter uses no kprobes and no fentry
+ * programs, because some kernels reject them.
  */
 #include "pid_map.bpf.c"
 #include "rq_imbalance.bpf.c"

@@ -7,10 +7,10 @@
  * - the run-queue scan found an imbalance;
  * - the run-queue scan found a vacant CPU.
  *
- * The notification is one-shot. After the first one the programs send no other
- * until user space arms it again, which bounds the cost however frequent the
- * events are. Use of a stacked device (a loop device on a file) counts as use of
- * the device below it too.
+ * The notification is one-shot: after a notification, the BPF programs send no
+ * other notification until user space arms it again. This bounds the cost for
+ * any frequency of the events. Use of a stacked device, such as a loop device
+ * on a file, also counts as use of the device below it.
  */
 #ifndef USHER_METER_NOTIFY_H
 #define USHER_METER_NOTIFY_H
@@ -26,7 +26,7 @@ struct {
 	__type(value, __u64);
 } background_uses SEC(".maps");
 
-/* The device below a stacked disk; written by user space. */
+/* The device below each stacked disk. User space writes this map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -35,7 +35,7 @@ struct {
 	__type(value, struct device);
 } lower_devices SEC(".maps");
 
-/* 0: armed; 1: a notification has been sent. */
+/* 0 while notification is armed, 1 after a notification has been sent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -43,7 +43,10 @@ struct {
 	__type(value, __u32);
 } notify_state SEC(".maps");
 
-/* One page; user space sets the page size of this machine. */
+/*
+ * A ring buffer of one page. User space sets its size to the page size of this
+ * machine.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

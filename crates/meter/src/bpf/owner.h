@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Classification of a task: which owner its use of resources is charged to.
+ * Classifies a task: determines the owner to which the task's use of resources
+ * is charged.
  *
- * The first rule that applies decides:
+ * The first matching rule determines the owner:
  *
- * 1. A background program is a cgroup with all cgroups below it; of nested programs
- *    the outermost counts. A program without a cgroup is a process with all its
- *    descendants: the meter adds those that exist when the process is registered,
- *    pid_map.bpf.c those that are forked later.
- * 2. Kernel threads, the meter itself, always-on services and SCHED_IDLE tasks are
- *    ignored. These SCHED_IDLE tasks are background work that this Usher does not
- *    manage; demoted tasks of a background program fall under rule 1.
+ * 1. The task belongs to a background program. A program with a cgroup consists
+ *    of the tasks in this cgroup and in all cgroups below it; if programs are
+ *    nested, the outermost program is the owner. A program without a cgroup
+ *    consists of a process and its descendants. The meter registers the
+ *    existing descendants; pid_map.bpf.c adds later descendants at their fork.
+ * 2. Kernel threads, the meter itself, always-on services and SCHED_IDLE tasks
+ *    are ignored. Such SCHED_IDLE tasks are background work that this Usher
+ *    process does not manage; for the demoted tasks of a background program,
+ *    rule 1 applies.
  * 3. All other tasks are foreground.
  */
 #ifndef USHER_METER_OWNER_H
@@ -27,7 +30,7 @@ struct {
 	__type(value, struct bpf_config);
 } config_map SEC(".maps");
 
-/* Programs by the id of their cgroup. */
+/* The background program of each cgroup, by the cgroup's ID. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -36,7 +39,10 @@ struct {
 	__type(value, __u32);
 } cgroups SEC(".maps");
 
-/* Programs by the tgid of each of their processes. */
+/*
+ * The background program of each process, by the process's tgid, for programs
+ * without a cgroup.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -77,8 +83,8 @@ static struct bpf_config *get_config(void)
 }
 
 /*
- * Returns the program whose cgroup is the task's cgroup or an ancestor of it;
- * 0: none.
+ * Returns the program of the task's cgroup or of the outermost ancestor cgroup
+ * with a program; 0 if there is no such program.
  */
 static __u32 program_by_cgroup(struct task_struct *task, __u32 levels)
 {

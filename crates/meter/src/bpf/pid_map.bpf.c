@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * pid_map: processes of programs without a cgroup. A child of a listed process is
- * added at fork, before it runs. It stays listed after its parents have ended and
- * after setsid().
+ * Maintains pid_map, the processes of background programs without a cgroup. A
+ * child of a listed process is added at its fork, before the child runs. The
+ * child stays listed after its parents have ended and after setsid(), and is
+ * removed when the kernel frees it.
  */
 #include "owner.h"
 
@@ -23,12 +24,12 @@ int BPF_PROG(process_forks, struct task_struct *parent,
 }
 
 /*
- * Removes a process from pid_map; its number may be reused from now on.
+ * Removes a process from pid_map, because its pid may be reused.
  *
  * The kernel may reuse a pid as soon as the process is reaped, one grace period
- * before this program runs. If the kernel cycles through all pids in that
- * period and gives this pid to a new process of the same program, the new
- * process is classified as foreground.
+ * before this BPF program runs. If the kernel cycles through all pids in this
+ * period and gives the pid to a new process of the same program, the entry of
+ * the new process is removed, and the process is classified as foreground.
  */
 static void forget_pid(struct task_struct *task)
 {

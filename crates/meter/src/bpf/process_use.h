@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Use by process and device in the current and the previous epoch (second), for
- * reports of which process used a device. The map is an LRU: the least recently
- * updated entries are evicted.
+ * Counts the use of each device by each process, in the current and the
+ * previous epoch. An epoch is one second. Reports use these numbers to name the
+ * process that uses a device. The map is an LRU map: the least recently updated
+ * entries are evicted.
  */
 #ifndef USHER_METER_PROCESS_USE_H
 #define USHER_METER_PROCESS_USE_H

@@ -1,42 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Run-queue scan: detects imbalances and vacant CPUs.
+ * Scans the run queues of all CPUs to detect imbalances and vacant CPUs.
  *
- * Problem: the load balancer moves threads to idle CPUs, and it counts SCHED_IDLE
- * threads as load. While background work runs on a CPU, the kernel considers
- * that CPU busy. Two ordinary threads can therefore share one CPU for seconds
- * beside a CPU that runs only background work, although a SCHED_IDLE thread
- * yields its CPU to any ordinary thread at once.
+ * Problem: the kernel's load balancer moves threads to idle CPUs. It counts
+ * SCHED_IDLE threads as load, and considers a CPU that runs background work
+ * busy. Therefore two ordinary threads can share one CPU for seconds while
+ * another CPU runs only background work, although a SCHED_IDLE thread would
+ * yield its CPU to an ordinary thread at once.
  *
- * Method: a BPF timer scans the run queues of all CPUs while there are background
- * programs.
+ * Method: a BPF timer scans the run queues of all CPUs while there are
+ * background programs. Each scan has four steps:
  *
  * 1. Read the number of runnable, fair and SCHED_IDLE threads of each CPU.
- * 2. A CPU with two or more ordinary threads in two consecutive scans is
- *    imbalanced if another CPU ran only background work and no CPU was idle in
- *    both scans. Shorter imbalances are normal for any scheduler. The owner of
- *    the threads does not matter: threads of the kernel, of services, and of
- *    background work that could not be made SCHED_IDLE count too.
- * 3. Record since when some CPU has been vacant. Reading the CPU times of all
- *    threads would show it too, but is too expensive to do at this rate.
- * 4. Notify user space (notify.h).
+ * 2. Detect imbalances. A CPU with two or more ordinary threads in two
+ *    consecutive scans is imbalanced if in both scans another CPU ran only
+ *    background work and no CPU was idle. Shorter imbalances are normal for any
+ *    scheduler. Ordinary threads of all owners are counted: also threads of the
+ *    kernel, of services, and of background work that could not be made
+ *    SCHED_IDLE.
+ * 3. Record the time since which at least one CPU has been vacant. The CPU
+ *    times of all threads would show this time, too, but reading them at this
+ *    rate would be too expensive.
+ * 4. Notify user space of imbalances and vacancies (notify.h).
  *
  * Bound: the interval is at least SCAN_INTERVAL_RATIO times the mean duration of a
  * scan. The scan takes at most 1/SCAN_INTERVAL_RATIO of one CPU.
  *
- * Limit: kernels without KALLSYMS_ALL do not expose the address of a run queue.
- * The programs take it from the threads that the task iterator visits (the queue
- * that the thread last ran on). On a host all run queues are known after one
- * iteration, because the kernel has threads for each CPU. In a container the
- * iterator visits only the container's threads; only the queues of CPUs that
- * these threads have run on are known.
+ * Limit: kernels without KALLSYMS_ALL do not expose the addresses of run
+ * queues. Therefore the programs take the address of a run queue from a thread
+ * that the task iterator visits and that last ran on this queue. On a host, all
+ * run queues are known after one iteration, because the kernel has threads for
+ * each CPU. In a container, the iterator visits only the container's threads.
+ * Then only the run queues of CPUs on which these threads have run are known.
  */
 #include "notify.h"
 #include "logic.h"
 
 #define MAX_CPUS 4096
-/* Scan interval while background work runs, while none runs, and without any
- * background program. */
+/* Scan intervals: while background work runs, while all background work is
+ * stopped or idle, and while there is no background program. */
 #define SCAN_BACKGROUND_NS 2000000
 #define SCAN_IDLE_NS 8000000
 #define SCAN_NO_PROGRAM_NS 100000000
@@ -55,14 +57,14 @@ struct {
 } scan_timers SEC(".maps");
 
 struct queue {
-	/* Address of the CPU's struct rq, which is constant. */
+	/* Address of the CPU's struct rq, which never changes. */
 	__u64 rq;
 	/* Number of consecutive scans in which the CPU was imbalanced. */
 	__u32 imbalanced_scans;
 	__u32 unused;
 };
 
-/* Run queues by CPU. */
+/* The known run queues, by CPU number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_CPUS);
@@ -77,7 +79,7 @@ struct {
 	__type(value, struct rq_scan);
 } rq_scans SEC(".maps");
 
-/* Records the run queue that the task was last on. */
+/* Records the address of the run queue on which the task last ran. */
 static void note_queue(struct task_struct *task)
 {
 	__u32 zero = 0;
@@ -92,8 +94,8 @@ static void note_queue(struct task_struct *task)
 	rq = BPF_CORE_READ(task, se.cfs_rq, rq);
 	cpu = BPF_CORE_READ(rq, cpu);
 	queue = bpf_map_lookup_elem(&queues, &cpu);
-	/* A task that is changing its task group can yield a pointer to an unrelated
-	 * structure. */
+	/* While a task changes its task group, the pointer may refer to an
+	 * unrelated structure. Therefore it is checked. */
 	if (!queue || !scan || queue->rq || BPF_CORE_READ(rq, cfs.rq) != rq)
 		return;
 	queue->rq = (__u64)rq;
@@ -115,7 +117,10 @@ static void read_load(struct rq *rq, struct load *load)
 	} else {
 		load->background = BPF_CORE_READ(older, cfs.idle_h_nr_running);
 		runnable = BPF_CORE_READ(older, cfs.h_nr_running);
-		/* Delayed-dequeue entities sleep but are still counted. */
+		/*
+		 * Threads with a delayed dequeue sleep, but the kernel still
+		 * counts them. They are subtracted.
+		 */
 		if (bpf_core_field_exists(delaying->cfs.h_nr_delayed))
 			runnable = saturating_sub(
 				runnable,
@@ -147,8 +152,9 @@ static long scan_queue(__u32 cpu, void *unused)
 }
 
 /*
- * The results of a scan are stored in a map: verifiers before 6.7 analyse the
- * body of a loop only once, and would infer wrong bounds for local variables.
+ * Scans the known run queues. The results are stored in a map instead of local
+ * variables, because verifiers before Linux 6.7 analyse the body of a loop only
+ * once, and would infer wrong bounds for local variables.
  */
 static __u64 scan_queues(struct bpf_config *config, struct rq_scan *scan)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Layout of the BPF maps: the keys and values that the BPF programs share with
- * user space. src/layout.rs is the Rust side; it compares the sizes when it opens
- * the maps.
+ * Defines the keys and values of the BPF maps that the BPF programs share with
+ * user space. src/layout.rs contains the same definitions in Rust. User space
+ * compares the sizes when it opens the maps.
  */
 #ifndef USHER_METER_SHARED_H
 #define USHER_METER_SHARED_H
@@ -20,8 +20,9 @@ typedef __u32 __wsum;
 #define COMM_BYTES 16
 
 /*
- * The owner that use of a resource is charged to. Values from FIRST_PROGRAM on are
- * background programs; the number of a program is never reused.
+ * The owner to which the use of a resource is charged. Values from
+ * FIRST_PROGRAM on are background programs. The number of a program is never
+ * reused.
  */
 enum owner_class {
 	FOREGROUND = 0,
@@ -31,12 +32,12 @@ enum owner_class {
 
 /* Configuration, written by user space. */
 struct bpf_config {
-	/* Start of metering. Use by older threads before it is not counted. */
+	/* Start of metering. Use before this time is not counted. */
 	__u64 start_ns;
 	/* Current epoch (second) of the process_uses map. */
 	__u64 epoch;
-	/* Foreground use of a device notifies user space if background work used
-	 * the device within this time. */
+	/* Foreground use of a device causes a notification if background work
+	 * has used the device within this time before. */
 	__u64 recent_ns;
 	/* Bit n is set if the cgroup of a background program is n levels below the
 	 * root. */
@@ -48,9 +49,11 @@ struct bpf_config {
 	/* Pid of the meter's process in the initial pid namespace; set by the
 	 * iterator. */
 	__u32 own_tgid;
-	/* Nonzero: notify when a CPU has become idle. */
+	/* Nonzero if user space requests notifications of vacant CPUs. */
 	__u32 notify_vacancies;
-	/* Nonzero: notify of run-queue imbalances. */
+	/*
+	 * Nonzero if user space requests notifications of run-queue imbalances.
+	 */
 	__u32 notify_imbalances;
 };
 
@@ -77,9 +80,12 @@ struct disk_use {
 };
 
 struct link {
-	/* 0: the route is unknown. */
+	/* Index of the interface; 0 if the route is unknown. */
 	__u32 ifindex;
-	/* Network namespace; indices are unique only within a namespace. */
+	/*
+	 * Network namespace of the interface. Interface indices are unique only
+	 * within a namespace.
+	 */
 	__u32 netns;
 };
 
@@ -103,7 +109,10 @@ enum kind {
 	LINK = 2,
 };
 
-/* A CPU, a disk or a link; a and b are the fields of struct disk or link. */
+/*
+ * The CPUs, a disk or a link. For a disk or link, a and b are the fields of
+ * struct disk or struct link.
+ */
 struct device {
 	__u32 kind;
 	__u32 a;
@@ -131,16 +140,22 @@ struct process_use {
 struct rq_scan {
 	/* Imbalances reported since metering started. */
 	__u64 imbalances;
-	/* All scans since this time have found a vacant CPU; 0: no CPU is vacant. */
+	/*
+	 * Time since which all scans have found a vacant CPU; 0 if no CPU is
+	 * vacant.
+	 */
 	__u64 vacant_since_ns;
 	/* Minimum number of vacant CPUs since vacant_since_ns. */
 	__u32 vacant_cpus;
-	/* Nonzero: user space has been notified of the present vacancy. */
+	/* Nonzero if user space has been notified of the present vacancy. */
 	__u32 vacancy_notified;
-	/* Number of known run queues; upper bound of their CPU numbers. */
+	/*
+	 * Number of known run queues. `cpus` is an upper bound of their CPU
+	 * numbers.
+	 */
 	__u32 queues;
 	__u32 cpus;
-	/* Number of scans, and their total run time. */
+	/* Number of scans; `scans_ns` is their total run time. */
 	__u64 scans;
 	__u64 scans_ns;
 	/* Results of the current scan: number of CPUs without work, of CPUs that run
@@ -148,13 +163,13 @@ struct rq_scan {
 	__u32 idle;
 	__u32 background;
 	__u32 reports;
-	/* Nonzero: the last scan found background work and no idle CPU. */
+	/* Nonzero if the last scan found background work and no idle CPU. */
 	__u32 was_full;
-	/* Since this time all CPUs have run only background work; isolated scans that
-	 * found other work are ignored. 0: some CPU runs other work. */
+	/* Time since which all CPUs have run only background work, apart from
+	 * isolated scans that found other work; 0 if a CPU runs other work. */
 	__u64 background_only_since_ns;
-	/* Number of CPUs that the current scan found running other work, and number of
-	 * consecutive scans that found such a CPU. */
+	/* Number of CPUs with other work in the current scan. `others_scans` is
+	 * the number of consecutive scans that found such a CPU. */
 	__u32 others;
 	__u32 others_scans;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Baseline for examples/meter_cost, not part of the library: accounting of CPU
- * time at every context switch, and an empty program for subtracting the hook's
- * own cost.
+ * The baseline of examples/meter_cost, which is not a part of the library: a
+ * program that accounts the CPU time at every context switch, and an empty
+ * program, which shows the cost of the hook itself.
  */
 #include "owner.h"
 

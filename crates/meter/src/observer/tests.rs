@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the content of the kernel's maps: entries that BPF programs would add, their removal
-//! with a program, and limits. Skipped where BPF is refused.
+//! Tests of the content of the BPF maps: entries that BPF programs would add, their removal with a
+//! program, and limits. If the kernel rejects BPF, the tests are skipped.
 
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use super::*;
 use crate::layout::MapLayout;
 use crate::table::Table;
 
-/// An observer; prints a skip and returns `None` where BPF is refused.
+/// Returns an observer. If the kernel rejects BPF, prints a skip and returns `None`.
 fn observer(what: &str, config: &MeterConfig) -> Option<Observer> {
     match Observer::open(config) {
         Ok(observer) => Some(observer),
@@ -23,7 +23,7 @@ fn observer(what: &str, config: &MeterConfig) -> Option<Observer> {
     }
 }
 
-/// A process that waits for input until it is dropped.
+/// A process that waits for input until the value is dropped.
 struct Waits(Child);
 
 impl Waits {
@@ -81,7 +81,7 @@ fn removing_a_program_frees_its_map_entries() {
         let kernel = &observer.kernel;
         put(&kernel.cpu_uses, &[owner]);
         put(&kernel.disk_uses, &[owner, 8, 0]);
-        // Use with an unknown route, in another network namespace.
+        // Entries of network use with an unknown route, and of use in another network namespace.
         put(&kernel.link_uses, &[owner, 0, 77]);
         put(&kernel.link_uses, &[owner, 3, 77]);
     }
