@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Heat spreads over a square plate: parallel loops with a barrier after each.
- * Usher's OMPT tool times them without any change to the program. The OpenMP
- * runtime must support OMPT: LLVM's does, GCC's does not. From the root of the
- * repository:
+ * Simulates the spread of heat over a square plate, by parallel OpenMP loops
+ * with a barrier after each loop. Usher's OMPT tool measures the useful and the
+ * waiting time of the threads, without any change to the program. The OpenMP
+ * runtime must support OMPT, as LLVM's runtime does; GCC's runtime does not.
+ * From the root of the repository:
  *
  *     clang -O2 -fopenmp -o heat examples/openmp/heat.c
  *     OMP_NUM_THREADS=2 usher run -- ./heat 1000 2000
@@ -13,7 +14,10 @@
 
 #define SIDE_MAX 20000
 
-/* Computes one step from `from` to `to`; the edge keeps its temperature. */
+/*
+ * Computes one time step from `from` to `to`. The edge of the plate keeps its
+ * temperature.
+ */
 static void step(int size, const double *from, double *to)
 {
 #pragma omp parallel for

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Tasks that are lambdas, by token: a tree of sums. Programs in C++ will want a function such as
-// `submit` below.
+// Computes a tree of sums by tasks that are lambdas and depend on one another by tokens. The
+// function `submit` below is useful for any C++ program that passes lambdas to the library.
 //
 //     c++ -O2 lambdas.cpp $(pkg-config --cflags --libs usher-tasks) -o lambdas
 //
-// In a source tree, without installation, from its root:
+// To build without an installed library, run these commands in the root of the source tree:
 //
 //     cargo build --release --package usher-tasks-capi
 //     c++ -O2 -I crates/tasks-capi/include examples/tasks/lambdas.cpp
@@ -26,7 +26,7 @@
 namespace
 {
 
-// An error of the library as an exception.
+// Throws an exception if a call of the library has failed.
 void check(int error)
 {
 	if (error != USHER_TASKS_OK)
@@ -51,9 +51,10 @@ Runtime start(unsigned workers)
 	return Runtime(runtime);
 }
 
-// Registers a lambda that runs when `token` has been resolved `count` times. The lambda is passed
-// as the argument, and is freed after it has run, or if the runtime is cancelled before. Its
-// exceptions must not enter the library: they are caught here, and usher_tasks_wait() reports them.
+// Registers a lambda that runs when `token` has been resolved `count` times. A copy of the lambda
+// is passed to the library as the argument of the task. It is freed after the task has run, or if
+// the runtime is cancelled before. Exceptions of the lambda must not enter the library. They are
+// caught here, and usher_tasks_wait() reports them.
 template <typename F>
 void submit(const Runtime &runtime, uint64_t token, uint32_t count, F &&body)
 {
@@ -102,7 +103,8 @@ uint64_t sum_of_squares(const Runtime &runtime, uint64_t end, uint64_t leaves)
 	return sums[1];
 }
 
-// Prints the report of a wait for a task that throws and a task that is never resolved.
+// Waits for a task that throws an exception and a task that is never resolved, and prints the
+// report of the library.
 void show_failure(const Runtime &runtime)
 {
 	submit(runtime, 8, 1, [] { std::puts("this is never printed"); });

@@ -2,12 +2,14 @@
 /*
  * Computes how many letters must be changed, inserted or deleted to convert one
  * text into another (their edit distance). Each cell of a table depends on its
- * neighbours above and to the left. Cut into blocks, the table is a wavefront
- * of tasks.
+ * neighbours above and to the left. The table is cut into blocks, and one task
+ * computes each block. The blocks that are ready at the same time form a
+ * diagonal, the wavefront.
  *
  *     cc -O2 wavefront.c $(pkg-config --cflags --libs usher-tasks) -o wavefront
  *
- * In a source tree, without installation, from its root:
+ * To build without an installed library, run these commands in the root of the
+ * source tree:
  *
  *     cargo build --release --package usher-tasks-capi
  *     cc -O2 -I crates/tasks-capi/include examples/tasks/wavefront.c \
@@ -80,11 +82,12 @@ static void check(int error)
 }
 
 /*
- * Declares the blocks row by row. A block depends on those above and to the
- * left of it; the block between them has then run, too. A row of blocks is a
- * temporal group: its texts and the row above are still in the cache that the
- * cores share. A column is a spatial group: its piece of the other text stays
- * with a core.
+ * Declares the blocks row by row. A block depends on the blocks above and to
+ * the left; when both have run, the block diagonally above has run, too. A row
+ * of blocks is a temporal group, because its piece of one text and the results
+ * of the row above are still in the cache that the cores share. A column of
+ * blocks is a spatial group: its piece of the other text stays in the cache of
+ * one core.
  */
 static usher_tasks_graph *declare(struct block *blocks)
 {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The functions of libudev that libhwloc calls, for the tarball of `make dist`.
 //
-// Distributions ship libudev as a shared library only, and minimal installations lack it.
-// libhwloc reads the names of block and network devices from udev. When udev_new returns
-// NULL, libhwloc reads /run/udev/data itself, and the other functions are never called.
+// A replacement for libudev, which libhwloc uses to read the names of block and
+// network devices. Distributions contain libudev only as a shared library,
+// which minimal installations lack. In this replacement, udev_new returns NULL.
+// libhwloc then reads /run/udev/data itself and never calls the other
+// functions.
 
 #include <stddef.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disk load of the rig: direct reads of blocks, and buffered writes with immediate writeback. Each returns after a known number of bytes.
+//! Disk load of the rig: direct reads of blocks, and buffered writes with immediate writeback. Each
+//! function returns after a known number of bytes.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -41,7 +42,7 @@ pub fn buffered(file: &str, bytes: u64) -> io::Result<()> {
         file.write_all(&[1; 65536])?;
     }
     // Starts writeback, as the kernel's flusher thread does, without waiting for its end. SAFETY:
-    // takes the descriptor of an open file, and no memory.
+    // `sync_file_range` takes the descriptor of an open file and numbers, and accesses no memory.
     let begun =
         unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     if begun != 0 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs with known use of the machine, for the tests and the example.
+//! Programs with a known use of the machine, for the tests and the example `meter_cost`. The first
+//! argument selects the program.
 //!
-//! Each prints `ready`, waits for a line on its standard input, does its work, prints one
-//! line with the amount that it used, and waits until its input is closed.
+//! Each program prints `ready` and waits for a line on its standard input. It then does its work,
+//! prints one line with the amount that it has used, and waits until its input is closed.
 
 mod disk;
 mod held;
@@ -43,7 +44,7 @@ fn number(word: &str) -> u64 {
     word.parse().unwrap_or(0)
 }
 
-/// Reports that it is ready, and waits for the signal to continue.
+/// Prints `ready`, and waits for the line that starts the work.
 fn ready() -> std::io::Result<()> {
     report("ready")?;
     wait()
@@ -54,7 +55,7 @@ fn report(what: &str) -> std::io::Result<()> {
     std::io::stdout().flush()
 }
 
-/// Waits for a line, or the end of the input.
+/// Waits for a line on standard input, or for its end.
 fn wait() -> std::io::Result<()> {
     std::io::stdin().lock().read_line(&mut String::new())?;
     Ok(())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Network load of the rig: sends over a pair of interfaces between two network namespaces. Both
-//! namespaces exist until this program ends, so that no other program uses the interfaces.
+//! Network load of the rig: sends over a pair of interfaces between two network namespaces. The
+//! namespaces belong only to this program, so that no other program uses the interfaces. Both exist
+//! until this program ends.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -14,11 +15,12 @@ const TRIES: Duration = Duration::from_secs(10);
 
 /// Moves the calling thread to a new network namespace.
 fn own_network() -> io::Result<i32> {
-    // SAFETY: changes only the calling thread's namespace.
+    // SAFETY: `unshare` takes a number, and changes only the network namespace of the calling
+    // thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: takes no argument and cannot fail.
+    // SAFETY: `gettid` has no argument and cannot fail.
     Ok(unsafe { libc::gettid() })
 }
 
@@ -30,8 +32,8 @@ fn ip(words: &str) -> io::Result<()> {
     }
 }
 
-/// Sends over the pair, and reports the bytes sent and received, the interface and its
-/// namespace.
+/// Sends over the pair of interfaces. Reports the numbers of bytes sent and received, the sending
+/// interface and its namespace.
 pub fn send(count: u64, bytes: u64) -> io::Result<()> {
     let (tid_of, tid) = channel();
     let (go, started) = channel();
@@ -77,7 +79,7 @@ pub fn send(count: u64, bytes: u64) -> io::Result<()> {
         .map_err(|_| io::Error::other("the process at the far end of the link died"))??;
     let index = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     assert!(index.contains("near"));
-    // SAFETY: the name is a C string.
+    // SAFETY: the name is a C string that outlives the call.
     let index = unsafe { libc::if_nametoindex(c"near".as_ptr()) };
     let network = std::fs::read_link("/proc/thread-self/ns/net")?;
     report(&format!(
@@ -88,7 +90,7 @@ pub fn send(count: u64, bytes: u64) -> io::Result<()> {
     wait()
 }
 
-/// Connects to the far end, which starts to listen within moments.
+/// Connects to the far end. The attempt is repeated, because the far end may not listen yet.
 fn connect() -> io::Result<TcpStream> {
     let deadline = Instant::now() + TRIES;
     loop {
@@ -100,8 +102,8 @@ fn connect() -> io::Result<TcpStream> {
     }
 }
 
-/// Sends datagrams, each from a new socket that is closed afterwards, over an interface
-/// that no other program uses; reports the number of datagrams.
+/// Sends datagrams, each from a new socket that is closed afterwards, over an interface that no
+/// other program uses. Reports the number of datagrams.
 pub fn datagrams(count: u64) -> io::Result<()> {
     own_network()?;
     ip("link add near arp off type veth peer name far")?;

@@ -6,10 +6,11 @@ use std::io;
 
 use crate::{ready, report, wait};
 
-/// CPU time of this process (`RUSAGE_SELF`) or of its dead children, in microseconds, as the
-/// kernel accounts it.
+/// Returns the CPU time of this process (`RUSAGE_SELF`) or of its ended children
+/// (`RUSAGE_CHILDREN`) in microseconds, as the kernel accounts it.
 fn used_us(target: i32) -> u64 {
-    // SAFETY: a zeroed rusage is valid, and getrusage fills it.
+    // SAFETY: all fields of `rusage` are numbers, for which zero is valid. `getrusage` writes only
+    // to `usage`.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(target, &mut usage);
@@ -34,22 +35,23 @@ pub fn burn_on_signal(ms: u64) -> io::Result<()> {
     wait()
 }
 
-/// Runs many short-lived processes, one after the other.
+/// Runs `count` short-lived processes, one after another.
 pub fn storm(count: u64) -> io::Result<()> {
     ready()?;
     let before = used_us(libc::RUSAGE_SELF);
     for _ in 0..count {
-        // SAFETY: this program has one thread; the child only computes and exits.
+        // SAFETY: this program has only one thread, and the child only computes and exits.
         match unsafe { libc::fork() } {
             0 => {
                 for _ in 0..10_000 {
                     std::hint::spin_loop();
                 }
-                // SAFETY: ends only the child.
+                // SAFETY: `_exit` may be called in a forked child, and ends only this child.
                 unsafe { libc::_exit(0) }
             }
             child => {
-                // SAFETY: waits for this child; the null pointer discards its status.
+                // SAFETY: the null pointer is valid, and means that the caller does not need the
+                // exit status of the child.
                 unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             }
         }
@@ -59,14 +61,15 @@ pub fn storm(count: u64) -> io::Result<()> {
     wait()
 }
 
-/// Forks twice into a new session; the grandchild computes after its parents have ended.
+/// Forks, begins a new session and forks again. The grandchild computes after its parents have
+/// ended.
 pub fn daemonise(ms: u64) -> io::Result<()> {
     ready()?;
     // SAFETY: this program has one thread.
     if unsafe { libc::fork() } != 0 {
         return Ok(());
     }
-    // SAFETY: takes no argument and changes no memory.
+    // SAFETY: `setsid` has no argument and accesses no memory.
     unsafe { libc::setsid() };
     // SAFETY: this program has one thread.
     if unsafe { libc::fork() } != 0 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of [`usher_meter::find_blocked`] with real processes that wait for stopped processes, at
-//! file locks, pipes and unix sockets. Skipped where `/proc` does not show where threads wait.
+//! file locks, pipes and unix sockets. The tests are skipped if `/proc` does not show where threads
+//! wait.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -18,7 +19,7 @@ use usher_model::{BlockedProcess, ProgramId};
 const PROGRAM: ProgramId = ProgramId(3);
 
 fn stop(pid: i32) {
-    // SAFETY: sends a signal to a child of this test.
+    // SAFETY: `kill` accesses no memory; it signals a child of this test.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
 }
 
@@ -39,7 +40,7 @@ fn blocked(pid: i32, background: &[i32]) -> BlockedProcess {
     held.unwrap()
 }
 
-/// Whether the kernel reports where threads wait.
+/// Returns whether the kernel reports where threads wait. If it does not, prints a skip.
 fn reports_waits(what: &str) -> bool {
     let reports = std::fs::read_to_string("/proc/self/wchan").is_ok()
         && std::fs::read_to_string("/proc/self/syscall").is_ok();
@@ -49,8 +50,8 @@ fn reports_waits(what: &str) -> bool {
     reports
 }
 
-/// Starts a program that does nothing. After the start only the program has the given ends open,
-/// because the `Command`, which also holds them, is dropped.
+/// Starts a program that does nothing. After the start, only the program has the given ends open:
+/// the `Command`, which also has them open, is dropped.
 fn idler(input: Stdio, output: Stdio) -> Child {
     let mut command = Command::new("sleep");
     command
@@ -98,7 +99,8 @@ fn a_pipe_that_only_a_stopped_process_writes_blocks() {
     let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
     stop(bg_pid);
     let own = std::process::id() as i32;
-    // Counts this process as background too: it also has an end of the pipe open and could write.
+    // This process also counts as background, because it has an end of the pipe open, too, and
+    // could write to the pipe.
     let both = blocked(fg_pid, &[bg_pid, own]);
     assert!(
         both.waits_for.starts_with("a pipe held by process"),

@@ -3,7 +3,7 @@
 //! own accounting (`getrusage`): owners by cgroup and by descent, short processes, services,
 //! imbalances.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -12,15 +12,15 @@ use usher_meter::{Meter, NotifyOn, OwnerClass, ProcessShare};
 use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
-/// Tolerance in nanoseconds for the program's start and end and one tick, which the program's own
-/// figure does not contain.
+/// Tolerance in nanoseconds. It covers the start and end of the program and one clock tick, which
+/// the program's own measurement does not contain.
 const SLACK_NS: u64 = 30_000_000;
 
 fn background_ns(metering: &Metering) -> u64 {
     metering.background[&PROGRAM].cpu_ns
 }
 
-/// Checks that the meter's figure agrees with the program's own figure.
+/// Checks that the CPU time counted by the meter agrees with the program's own measurement.
 fn assert_counted(counted_ns: u64, used_us: u64) {
     let used_ns = used_us * 1000;
     let tolerance_ns = SLACK_NS + used_ns / 50;
@@ -46,7 +46,8 @@ fn a_child_in_a_managed_cgroup_is_background() {
     let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
     let processes = meter.top_processes(Resource::Cpu);
-    // Found by owner class, because a container numbers processes differently than the kernel.
+    // The process is found by its owner class, because its pid in a container differs from its pid
+    // in the initial namespace.
     let is_ours = |process: &&ProcessShare| process.owner == OwnerClass::Background(PROGRAM);
     let of_program = processes.iter().find(is_ours).unwrap();
     assert_eq!(of_program.comm, "usher-meter-rig");
@@ -64,7 +65,7 @@ fn without_a_cgroup_all_descendants_are_background() {
     let mut program = Program::start(&["daemon", "200"], None);
     meter.manage(PROGRAM, None, program.id()).unwrap();
     let before = sample(&mut meter);
-    // The figure comes from the grandchild; its parents have ended by then, or end soon.
+    // The grandchild prints its CPU time. Its parents have ended at this time, or end soon.
     let used_us = program.number();
     let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
@@ -119,7 +120,7 @@ fn ten_thousand_short_lived_processes_are_counted() {
         .unwrap();
     let used = program.numbers();
     let used_ns = (used[0] + used[1]) * 1000;
-    // Polls, because the kernel frees a process one grace period after its end.
+    // The test polls, because the kernel frees a process only one grace period after its end.
     let mut counted_ns = 0;
     wait_until("the last processes to be freed", || {
         counted_ns = background_ns(&sample(&mut meter));
@@ -164,7 +165,8 @@ fn a_name_on_the_list_is_ignored() {
 
 /// Sets the policy of the program to SCHED_IDLE.
 fn set_idle(program: &Program) {
-    // SAFETY: all zeros are a valid value; the call only reads it.
+    // SAFETY: all fields of `sched_param` are numbers, for which zero is valid. The kernel only
+    // reads the structure.
     let done = unsafe {
         let lowest: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(program.pid(), libc::SCHED_IDLE, &raw const lowest)
@@ -277,7 +279,7 @@ fn idle_and_busy_time_add_up() {
     let of = |metering: &Metering| metering.foreground.cpu_ns + metering.ignored.cpu_ns;
     let passed = (after.cpu_read_ns - before.cpu_read_ns) * u64::from(after.cpus);
     let counted = of(&after) - of(&before) + after.idle_ns - before.idle_ns;
-    // The sums contain neither interrupts nor time taken by a hypervisor.
+    // The sums contain neither the time of interrupts nor the time of the hypervisor.
     assert!(
         counted <= passed + passed / 10 + 4 * SLACK_NS,
         "{counted} of {passed}"
@@ -304,7 +306,7 @@ fn an_imbalance_beside_background_work_is_reported() {
         .collect();
     let first = sample(&mut meter);
     let (&shared, others) = allowed.split_first().unwrap();
-    // A CPU outside the affinity mask may be idle; in that case there is no imbalance.
+    // If a CPU outside the affinity mask is idle, there is no imbalance.
     if others.is_empty() || first.idle_cpus.is_none() || first.cpus as usize != allowed.len() {
         let reasons = meter.reasons();
         usher_skip::skip!("imbalances: CPUs {allowed:?}, {reasons:?}");
@@ -326,7 +328,7 @@ fn an_imbalance_beside_background_work_is_reported() {
         imbalances: true,
         vacancies: false,
     });
-    // Three threads share a CPU while another CPU is idle, so that no imbalance is reported.
+    // Three threads share a CPU while another CPU is idle. The meter must report no imbalance.
     let mut foreground = [(); 3].map(|()| Program::start(&["burn", "200"], None));
     foreground.iter().for_each(|program| bind(program, shared));
     let before = sample(&mut meter).rq_imbalances;

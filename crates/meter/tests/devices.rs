@@ -2,7 +2,7 @@
 //! Tests of metered disks and interfaces with real programs, checked per request and per byte, and
 //! of notifications when foreground and background use the same device.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -16,7 +16,7 @@ use usher_model::{DiskUse, LinkId, LinkUse, Metering, ProgramId, Resource};
 const PROGRAM: ProgramId = ProgramId(7);
 const FILE_BYTES: u64 = 4 << 20;
 
-/// A file of 4 MiB that has been written to a disk.
+/// Returns a file of 4 MiB that has been written to a disk.
 fn file() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("file");
@@ -108,7 +108,7 @@ fn writeback_is_not_a_request() {
     assert!(own < sectors / 8, "{own} of {sectors} sectors as requests");
 }
 
-/// A loop device on a file, detached on drop.
+/// A loop device on a file, which is detached when the value is dropped.
 struct LoopDevice(String);
 
 impl LoopDevice {
@@ -204,7 +204,8 @@ fn sends_are_counted_by_interface() {
     let receivers = of(&|uses| uses.receives);
     let bytes: u64 = receivers.iter().map(|(_, uses)| uses.received_bytes).sum();
     assert_eq!((bytes, received), (sent, sent), "{links:?}");
-    // The data flows in one direction; acknowledgements and connection setup flow in both.
+    // The data flows in one direction; the packets of acknowledgements and of the connection setup
+    // flow in both directions.
     assert!(senders[0].1.packets > 1, "{links:?}");
     assert!(receivers.iter().all(|(_, uses)| uses.packets > 0));
     assert!(senders[0].1.last_ns.is_some_and(|ns| ns >= began_ns));
@@ -213,15 +214,15 @@ fn sends_are_counted_by_interface() {
 }
 
 /// Checks that the program is among the processes that used the resource. The program is found by
-/// its owner class, because a container numbers processes differently than the kernel. The result
-/// does not depend on the machine's speed: only thorough samples start an epoch, and the test takes
-/// none in between.
+/// its owner class, because its pid in a container differs from its pid in the initial namespace.
+/// The result does not depend on the speed of the machine: only a thorough sample starts a new
+/// epoch, and the test takes no thorough sample before this check.
 fn assert_used(processes: &[ProcessShare]) {
     let is_ours = |process: &ProcessShare| process.owner == OwnerClass::Background(PROGRAM);
     assert!(processes.iter().any(is_ours), "{processes:?}");
 }
 
-/// Whether a test can create a network namespace.
+/// Returns whether a test can create a network namespace. If it cannot, prints a skip.
 fn has_networks(what: &str) -> bool {
     let able = std::process::Command::new("ip").arg("-V").output().is_ok();
     let able = able && rustix::process::geteuid().is_root();
@@ -261,7 +262,7 @@ fn a_new_socket_does_not_inherit_the_owner_of_an_old_socket() {
 fn foreground_use_of_a_device_used_by_background_notifies() {
     let _turn = turn();
     let config = usher_meter::MeterConfig {
-        // The time is long enough for a slow machine.
+        // This time is long enough for a slow machine.
         recent_ns: common::DEADLINE.as_nanos() as u64,
         ..Default::default()
     };
@@ -285,8 +286,8 @@ fn foreground_use_of_a_device_used_by_background_notifies() {
     }
     fg.number();
     wait_until("the notification", || is_notified(&meter));
-    // The descriptor is silent until the next sample. Other programs on this machine may use the
-    // disk too, so the test only checks that notification can be armed again.
+    // There is no other notification until the next sample. The test checks only that notification
+    // can be armed again, because other programs on this machine may also use the disk.
     sample(&mut meter);
     later.number();
     wait_until("the second notification", || is_notified(&meter));
@@ -306,10 +307,10 @@ fn no_bpf_program_is_left_behind() {
     let ids = meter.program_ids();
     assert!(ids.len() >= 7, "{ids:?}");
     let there = |id: u32| {
-        // SAFETY: takes a number, and creates a descriptor or fails.
+        // SAFETY: `bpf_prog_get_fd_by_id` takes a number and returns a new descriptor or an error.
         let fd = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_fd_by_id(id) };
         if fd >= 0 {
-            // SAFETY: the descriptor was just created and has no other owner.
+            // SAFETY: the descriptor has just been created and has no other owner.
             unsafe { libc::close(fd) };
         }
         fd >= 0

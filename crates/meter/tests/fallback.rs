@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Metering by `/proc`: on this machine, and on a directory tree that describes a machine.
+//! Tests of the meter by `/proc`, on this machine and on a directory tree that describes a machine.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -13,7 +13,8 @@ use usher_meter::{Meter, MeterConfig, SERVICES};
 use usher_model::{DiskId, LinkId, MeterSource, Metering, ProcessId, ProgramId};
 
 const PROGRAM: ProgramId = ProgramId(1);
-/// Tolerance: clock ticks are 10 ms, for each process.
+/// Tolerance in nanoseconds: several clock ticks of 10 ms, because the kernel rounds the time of
+/// each process to ticks.
 const SLACK_NS: u64 = 40_000_000;
 
 fn by_proc() -> Meter {
@@ -93,7 +94,7 @@ const VDA: DiskId = DiskId {
     minor: 0,
 };
 
-/// A line of `/proc/PID/stat`.
+/// Returns the text of a file `/proc/PID/stat`.
 fn stat(pid: u64, comm: &str, flags: u64, ticks: u64, policy: u32) -> String {
     let zeros = "0 ".repeat(18);
     format!("{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 {zeros}{policy}")
@@ -196,7 +197,8 @@ fn late_ticks_are_not_foreground() {
     machine.at(1);
     let mut meter = machine.meter();
     for round in 1..50 {
-        // A tick of the program is visible in one sample, the machine's tick in the next.
+        // A clock tick of the program is visible in one sample, and the same tick of the machine
+        // only in the next sample.
         machine.put("proc/10/stat", &stat(10, "backup", 0, 30 + round, 0));
         let now = meter.sample(2 * round, true);
         assert_eq!(now.foreground.cpu_ns, 0, "round {round}");
@@ -214,7 +216,8 @@ fn a_disk_used_only_by_background_has_no_recent_foreground_use() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
     let mut meter = machine.meter();
-    // The window has one foreground request, then one request of the program beside a write.
+    // Between these samples there is one foreground request; then there is one request of the
+    // program together with a write.
     machine.disk(41, 408);
     let now = meter.sample(5, false);
     assert_eq!(now.foreground.disks[&VDA].last_ns, Some(5));
@@ -238,12 +241,13 @@ fn children_of_a_program_read_for_it_from_the_start() {
     machine.disk(48, 464);
     let read = |metering: &Metering| metering.background[&PROGRAM].disks[&VDA].sync_sectors;
     assert_eq!(read(&meter.sample(2, true)), 64);
-    // The child ends: its parent takes over the child's count, and continues to read.
+    // The child ends. The count of its parent increases by the child's count, and the parent
+    // continues to read.
     fs::remove_dir_all(machine.0.path().join("proc/20")).unwrap();
     machine.io(10, 100 + 64 + 8);
     machine.disk(49, 472);
     assert_eq!(read(&meter.sample(3, true)), 72);
-    // A process that joins the program has read before it joined.
+    // A process joins the program after it has already read data.
     machine.put(
         "proc/13/stat",
         &stat(13, "editor", 0, 55, 0).replace(" S 1 ", " S 10 "),

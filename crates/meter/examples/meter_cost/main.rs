@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cost of metering: a context switch with and without the meter, the run time of each
-//! BPF program as the kernel measures it, and the duration of a sample.
+//! Measures the cost of metering: the duration of a context switch with and without the meter, the
+//! run time of each BPF program as the kernel measures it, and the duration of a sample.
 //!
 //!     cargo run --release -p usher-meter --example meter_cost [PAIRS] [FILE.json]
 //!
-//! If USHER_METER_CGROUP is the directory of a cgroup (v2), that cgroup is a background
-//! program.
+//! If the environment variable USHER_METER_CGROUP is set, it must be the directory of a cgroup
+//! (v2), which is then metered as a background program.
 //!
 //! The cost of a context switch is the CPU time of two threads on one CPU that exchange a
-//! byte through pipes. Each round measures all variants, starting with another variant each
-//! time, and compares each with the variant "nothing" of the same round, so that changes of
-//! the machine's speed affect all variants equally.
+//! byte through pipes. Each of the PAIRS rounds (default 200) measures all variants and begins with
+//! another variant. Each variant is compared with the variant "nothing" of the same round, so that
+//! changes of the machine's speed affect all variants equally. The report is printed as JSON, and
+//! also written to FILE.json if given.
 
 mod switch;
 
@@ -68,7 +69,8 @@ fn run(pairs: usize) -> Result<Value, BoxedError> {
     Ok(json!({ "pairs": pairs, "switch": switches, "programs": programs, "samples": samples }))
 }
 
-/// The BPF programs that are attached while a context switch is timed. They are detached on drop.
+/// The BPF programs that are attached while a context switch is timed. They are detached when the
+/// value is dropped.
 #[derive(Debug)]
 #[expect(
     dead_code,
@@ -94,7 +96,8 @@ fn by_bpf() -> Result<Meter, BoxedError> {
     if meter.source() != MeterSource::Bpf {
         return Err(meter.reasons().join("; ").into());
     }
-    // The cgroup of a background program, so that the BPF programs have one to search for.
+    // Registers a background program, because the BPF programs search a thread's cgroup only if
+    // there is a background program.
     if let Some(cgroup) = std::env::var_os("USHER_METER_CGROUP") {
         let root = ProcessId {
             pid: 1,
@@ -140,7 +143,7 @@ fn switches(pairs: usize) -> Result<Value, BoxedError> {
     Ok((0..VARIANTS.len()).map(compared).collect())
 }
 
-/// Nanoseconds of a switch between two threads on the same CPU.
+/// Returns the nanoseconds of a switch between two threads on the same CPU.
 fn switch_ns() -> Result<f64, BoxedError> {
     let ((mut there, mut to_there), (mut here, mut to_here)) = (pipe()?, pipe()?);
     let partner = std::thread::spawn(move || -> io::Result<()> {
@@ -169,8 +172,8 @@ fn switch_ns() -> Result<f64, BoxedError> {
     Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
 }
 
-/// CPU time of this process in nanoseconds. Switches between the threads of the process are
-/// included, other processes are not.
+/// Returns the CPU time of this process in nanoseconds. It includes the switches between the
+/// threads of this process, but no time of other processes.
 fn used_ns() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
@@ -180,8 +183,8 @@ fn pipe() -> io::Result<(io::PipeReader, io::PipeWriter)> {
     io::pipe()
 }
 
-/// Pins the calling thread to the second allowed CPU, which gets fewer interrupts than the
-/// first, or to the only one.
+/// Pins the calling thread to the second allowed CPU, which gets fewer interrupts than the first
+/// CPU. If only one CPU is allowed, pins the thread to this CPU.
 fn pin() -> io::Result<()> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu));
@@ -190,8 +193,8 @@ fn pin() -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Mean cost of each program, as the kernel measures it, under a light load of every kind
-/// that it counts.
+/// Returns the mean cost of each BPF program, as the kernel measures it. The measurement applies a
+/// light load of every kind that the programs count.
 fn programs() -> Result<Value, BoxedError> {
     let account = enable_bpf_stats()?;
     let mut meter = by_bpf()?;
@@ -222,8 +225,8 @@ fn exercise(meter: &mut Meter) -> Result<(), BoxedError> {
     let path = std::env::temp_dir().join(format!("usher-meter-cost-{}", std::process::id()));
     std::fs::write(&path, vec![1; 1 << 20])?;
     File::open(&path)?.sync_all()?;
-    // Direct I/O (`O_DIRECT` on x86 and most other architectures). Where the flag has another
-    // value, the page cache answers the read.
+    // Direct I/O (`O_DIRECT` on x86 and most other architectures). On an architecture where this
+    // flag has another value, the page cache answers the read.
     let file = File::options()
         .read(true)
         .custom_flags(0o40000)
@@ -234,8 +237,8 @@ fn exercise(meter: &mut Meter) -> Result<(), BoxedError> {
         file.read_at(&mut room[start..start + 4096], block % 256 * 4096)?;
     }
     std::fs::remove_file(&path)?;
-    // The socket is not connected, so its route is unknown and the send counts. A send over
-    // loopback would not count.
+    // The socket is not connected. Therefore its route is unknown, and the send is counted; a send
+    // with a known route over loopback would not be counted.
     let (near, far) = (
         UdpSocket::bind("127.0.0.1:0")?,
         UdpSocket::bind("127.0.0.1:0")?,
@@ -251,7 +254,7 @@ fn exercise(meter: &mut Meter) -> Result<(), BoxedError> {
     Ok(())
 }
 
-/// Microseconds of a sample with `threads` additional threads on the machine.
+/// Returns the microseconds of a sample with `threads` additional threads on the machine.
 fn samples(threads: usize) -> Result<Value, BoxedError> {
     let mut meter = by_bpf()?;
     let (hold, held) = channel::<()>();
@@ -259,7 +262,8 @@ fn samples(threads: usize) -> Result<Value, BoxedError> {
     let wait = |_| {
         let held = held.clone();
         let thread = std::thread::Builder::new().stack_size(16384);
-        // One thread waits for the end of the channel, the others for the lock.
+        // One of the threads holds the lock and waits for the end of the channel; the other threads
+        // wait for the lock.
         thread.spawn(move || drop(held.lock().map(|held| held.recv())))
     };
     let waiting: Vec<_> = (0..threads).map(wait).collect::<Result<_, _>>()?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hook that the meter avoids: CPU time accounting at every context switch.
+//! Loads the hook with which the meter is compared: CPU time accounting at every context switch.
+//! The meter itself needs no such hook.
 
 use std::os::fd::AsFd;
 
@@ -19,9 +20,9 @@ static SWITCH: &Aligned<[u8]> =
 /// The program that runs at each context switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchKind {
-    /// An empty program: the cost of the hook itself.
+    /// An empty program, which shows the cost of the hook itself.
     Empty,
-    /// Accounting by owner.
+    /// A program that accounts the CPU time by owner.
     Counting,
 }
 
@@ -34,7 +35,7 @@ impl SwitchKind {
     }
 }
 
-/// A program attached to every context switch until it is dropped.
+/// A program that runs at every context switch until the value is dropped.
 #[derive(Debug)]
 pub struct SwitchHook {
     /// The attachment of the program. It must be dropped (detached) before the object.
@@ -44,8 +45,8 @@ pub struct SwitchHook {
 }
 
 impl SwitchHook {
-    /// Loads and attaches the program. The map of background programs is empty, so all use counts
-    /// as foreground.
+    /// Loads and attaches the program. The map of background programs is empty; all use therefore
+    /// counts as foreground.
     pub fn attach(kind: SwitchKind) -> Result<Self, BoxedError> {
         let object = ObjectBuilder::default().open_memory(&SWITCH.0)?.load()?;
         let program = object
@@ -60,7 +61,7 @@ impl SwitchHook {
         })
     }
 
-    /// The cost of the program as measured by the kernel; see
+    /// Returns the cost of the program as measured by the kernel; see
     /// [`enable_bpf_stats`](usher_meter::enable_bpf_stats).
     pub fn cost(&self) -> Option<ProgramCost> {
         let info = ProgInfoIter::default().find(|info| info.id == self.id)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers of the meter's tests: rig programs with a known use of CPUs, disks and networks,
-//! cgroups, and polling with a deadline of 60 s. Tests of one file run one after the other, because
-//! they would measure one another's use.
+//! Functions that the meter's tests share: they start programs of the rig, which have a known use
+//! of CPUs, disks and networks, make cgroups, and poll with a deadline of 60 s. The tests of one
+//! file run one after another, because each test would measure the use of another test.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only a part of these functions
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,14 +18,14 @@ use usher_model::{MeterSource, Metering, ProcessId};
 /// Time limit for waiting for a state.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Serialises the tests of one file, which would measure one another's use.
+/// Serialises the tests of one file, because each test would measure the use of another test.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A meter by BPF; prints a skip and returns `None` where BPF is refused.
+/// Returns a meter by BPF. If the kernel rejects BPF, prints a skip and returns `None`.
 pub fn meter(what: &str) -> Option<Meter> {
     let meter = Meter::open(&MeterConfig::default());
     if meter.source() == MeterSource::Bpf {
@@ -35,10 +35,11 @@ pub fn meter(what: &str) -> Option<Meter> {
     None
 }
 
-/// Part of the meter's reason in a container that numbers processes itself.
+/// A part of the reason that the meter gives in a container with a PID namespace of its own.
 pub const BY_A_CONTAINER: &str = "in this PID namespace";
 
-/// A meter that can distinguish programs without a cgroup.
+/// Returns a meter that can distinguish programs without a cgroup. If this is impossible here,
+/// prints a skip and returns `None`.
 pub fn meter_by_processes(what: &str) -> Option<Meter> {
     let meter = meter(what)?;
     let reasons = meter.reasons();
@@ -67,7 +68,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a notification is pending.
+/// Returns whether a notification is pending.
 pub fn is_notified(meter: &Meter) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let fd = meter.notify_fd().unwrap();
@@ -86,7 +87,7 @@ impl Program {
     pub fn start(args: &[&str], cgroup: Option<&Path>) -> Self {
         let rig = env!("CARGO_BIN_EXE_usher-meter-rig");
         let mut command = match cgroup {
-            // The shell enters the cgroup, then executes the program.
+            // The shell enters the cgroup, and then executes the program.
             Some(cgroup) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "echo 0 >$0/cgroup.procs && exec \"$@\""]);
@@ -117,7 +118,7 @@ impl Program {
         }
     }
 
-    /// Signals the program to continue.
+    /// Writes the line that starts the work of the program.
     pub fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
@@ -128,7 +129,7 @@ impl Program {
         line.trim().to_owned()
     }
 
-    /// Signals the program to continue, and reads the numbers that it prints.
+    /// Starts the work of the program, and returns the numbers that the program prints.
     pub fn numbers(&mut self) -> Vec<u64> {
         self.go();
         let line = self.line();
@@ -162,11 +163,12 @@ pub fn start_ticks(pid: i32) -> u64 {
     after_name.split(' ').nth(19).unwrap().parse().unwrap()
 }
 
-/// A cgroup (v2) of this test, removed on drop with its processes.
+/// A cgroup (v2) of this test. When the value is dropped, the cgroup is removed and its processes
+/// are killed.
 pub struct Cgroup(pub PathBuf);
 
 impl Cgroup {
-    /// Creates it; prints a skip and returns `None` where that fails.
+    /// Creates the cgroup. If this fails, prints a skip and returns `None`.
     pub fn make(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut mounts = mounts
