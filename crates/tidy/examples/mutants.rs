@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mutation test of the scheduler's C headers: `make mutants`, `usher_tidy::mutation`.
+//! Runs the mutation test of the scheduler's C headers (`make mutants`), which
+//! `usher_tidy::mutation` describes and implements. Prints the results and the differences from the
+//! list of known survivors. The exit status is 0 if there are no differences, 1 if there are
+//! differences or an error, and 2 for a wrong option.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +38,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether the list of survivors agrees with the result.
+/// Tests the chosen mutants, and prints and stores the results. Returns whether the list of known
+/// survivors agrees with the results.
 fn execute(options: &Options) -> Result<bool, Error> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root = fs::canonicalize(&root).map_err(|error| Error::of(root.display(), error))?;
@@ -79,7 +83,7 @@ fn execute(options: &Options) -> Result<bool, Error> {
     Ok(parts.iter().all(|(_, entries)| entries.is_empty()))
 }
 
-/// Mutants of the selected files.
+/// Returns all mutants of the headers that `--only` selects.
 fn mutants_of(folders: &Folders, options: &Options) -> Result<Vec<Mutant>, Error> {
     let is_selected = |file: &&&str| {
         options.only.is_empty() || options.only.iter().any(|end| file.ends_with(end.as_str()))
@@ -98,7 +102,7 @@ fn mutants_of(folders: &Folders, options: &Options) -> Result<Vec<Mutant>, Error
     Ok(all)
 }
 
-/// Mutants to test.
+/// Returns the mutants to test, which the other options select from `all`.
 fn choose(options: &Options, known: &Known, all: &[Mutant]) -> Vec<Mutant> {
     let is_chosen = |mutant: &&Mutant| {
         (options.functions.is_empty() || options.functions.contains(&mutant.function))

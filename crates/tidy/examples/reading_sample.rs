@@ -6,7 +6,9 @@
 //! cargo run -p usher-tidy --example reading_sample -- SEED --messages 100
 //! ```
 //!
-//! `--messages N` prints N sentences of messages and help texts of `crates/`, and nothing else.
+//! The sample consists of sentences of documents, messages and comments, and of names of files.
+//! `SEED` determines the random selection. With `--messages N` the sample consists of N sentences
+//! of messages and help texts of `crates/` instead.
 
 use std::path::Path;
 use std::process::ExitCode;

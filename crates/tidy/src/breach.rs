@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A breach of a rule: file, line, and a text that states what is wrong and what to do.
+//! A breach of a rule of this crate: the file, the line, and a text that states what is wrong and
+//! what to do.
 
-/// One breach of a rule.
+/// A breach of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Breach {
     /// The file, relative to the root of the tree.
     pub path: String,
-    /// The line, from 1; 0 where the file as a whole is meant.
+    /// The number of the line, from 1. 0 means the file as a whole.
     pub line: usize,
     /// What is wrong and what to do about it.
     pub what: String,
 }
 
 impl Breach {
-    /// A breach at a line of a file.
+    /// Creates the breach of a rule at a line of a file.
     pub fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
         Self {
             path: path.to_owned(),

@@ -2,8 +2,8 @@
 //! Divides lines of C into code and block comments, so that rules about comments can be applied to
 //! C. String literals that contain comment marks are not recognised.
 
-/// Returns the code and the comments of a line. `in_comment` is whether the line begins within a
-/// comment, and is set to whether the next line does.
+/// Returns the code and the comments of a line. `in_comment` states whether the line begins inside
+/// a comment. The function sets it to whether the next line begins inside a comment.
 pub(crate) fn divide(line: &str, in_comment: &mut bool) -> (String, String) {
     let (mut code, mut comments, mut rest) = (String::new(), String::new(), line);
     loop {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files of a crate that use one another in a circle.
+//! Rule: at most four files of a crate use one another in a circle. In a circle, each file uses the
+//! next file, directly or through other files of the circle.
 //!
-//! 1. Each file is a module. Its uses are the paths in it that begin with `crate`, `self`, `super`
-//!    or a child module, outside of tests.
-//! 2. A path leads to the file of the longest module path that it starts with. When the next
-//!    name is re-exported there, the path is followed further.
-//! 3. A re-export by itself is no use: a facade does not need what it passes on. It is a use when
-//!    the same file names the item elsewhere.
-//! 4. The circles are the strongly connected components of this graph (Tarjan's algorithm).
+//! 1. Each file is a module. The uses of a module are the paths in its file, outside of tests, that
+//!    begin with `crate`, `self`, `super` or the name of a child module.
+//! 2. A path leads to the module with the longest module path that is a prefix of the path. If that
+//!    module re-exports the next name of the path, the path continues at the re-exported item, up
+//!    to eight times.
+//! 3. A re-export alone is no use, because the module itself does not need the item. It is a use if
+//!    the same file also names the item outside of re-exports.
+//! 4. The modules and their uses form a graph. The circles are the strongly connected components of
+//!    the graph (Tarjan's algorithm, in linear time).
 //!
-//! Limit: names from glob imports and macros are not followed.
+//! Limit: uses through names from glob imports and from macros are not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +21,14 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use crate::tokens::{is_punct, is_word, test_code, tokens};
 use crate::{Breach, File, Tree};
 
-/// Files that may use one another in a circle.
+/// Maximum number of files in a circle.
 const FILES_MAX: usize = 4;
-/// Re-exports that are followed for one path.
+/// Maximum number of re-exports that are followed for a path.
 const REEXPORTS_MAX: usize = 8;
 
 type ModulePath = Vec<String>;
 
-/// Circles of more files than allowed.
+/// Returns a breach for each circle of more than four files.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let circles = circles(tree).into_iter();
     let larger = circles.filter(|circle| circle.len() > FILES_MAX);
@@ -40,7 +43,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     larger.map(breach).collect()
 }
 
-/// All circles of at least two files, as sorted paths.
+/// Returns all circles of at least two files, each as the sorted paths of its files.
 pub fn circles(tree: &Tree) -> Vec<Vec<&str>> {
     let mut crates: BTreeMap<&str, Vec<&File>> = BTreeMap::new();
     for file in tree.rust() {
@@ -54,18 +57,19 @@ pub fn circles(tree: &Tree) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// A module with a file of its own.
+/// The uses and re-exports of a module that has a file of its own.
 #[derive(Default)]
 struct Module {
     uses: BTreeSet<ModulePath>,
-    /// Names that the module passes on, with the paths that they stand for.
+    /// Names that the module re-exports, with the paths of the re-exported items.
     reexports: BTreeMap<String, ModulePath>,
 }
 
 fn circles_of_crate<'a>(root: &str, files: &[&'a File]) -> Vec<Vec<&'a str>> {
     let mut paths = BTreeMap::new();
     for file in files {
-        // A program beside a library of the same crate uses the library alone.
+        // If a crate has `lib.rs` and `main.rs`, only `lib.rs` is the root module: the program uses
+        // nothing of the crate except the library.
         paths.entry(module_path(root, &file.path)).or_insert(*file);
     }
     let modules: BTreeMap<&ModulePath, Module> = paths
@@ -95,7 +99,8 @@ fn circles_of_crate<'a>(root: &str, files: &[&'a File]) -> Vec<Vec<&'a str>> {
         .collect()
 }
 
-/// `src/a/b.rs` and `src/a/b/mod.rs` are `a::b`; `lib.rs` and `main.rs` are the crate itself.
+/// Returns the module path of a file. `src/a/b.rs` and `src/a/b/mod.rs` are the module `a::b`;
+/// `lib.rs` and `main.rs` are the root module, with an empty path.
 fn module_path(root: &str, path: &str) -> ModulePath {
     let inside = path.trim_start_matches(root).trim_start_matches("/src/");
     let inside = inside.trim_end_matches(".rs");
@@ -107,7 +112,7 @@ fn module_path(root: &str, path: &str) -> ModulePath {
     parts
 }
 
-/// The file that a path leads to.
+/// Returns the module to which a path leads.
 fn resolve(path: &ModulePath, modules: &BTreeMap<&ModulePath, Module>, depth: usize) -> ModulePath {
     let known = (0..=path.len())
         .rev()
@@ -127,10 +132,10 @@ fn resolve(path: &ModulePath, modules: &BTreeMap<&ModulePath, Module>, depth: us
     }
 }
 
-/// The uses and re-exports of a file.
+/// Returns the uses and re-exports of a file.
 fn read(file: &File, path: &ModulePath, all: &BTreeMap<ModulePath, &File>) -> Module {
     let mut module = Module::default();
-    // A file that is not Rust breaks other rules.
+    // If the file is not Rust, another rule reports it.
     let Ok(stream) = tokens(file) else {
         return module;
     };
@@ -165,7 +170,8 @@ fn read(file: &File, path: &ModulePath, all: &BTreeMap<ModulePath, &File>) -> Mo
     module
 }
 
-/// A path from the root of the crate; nothing for paths into other crates.
+/// Converts a path to a path from the root of the crate. Returns `None` for a path into another
+/// crate.
 fn absolute(
     segments: &[String],
     here: &ModulePath,
@@ -198,7 +204,8 @@ fn absolute(
     Some(base)
 }
 
-/// Every path and name of a file with whether a re-export names it, outside of tests.
+/// Calls `see` for each path and name outside of tests. The second argument states whether a
+/// re-export contains the path.
 fn each_path(stream: TokenStream, tests: &[usize], see: &mut impl FnMut(&[String], bool)) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     let mut at = 0;
@@ -214,7 +221,7 @@ fn each_path(stream: TokenStream, tests: &[usize], see: &mut impl FnMut(&[String
                 each_path(group.stream(), tests, see);
             }
         } else if let TokenTree::Ident(first) = tree {
-            // The name of a definition, a method or a field.
+            // A name of a definition, a method or a field is no use of another item.
             let is_own = at > 0 && is_own_name(&trees[at - 1]);
             let mut path = vec![first.to_string()];
             while let [colon, other, TokenTree::Ident(next), ..] = &trees[at + 1..]
@@ -232,12 +239,12 @@ fn each_path(stream: TokenStream, tests: &[usize], see: &mut impl FnMut(&[String
     }
 }
 
-/// Whether the name after this token belongs to the file or to a value.
+/// Returns whether the name after this token is the name of a definition, a method or a field.
 fn is_own_name(before: &TokenTree) -> bool {
     is_punct(before, '.') || ["mod", "fn"].iter().any(|word| is_word(before, word))
 }
 
-/// Whether `pub` or `pub(…)` stands before a `use`.
+/// Returns whether `pub` or `pub(…)` precedes a `use`.
 fn is_public(before: &[TokenTree]) -> bool {
     match before {
         [.., word, TokenTree::Group(_)] | [.., word] => is_word(word, "pub"),
@@ -245,7 +252,7 @@ fn is_public(before: &[TokenTree]) -> bool {
     }
 }
 
-/// Every path of a tree of uses, under the name that it has in the other module.
+/// Calls `see` for each path of a `use` with nested groups. Renaming by `as` is ignored.
 fn each_use(trees: &[TokenTree], before: &[String], see: &mut impl FnMut(&[String])) {
     let parts = trees.split(|tree| is_punct(tree, ','));
     for part in parts.filter(|part| !part.is_empty()) {
@@ -270,7 +277,7 @@ fn each_use(trees: &[TokenTree], before: &[String], see: &mut impl FnMut(&[Strin
     }
 }
 
-/// Strongly connected components, by Tarjan's algorithm.
+/// Returns the strongly connected components of a graph, by Tarjan's algorithm.
 fn components(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     let mut search = Search {
         edges,

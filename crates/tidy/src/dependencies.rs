@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Crates of others keep the rules of `deny.toml`: licences, sources, and one
-//! version of each crate.
+//! Rule: the dependencies of the workspaces obey `deny.toml`. Their licences and sources are
+//! allowed, and no crate is built in two versions, except for the exceptions that `deny.toml`
+//! lists.
 //!
-//! `cargo deny` checks the same file and, in addition, the database of
-//! vulnerabilities. It takes minutes to build, and the database is not reachable
-//! everywhere, so this check uses nothing but `cargo metadata`.
+//! `cargo deny` checks the same file, and also a database of vulnerabilities. Building `cargo deny`
+//! takes minutes, and its database is not reachable from every machine. This check only needs the
+//! output of `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,30 +17,30 @@ use crate::Breach;
 
 const POLICY: &str = "deny.toml";
 
-/// What `deny.toml` allows.
+/// The licences, sources and second versions that `deny.toml` allows.
 #[derive(Debug, Default)]
 pub struct Policy {
     licences: BTreeSet<String>,
-    /// More licences of single crates.
+    /// Additional licences that are allowed for single crates, by the name of the crate.
     exceptions: BTreeMap<String, BTreeSet<String>>,
     registries: BTreeSet<String>,
-    /// Crates of which this version, or all versions that begin so, may be a
-    /// second one.
+    /// Pairs of a crate and a version, or the beginning of a version. Such a version may be built
+    /// in addition to another version of the crate.
     second_versions: Vec<(String, String)>,
 }
 
 /// A crate of the dependency graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
-    /// Its name.
+    /// The name of the crate.
     pub name: String,
-    /// Its version.
+    /// The version of the crate.
     pub version: String,
-    /// Its licence as its manifest states it.
+    /// The licence in the manifest of the crate.
     pub licence: Option<String>,
-    /// Where it comes from; `None`: this workspace.
+    /// The registry or repository of the crate; `None` for a crate of this workspace.
     pub source: Option<String>,
-    /// Whether something other than tests needs it.
+    /// Whether the build of the workspace without tests needs the crate.
     pub is_built: bool,
 }
 
@@ -47,7 +48,7 @@ impl Policy {
     /// Reads the text of `deny.toml`.
     ///
     /// # Errors
-    /// The text is not TOML, or lacks a list that this check needs.
+    /// If the text is not TOML, or lacks a list that this check needs.
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: Table = text.parse().map_err(|error| format!("{POLICY}: {error}"))?;
         let list = |section: &str, key: &str| {
@@ -107,7 +108,8 @@ fn words(list: &[Value]) -> BTreeSet<String> {
     words.map(str::to_owned).collect()
 }
 
-/// What is wrong with the dependencies.
+/// Returns a breach for each dependency with a licence, a source or a second version that is not
+/// allowed.
 pub fn check(policy: &Policy, dependencies: &[Dependency]) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let mut breach = |of: &Dependency, what: String| {
@@ -143,7 +145,7 @@ pub fn check(policy: &Policy, dependencies: &[Dependency]) -> Vec<Breach> {
     breaches
 }
 
-/// The graph as `cargo metadata` resolved it.
+/// Returns the dependencies that `cargo metadata` reports.
 pub fn of_metadata(metadata: &Metadata) -> Vec<Dependency> {
     let built = built(metadata);
     let resolved = metadata.packages.iter();
@@ -157,7 +159,8 @@ pub fn of_metadata(metadata: &Metadata) -> Vec<Dependency> {
     resolved.map(dependency).collect()
 }
 
-/// The crates of the workspace, and what they need other than for tests.
+/// Returns the crates of the workspace and all crates that they need directly or indirectly, except
+/// crates that only tests need.
 fn built(metadata: &Metadata) -> BTreeSet<PackageId> {
     let nodes = metadata.resolve.iter().flat_map(|resolve| &resolve.nodes);
     let nodes: BTreeMap<&PackageId, &Node> = nodes.map(|node| (&node.id, node)).collect();
@@ -183,9 +186,9 @@ fn built(metadata: &Metadata) -> BTreeSet<PackageId> {
     found
 }
 
-/// Whether a package uses a dependency with the features that it has. The graph of
-/// `cargo metadata` contains optional dependencies that only a weak feature
-/// (`name?/feature`) refers to.
+/// Returns whether the features of a package enable a dependency. The graph of `cargo metadata`
+/// also contains optional dependencies that are not enabled, if a weak feature (`name?/feature`)
+/// names them.
 fn is_enabled(node: &Node, package: &Package, name: &str) -> bool {
     let mut declared = package.dependencies.iter().filter(|one| one.name == name);
     declared.any(|one| {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Documents describe what is there: every crate is on the map, every local
-//! link leads somewhere, every `make` target named exists.
+//! Rules for documents: the code map in ARCHITECTURE.md lists every crate and no other folder,
+//! every link within the repository has an existing target, and every `make` target in code of a
+//! document exists.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,9 @@ use crate::{Breach, File, Tree};
 
 const MAP: &str = "ARCHITECTURE.md";
 
-/// Crates that the architecture page forgets, and crates that it invents. The page describes
-/// `evidence/` in a tree without it, too.
+/// Returns a breach for each crate that ARCHITECTURE.md does not name, and for each folder of a
+/// crate that it names and that does not exist. In a tree without `evidence/`, folders in
+/// `evidence/` are not checked.
 pub fn check_code_map(tree: &Tree) -> Vec<Breach> {
     let Some(map) = tree.get(MAP) else {
         return vec![Breach::new(MAP, 0, "is missing")];
@@ -47,8 +49,8 @@ fn first_word(text: &str) -> &str {
     &text[..end]
 }
 
-/// Links of Markdown files that lead nowhere, and `make` targets that are not
-/// in the Makefile.
+/// Returns a breach for each link of a Markdown file without a target, and for each `make` target
+/// in a Markdown file that the Makefile does not have.
 pub fn check_links(tree: &Tree) -> Vec<Breach> {
     let makefile = tree.get("Makefile").map_or("", |file| file.text.as_str());
     let targets: BTreeSet<&str> = makefile
@@ -75,14 +77,14 @@ pub fn check_links(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// What a Markdown page refers to.
+/// The links, `make` targets and headings of a Markdown file.
 #[derive(Default)]
 struct Page {
-    /// Lines and destinations.
+    /// The line and the destination of each link.
     links: Vec<(usize, String)>,
-    /// Lines and targets of `make TARGET` in code.
+    /// The line and the target of each `make TARGET` in code.
     made: Vec<(usize, String)>,
-    /// Headings as anchors.
+    /// The anchors of the headings.
     anchors: BTreeSet<String>,
 }
 
@@ -137,7 +139,7 @@ impl Page {
     }
 }
 
-/// The anchor that a Markdown viewer gives a heading.
+/// Returns the anchor that a Markdown viewer creates for a heading.
 fn anchor(heading: &str) -> String {
     heading
         .trim()
@@ -151,7 +153,8 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// What is wrong with a link from a file; nothing with one to the network.
+/// Returns what is wrong with a link of a file; `None` if the target exists. Links to the network
+/// are not checked.
 fn broken(tree: &Tree, from: &File, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -169,7 +172,7 @@ fn broken(tree: &Tree, from: &File, link: &str) -> Option<String> {
     (!known).then(|| format!("{path} has no heading #{fragment}"))
 }
 
-/// A path relative to the folder of a file, relative to the root.
+/// Converts a path relative to the folder of the file `from` to a path relative to the root.
 fn resolve(from: &str, path: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();

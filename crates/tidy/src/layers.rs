@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dependencies point one way: values <- observe, decide, act <- control <-
-//! host <- programs; and `policy`, which decides, knows the values alone.
+//! Rule: each crate has a layer, and its dependencies are in lower layers: values <- observe,
+//! decide, act <- control <- host <- programs. The crate `policy`, which decides, depends only on
+//! the values and on crates for arithmetic and text.
 
 use std::collections::BTreeMap;
 
 use crate::{Breach, Tree};
 
-/// Each crate with its layer; a crate depends on lower layers only. Those of `evidence/` are above
-/// all of `crates/`: the product builds without them.
+/// Each crate with its layer. A crate depends only on crates of lower layers. The crates of
+/// `evidence/` are above all crates of `crates/`, because the product must build without
+/// `evidence/`.
 const LAYERS: [(&str, u32); 26] = [
     ("model", 0),
     ("heartbeat", 0),
@@ -37,8 +39,8 @@ const LAYERS: [(&str, u32); 26] = [
     ("bench", 6),
 ];
 
-/// All that `policy` may be built on: the values, arithmetic, and what turns
-/// values into text and back without touching a file.
+/// All crates on which `policy` may depend: the values, crates for arithmetic, and crates that
+/// convert values to text and back without accessing files.
 const POLICY_MAY_USE: [&str; 5] = [
     "usher-model",
     "pathfinding",
@@ -47,7 +49,8 @@ const POLICY_MAY_USE: [&str; 5] = [
     "thiserror",
 ];
 
-/// A crate with no layer, an arrow that points up, an impure `policy`.
+/// Returns a breach for each crate without a layer, for each dependency that is not in a lower
+/// layer, and for each further dependency of `policy`.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let layers = BTreeMap::from(LAYERS);
     let mut breaches = Vec::new();

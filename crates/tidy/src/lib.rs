@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The house rules that a compiler does not check, each a function from the
-//! files of a tree to what is wrong with them.
+//! The project's rules that no compiler checks. A rule is a function from the files of the
+//! repository (a [`Tree`]) to the breaches of the rule.
 //!
-//! `cargo test -p usher-tidy` applies them to this repository; every rule also
-//! has a test on a small tree made in memory that breaks it, so that a rule
-//! that sees nothing is found out.
+//! `cargo test -p usher-tidy` applies all rules to this repository. Each rule also has a test with
+//! a small tree in memory that breaks the rule, which detects a rule that finds nothing.
 
 mod breach;
 mod c_lines;
@@ -30,10 +29,10 @@ pub mod workspaces;
 pub use breach::Breach;
 pub use tree::{File, Tree};
 
-/// A rule: what is wrong with a tree.
+/// A rule: returns the breaches of the rule in a tree.
 pub type Rule = fn(&Tree) -> Vec<Breach>;
 
-/// Every rule, by name.
+/// All rules, each with its name.
 pub const RULES: [(&str, Rule); 15] = [
     ("prose", prose::check),
     ("old names", names::check_old),

@@ -8,16 +8,19 @@ use crate::{Breach, File, Tree};
 const PERMISSIVE: &str = "MIT OR Apache-2.0";
 const GPL: &str = "GPL-2.0-only";
 
-/// What programs in the kernel and programs outside it both include.
+/// Licence of headers that are included by programs in the kernel and by programs outside the
+/// kernel.
 const SHARED: &str = "GPL-2.0-only OR MIT";
-/// Programs that run in the kernel, and what they alone include.
+/// Folders of programs that run in the kernel, and of their headers.
 const KERNEL_FOLDER: &str = "/src/bpf/";
-/// What links the kernel's GPL-only interfaces, and the programs.
+/// Folders of code that links GPL-only interfaces of the kernel, and of the programs that link such
+/// code.
 const GPL_FOLDERS: [&str; 3] = ["crates/usher/", "crates/scx/", "bpf/"];
 
 const SOURCES: [&str; 8] = ["rs", "c", "h", "cpp", "py", "sh", "bash", "awk"];
 
-/// The licence line is missing, or is another crate's; a manifest disagrees.
+/// Returns a breach for each source file without the expected licence line, and for each manifest
+/// with another licence.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let sources = tree
         .files

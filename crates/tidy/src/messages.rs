@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The messages and help texts of a Rust file, for the reading test.
+//! Extracts the messages and help texts of a Rust file, for the reading test (CONTRIBUTING.md,
+//! "Text").
 //!
-//! Two parts of a file are texts for users: doc comments of types from which clap derives options
-//! or commands, and string literals in prose. Other string literals (SQL, shell commands, markup,
-//! test data, reasons of lints) are recognised by their context or their content and left out. The
-//! recognition is a heuristic: a text that a user reads may be left out, if it has few words.
+//! 1. Walk over the tokens of the file, except tests.
+//! 2. Take the doc comments of types from which clap derives options or commands.
+//! 3. Take string literals, except arguments of macros and functions of which users do not see the
+//!    texts (`INTERNAL`).
+//! 4. Divide the texts into paragraphs.
+//! 5. Drop paragraphs with fewer than three words or with signs of SQL, shell commands, markup or
+//!    data.
+//!
+//! Steps 3 and 5 are heuristics, so a short text for users may be missing. The time is linear in
+//! the size of the file.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use crate::File;
 use crate::tokens::{is_punct, marks_a_test, tokens};
 
-/// Traits of clap that make help texts of doc comments.
+/// Traits of clap whose derive macros convert doc comments to help texts.
 const CLAP: [&str; 4] = ["Args", "Parser", "Subcommand", "ValueEnum"];
-/// Attributes with texts for users.
+/// Attributes that contain texts for users.
 const ATTRIBUTES: [&str; 5] = ["arg", "clap", "command", "error", "value"];
-/// Words in an attribute of clap that keep the doc comment out of the help.
+/// Words in an attribute of clap that exclude the item's doc comment from the help.
 const WITHOUT_HELP: [&str; 4] = ["flatten", "hide", "skip", "subcommand"];
-/// Macros and functions with literals that users do not see.
+/// Macros and functions of which the string literals are not shown to users.
 const INTERNAL: [&str; 13] = [
     "arg",
     "args",
@@ -36,7 +43,7 @@ const INTERNAL: [&str; 13] = [
 const SQL: [&str; 9] = [
     "ALTER", "BEGIN", "CREATE", "DELETE", "DROP", "INSERT", "PRAGMA", "SELECT", "UPDATE",
 ];
-/// Signs of shell commands, markup, code and data.
+/// Substrings of shell commands, markup, code and data. A text with such a substring is no prose.
 const CODE: [&str; 16] = [
     "#!/",
     "$(",
@@ -55,14 +62,16 @@ const CODE: [&str; 16] = [
     "$1",
     "\\d",
 ];
-/// Words of prose that a text must have.
+/// Minimum number of words of a text.
 const WORDS_MIN: usize = 3;
-/// Indented lines that continue a paragraph have at least this indentation.
+/// Minimum indentation of a line that continues a paragraph. A line with less indentation is an
+/// example or a row of a table.
 const HANGING_MIN: usize = 6;
 
-/// Messages and paragraphs of help, each in one line, with their line in the file.
+/// Returns each message and each paragraph of a help text as one line of text, with its line number
+/// in the file.
 pub fn messages(file: &File) -> Vec<(usize, String)> {
-    // A file that is not Rust breaks other rules.
+    // If the file is not Rust, another rule reports it.
     let Ok(stream) = tokens(file) else {
         return Vec::new();
     };
@@ -89,7 +98,7 @@ fn walk(stream: TokenStream, found: &mut Vec<(usize, String)>) {
                 is_test |= marks_a_test(group);
                 is_clap |= attribute(group, &mut docs, found);
             }
-            // The comment on the file.
+            // This group is the doc comment of the file.
             TokenTree::Group(_) if at > 1 && is_punct(&trees[at - 2], '#') => {}
             TokenTree::Group(group) => {
                 let is_body = group.delimiter() == Delimiter::Brace;
@@ -111,7 +120,7 @@ fn walk(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// Reads an attribute; returns whether it derives a trait of clap.
+/// Reads an attribute, and returns whether it derives one of the traits [`CLAP`].
 fn attribute(group: &Group, docs: &mut Docs, found: &mut Vec<(usize, String)>) -> bool {
     let text = group.stream().to_string();
     let name: String = text.chars().take_while(|c| c.is_alphanumeric()).collect();
@@ -124,7 +133,7 @@ fn attribute(group: &Group, docs: &mut Docs, found: &mut Vec<(usize, String)>) -
     false
 }
 
-/// The doc comments of the fields or variants in the braces of a type of clap.
+/// Collects the doc comments of the fields or variants of a type that derives a trait of clap.
 fn help(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     let mut docs = Docs::default();
@@ -179,7 +188,7 @@ fn is_internal(before: &[TokenTree]) -> bool {
     INTERNAL.contains(&name.to_string().as_str())
 }
 
-/// The text of a string literal; `None` for other literals.
+/// Returns the text of a string literal; `None` for another literal.
 fn unescaped(literal: &str) -> Option<String> {
     if let Some(raw) = literal.strip_prefix('r') {
         let raw = raw.trim_matches('#').strip_prefix('"')?;
@@ -202,8 +211,8 @@ fn unescaped(literal: &str) -> Option<String> {
     Some(text)
 }
 
-/// Blank lines end a paragraph, and a line with little indentation begins one: an example, or a
-/// row of a table.
+/// Divides a text into paragraphs. A blank line ends a paragraph. An indented line with less than
+/// [`HANGING_MIN`] blanks begins a paragraph, because it is an example or a row of a table.
 fn paragraphs(text: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut was_indented = false;
@@ -225,7 +234,7 @@ fn paragraphs(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether the text has enough words of prose and no sign of code.
+/// Returns whether the text has at least [`WORDS_MIN`] words and none of the substrings [`CODE`].
 fn is_prose(text: &str) -> bool {
     if CODE.iter().any(|sign| text.contains(sign)) || text.contains("SPDX") {
         return false;

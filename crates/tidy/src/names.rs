@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names: CONTRIBUTING.md, "Names". Those that were given up must not come back, and a name stands
-//! for one public type among crates that use one another.
+//! Rules for names (CONTRIBUTING.md, "Names"): names that were replaced must not be used again, and
+//! two crates of which the first depends on the second must not have public types of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::tokens::{each_word, is_word, tokens};
 use crate::{Breach, File, Tree, c_lines};
 
-/// Names of types that do not state what the type is, in any crate but those named.
+/// Names of types that must not be used, because they do not state what the type is. Each name has
+/// a list of crates in which it is allowed.
 const TYPES: [(&str, &[&str]); 61] = [
     ("Account", &[]),
     ("Cast", &[]),
@@ -22,7 +23,7 @@ const TYPES: [(&str, &[&str]); 61] = [
     ("Gate", &[]),
     ("Glance", &[]),
     ("Ground", &[]),
-    // A virtual machine.
+    // In these crates, a guest is a virtual machine, which is the field's term.
     ("Guest", &["lab", "usher", "usher-bench"]),
     ("Hall", &[]),
     ("Hands", &[]),
@@ -75,7 +76,7 @@ const TYPES: [(&str, &[&str]); 61] = [
     ("Bell", &[]),
 ];
 
-/// Other identifiers of Rust and C.
+/// Other identifiers of Rust and C that must not be used.
 const IDENTIFIERS: [&str; 48] = [
     "DEAF_NS",
     "HERE",
@@ -127,7 +128,7 @@ const IDENTIFIERS: [&str; 48] = [
     "weigh",
 ];
 
-/// Options, keys and variables that were renamed, in any file.
+/// Former names of options, keys and environment variables, which must not occur in any file.
 const SPELLINGS: [&str; 4] = [
     "--lead-ms",
     "USHER_SOON_DEAD",
@@ -135,7 +136,7 @@ const SPELLINGS: [&str; 4] = [
     "so manieth",
 ];
 
-/// Names that were given up.
+/// Returns a breach for each use of a name that must not be used.
 pub fn check_old(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let is_checked = |file: &&File| {
@@ -192,21 +193,22 @@ fn old_identifiers(file: &File) -> Vec<Breach> {
     breaches
 }
 
-/// A line of C without comments and strings, in which these are ordinary words.
+/// Returns a line of C without comments and strings, because the names of [`IDENTIFIERS`] are
+/// ordinary words there.
 fn c_code(line: &str, in_comment: &mut bool) -> String {
     let (code, _) = c_lines::divide(line, in_comment);
     let code = code.split("//").next().unwrap_or_default();
     code.split('"').step_by(2).collect()
 }
 
-/// The definition of a type.
+/// The definition of a type: its name and position.
 struct Defined {
     name: String,
     line: usize,
     is_public: bool,
 }
 
-/// Every definition of a type, outside of functions' bodies too.
+/// Returns all definitions of types, inside and outside of function bodies.
 fn types(stream: TokenStream) -> Vec<Defined> {
     const KEYWORDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
     let trees: Vec<TokenTree> = stream.into_iter().collect();
@@ -227,11 +229,12 @@ fn types(stream: TokenStream) -> Vec<Defined> {
     found
 }
 
-/// Public types of one name in two crates of which one depends on the other.
+/// Returns a breach for each pair of public types that have the same name, in two crates of which
+/// the first depends on the second.
 pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
     let dependencies = dependencies(tree);
     let mut defined: BTreeMap<String, BTreeMap<&str, (&str, usize)>> = BTreeMap::new();
-    // Nothing depends on a crate that is only a program.
+    // Crates without a library are not checked, because no crate depends on them.
     let is_library = |file: &&File| {
         file.crate_folder()
             .is_some_and(|folder| tree.get(&format!("{folder}/src/lib.rs")).is_some())
@@ -266,7 +269,8 @@ pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// The crates of the tree that each of them depends on, directly or not.
+/// Returns, for each crate of the tree, the crates of the tree on which it depends directly or
+/// indirectly.
 fn dependencies(tree: &Tree) -> BTreeMap<&str, BTreeSet<&str>> {
     let folders = tree.crates();
     let crates: Vec<&str> = folders

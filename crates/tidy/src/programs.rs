@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rule: a `main.rs` only wires, so it has at most 40 lines of code without blanks and comments.
+//! Rule: a `main.rs` only connects modules, so it has at most 40 lines without blank lines and
+//! comments.
 
 use crate::{Breach, File, Tree};
 
-/// Lines of code that a `main.rs` may have, without blanks and comments.
+/// Maximum number of lines of a `main.rs`, without blank lines and comments.
 pub const MAIN_LINES: usize = 40;
 
-/// Programs with a `main.rs` that does more than wire.
+/// Returns a breach for each `main.rs` with more lines than allowed.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mains = tree
         .rust()

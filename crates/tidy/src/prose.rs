@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Words that comments, documents and messages must not use: CONTRIBUTING.md, "Text".
+//! Rule: comments, documents and messages use certain words never or rarely, and documents have few
+//! long sentences (CONTRIBUTING.md, "Text").
 //!
-//! Words for people are rejected one by one, as threads, queues and programs are things. The
-//! other groups are ordinary English, so an area of the tree may use each of them at a limited
-//! rate. The areas and rates make comparisons with other projects possible: rayon-core, ripgrep
-//! and scx_lavd stay below the same limits.
+//! 1. Extract the prose of each file, and assign it to an area: documents, messages, or the
+//! comments of a crate.
+//! 2. Report each word for people, such as `nobody`: threads, queues and programs are things.
+//! 3. In each area of at least 2,000 words, count the uses of each further group of words
+//!    (`GROUPS`). These words are ordinary English, so all uses are reported only if there are more
+//!    uses per 1,000 words than the group's limit.
+//! 4. Report the sentences of documents with more than 35 words, if they are more than 9 % of the
+//!    sentences.
+//!
+//! The comments and documents of rayon-core, ripgrep and scx_lavd are below the same limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +21,13 @@ use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use crate::tokens::tokens;
 use crate::{Breach, File, Tree, c_lines};
 
-/// A group of words with a limit.
+/// A group of words, with the limit of its uses.
 struct Group {
     name: &'static str,
-    /// Uses per 1,000 words that an area may have.
+    /// Maximum number of uses per 1,000 words of an area.
     limit: f64,
-    /// Whether these words, in lower case, are a use of the group.
+    /// Returns whether a text in lower case that begins with these words begins with a use of the
+    /// group.
     starts: fn(&[&str]) -> bool,
 }
 
@@ -38,11 +46,11 @@ const SPEECH: [&str; 9] = [
 ];
 const LOOKS: [&str; 4] = ["look", "looks", "looked", "looking"];
 
-/// Areas with fewer words are too small for a rate.
+/// Minimum number of words of an area for which rates are checked.
 const WORDS_MIN: usize = 2_000;
-/// Words of a sentence in a document beyond which it counts as long.
+/// A sentence of a document is long if it has more words than this.
 const SENTENCE_WORDS_MAX: usize = 35;
-/// Share of long sentences in documents.
+/// Maximum share of long sentences in the sentences of all documents.
 const LONG_SENTENCES_MAX: f64 = 0.09;
 
 const GROUPS: [Group; 5] = [
@@ -93,7 +101,7 @@ const GROUPS: [Group; 5] = [
     },
 ];
 
-/// What a text is part of.
+/// The kind of text that contains a line of prose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A Markdown file.
@@ -104,7 +112,7 @@ pub enum Kind {
     Comment,
 }
 
-/// A line of prose, and where it stands. Code in it is between backticks.
+/// A line of prose with its position. Code in the text is between backticks.
 #[derive(Debug, Clone)]
 pub struct Line<'a> {
     /// The file.
@@ -115,7 +123,8 @@ pub struct Line<'a> {
     pub text: String,
 }
 
-/// Words for people; groups of words that an area uses too often; long sentences in documents.
+/// Returns a breach for each word for people, for each use of a group of words that an area uses
+/// too often, and for each long sentence if documents have too many.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut areas: BTreeMap<String, Vec<Line<'_>>> = BTreeMap::new();
     for file in &tree.files {
@@ -143,7 +152,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
 const DOCUMENTS: &str = "documents";
 const MESSAGES: &str = "messages";
 
-/// The prose of a file by area.
+/// Returns the prose of a file, with the area of each part.
 fn prose_of(file: &File) -> Vec<(String, Vec<Line<'_>>)> {
     let areas = [
         (DOCUMENTS.to_owned(), Kind::Document),
@@ -157,7 +166,7 @@ fn prose_of(file: &File) -> Vec<(String, Vec<Line<'_>>)> {
         .collect()
 }
 
-/// The prose of one kind in a file.
+/// Returns the prose of one kind in a file.
 pub fn lines(file: &File, kind: Kind) -> Vec<Line<'_>> {
     let is_code = ["rs", "c", "h", "cpp"]
         .iter()
@@ -171,7 +180,8 @@ pub fn lines(file: &File, kind: Kind) -> Vec<Line<'_>> {
     }
 }
 
-/// BPF programs and their headers, a crate, or a folder of the root.
+/// Returns the area of the comments of a file: BPF programs and their headers, a crate, or a folder
+/// of the root.
 fn area(path: &str) -> String {
     let mut parts = path.split('/');
     let first = parts.next().unwrap_or(path);
@@ -184,7 +194,7 @@ fn area(path: &str) -> String {
     }
 }
 
-/// The lines of comments.
+/// Returns the lines of comments.
 fn comments(file: &File) -> Vec<Line<'_>> {
     let is_c = !file.has_extension("rs");
     let mut in_block = false;
@@ -207,25 +217,26 @@ fn comments(file: &File) -> Vec<Line<'_>> {
     lines
 }
 
-/// What follows `//`, unless that is a part of an address.
+/// Returns the text after `//`, unless the `//` is part of a network address.
 fn line_comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     line.strip_prefix("//")
         .or_else(|| line.split_once(" // ").map(|(_, comment)| comment))
 }
 
-/// String literals of at least four words, outside of tests and comments.
+/// Returns the string literals of at least four words outside of tests and comments.
 fn messages(file: &File) -> Vec<Line<'_>> {
     let mut literals = Vec::new();
     if file.has_extension("rs") {
-        // A file that is not Rust breaks other rules.
+        // If the file is not Rust, another rule reports it.
         if let Ok(stream) = tokens(file) {
             literals_of(stream, &mut literals);
         }
         let tests = file.lines().find(|(_, line)| line.trim() == "#[cfg(test)]");
         let tests = tests.map_or(usize::MAX, |(number, _)| number);
         literals.retain(|&(number, _)| number < tests);
-        // The lexer makes attributes of documentation comments.
+        // The lexer converts doc comments to attributes with string literals, which are no
+        // messages.
         let comments: BTreeSet<usize> = file
             .lines()
             .filter(|(_, line)| line.trim_start().starts_with("//"))
@@ -237,7 +248,8 @@ fn messages(file: &File) -> Vec<Line<'_>> {
             .lines()
             .filter(|(_, line)| !line.trim_start().starts_with("//"));
         for (number, line) in code {
-            // Odd parts lie between quotes; C messages here have no escaped quotes.
+            // Every second part of the line is between quotes, because messages in C have no
+            // escaped quotes.
             let between = line.split('"').skip(1).step_by(2);
             literals.extend(between.map(|text| (number, text.to_owned())));
         }
@@ -251,7 +263,7 @@ fn messages(file: &File) -> Vec<Line<'_>> {
     literals.into_iter().map(line).collect()
 }
 
-/// String literals with their lines, depth first.
+/// Collects all string literals with their line numbers.
 fn literals_of(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     for tree in stream {
         match tree {
@@ -267,7 +279,8 @@ fn literals_of(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// The text of a Markdown file, without blocks of code, tables and links' destinations.
+/// Returns the text of a Markdown file, without blocks of code, tables and the destinations of
+/// links.
 fn document(file: &File) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     let (mut code_block, mut table, mut new_block) = (false, false, true);
@@ -315,19 +328,20 @@ fn document(file: &File) -> Vec<Line<'_>> {
     lines
 }
 
-/// Ends a paragraph without punctuation, so that the next one begins a sentence.
+/// Appends a full stop to a paragraph that has no punctuation at its end, so that the next
+/// paragraph begins a new sentence.
 fn end_sentence(line: Option<&mut Line<'_>>) {
     if let Some(line) = line.filter(|line| !line.text.ends_with(['.', '!', '?'])) {
         line.text.push('.');
     }
 }
 
-/// The text without what stands between backticks.
+/// Replaces each text between backticks by the word "code".
 fn without_code(text: &str) -> String {
     text.split('`').step_by(2).collect::<Vec<_>>().join("code")
 }
 
-/// Words in lower case.
+/// Returns the words of a text in lower case.
 fn words(text: &str) -> Vec<String> {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '\''))
         .filter(|word| !word.is_empty())
@@ -348,7 +362,8 @@ fn words_for_people(line: &Line<'_>) -> Vec<Breach> {
         .collect()
 }
 
-/// Every use of the group in an area, when there are more than its limit allows.
+/// Returns a breach for each use of the group in an area, if there are more uses than the limit
+/// allows.
 fn too_frequent(group: &Group, area: &str, lines: &[Line<'_>], words_all: usize) -> Vec<Breach> {
     let mut uses = Vec::new();
     for line in lines {
@@ -372,7 +387,7 @@ fn too_frequent(group: &Group, area: &str, lines: &[Line<'_>], words_all: usize)
     uses.into_iter().map(breach).collect()
 }
 
-/// The long sentences of documents, when they are more than their share.
+/// Returns a breach for each long sentence of documents, if their share is above the limit.
 fn long_sentences(lines: &[Line<'_>]) -> Vec<Breach> {
     let (mut sentences, mut long) = (0, Vec::new());
     let (mut count, mut start): (usize, Option<(&str, usize)>) = (0, None);
@@ -461,7 +476,7 @@ mod tests {
                 "// Ten words of a comment in a row make text.\n".repeat(220)
             )
         };
-        // Two uses in some 2,200 words are more than 0.8 per 1,000.
+        // Two uses in about 2,200 words are more than 0.8 uses per 1,000 words.
         assert_eq!(breaches(&[("crates/a/src/a.rs", &text(1))]), []);
         let lines: Vec<usize> = breaches(&[("crates/a/src/a.rs", &text(2))])
             .into_iter()

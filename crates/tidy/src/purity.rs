@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `policy` reads no clock, no file, no environment, starts no thread, rolls
-//! no dice and follows no hash order.
+//! Rule: the crate `policy` uses no clock, file, environment variable, thread, random number or
+//! hash-ordered iteration, so that a policy returns the same decisions for the same observations.
+//! The rule searches the tokens of the crate for names of modules and types that provide these,
+//! including its unit tests.
 
 use proc_macro2::{TokenStream, TokenTree};
 
@@ -9,10 +11,10 @@ use crate::{Breach, Tree};
 
 const PURE: &str = "crates/policy/src/";
 
-/// Modules of `std` that reach outside.
+/// Modules of `std` that access the environment of the process.
 const MODULES: [&str; 8] = ["time", "fs", "env", "thread", "net", "process", "io", "os"];
 
-/// Names that reach outside wherever they come from.
+/// Names of types and crates that `policy` must not use, from any module.
 const NAMES: [&str; 8] = [
     "HashMap",
     "HashSet",
@@ -24,7 +26,7 @@ const NAMES: [&str; 8] = [
     "getrandom",
 ];
 
-/// Words of `policy` that make it impure, its unit tests included.
+/// Returns a breach for each forbidden module or name in `policy`, including its unit tests.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for file in tree.rust().filter(|file| file.path.starts_with(PURE)) {
@@ -57,7 +59,8 @@ fn follows_std(before: &[TokenTree]) -> bool {
     is_word(root, "std") && is_punct(first, ':') && is_punct(second, ':')
 }
 
-/// `std::{fs, time::Duration}`: the modules that stand first in a group.
+/// Calls `found` for the forbidden modules in a group, such as `fs` and `time` in
+/// `std::{fs, time::Duration}`.
 fn grouped_imports(stream: TokenStream, found: &mut impl FnMut(&str, usize)) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     for (at, tree) in trees.iter().enumerate() {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random sentences and files for a reading test: a reader new to the project reads them and counts
-//! those that had to be read twice.
+//! Selects random sentences and files for a reading test, in which a reader who is new to the
+//! project counts the sentences that need a second reading. The same seed selects the same sample
+//! of the same tree.
 
 use crate::messages::messages;
 use crate::prose::{self, Kind};
 use crate::{File, Tree};
 
-/// Sentences of each kind, and files, in a sample of the usual size.
+/// Number of sentences of each kind, and of files, in a sample.
 pub const SAMPLE: usize = 20;
-/// Shorter files and sentences need no test.
+/// Minimum number of lines of a file in a sample. The next constant is the minimum number of words
+/// of a sentence.
 const FILE_LINES_MIN: usize = 50;
 const SENTENCE_WORDS_MIN: usize = 4;
 
-/// A sentence and its place.
+/// A sentence with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentence {
     /// `FILE:LINE` of its paragraph.
@@ -21,7 +23,7 @@ pub struct Sentence {
     pub text: String,
 }
 
-/// The `size` sentences of one kind that the seed draws, without repetition.
+/// Returns `size` random sentences of one kind, without repetition.
 pub fn sentences(tree: &Tree, kind: Kind, seed: u64, size: usize) -> Vec<Sentence> {
     let all = tree.files.iter().flat_map(|file| match kind {
         Kind::Message if file.has_extension("rs") => messages_of(file),
@@ -30,7 +32,7 @@ pub fn sentences(tree: &Tree, kind: Kind, seed: u64, size: usize) -> Vec<Sentenc
     draw(all.collect(), seed, size)
 }
 
-/// Messages and help texts, divided at the ends of sentences.
+/// Returns the sentences of the messages and help texts of a file.
 fn messages_of(file: &File) -> Vec<Sentence> {
     if file.is_test() || file.path.contains("/rig/") {
         return Vec::new();
@@ -45,7 +47,7 @@ fn messages_of(file: &File) -> Vec<Sentence> {
     messages(file).into_iter().flat_map(sentence).collect()
 }
 
-/// The source files that the seed draws, without repetition and without tests.
+/// Returns random source files without repetition. Tests are never selected.
 pub fn files(tree: &Tree, seed: u64) -> Vec<&str> {
     let is_source = |file: &&File| {
         let is_code = ["rs", "c", "h"].iter().any(|e| file.has_extension(e));
@@ -56,7 +58,7 @@ pub fn files(tree: &Tree, seed: u64) -> Vec<&str> {
     draw(files.map(|file| file.path.as_str()).collect(), seed, SAMPLE)
 }
 
-/// Paragraphs are joined and divided at the ends of sentences.
+/// Joins the lines of each paragraph, and divides the paragraph into sentences.
 fn sentences_of(file: &File, kind: Kind) -> Vec<Sentence> {
     let mut found = Vec::new();
     let mut paragraph = String::new();
@@ -104,7 +106,8 @@ fn divide(paragraph: &str) -> Vec<String> {
     sentences
 }
 
-/// Draws `size` elements without repetition: the first elements of a shuffle (Fisher and Yates) with numbers of SplitMix64.
+/// Returns `size` random elements without repetition: the first elements of a Fisher-Yates shuffle
+/// with random numbers of SplitMix64. Takes time linear in the length of `all`.
 pub fn draw<T>(mut all: Vec<T>, mut seed: u64, size: usize) -> Vec<T> {
     let mut next = || {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -115,7 +118,7 @@ pub fn draw<T>(mut all: Vec<T>, mut seed: u64, size: usize) -> Vec<T> {
     let count = all.len().min(size);
     for at in 0..count {
         let rest = (all.len() - at) as u64;
-        // Smaller than the length of a vector.
+        // `rest` is at most the length of a vector, so the number fits into a `usize`.
         let other = at + (next() % rest) as usize;
         all.swap(at, other);
     }

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file is one idea and a function fits on a screen.
+//! Rule: a source file has at most 800 lines, and a Rust function at most 70 lines.
 //!
-//! Larger files and functions stand in `crates/tidy/exceptions.txt` with the size that it
-//! may have at most: `PATH LINES` or `PATH::FUNCTION LINES`. The file is a
-//! ratchet: an exception that has shrunk must be lowered, an exception that is no
-//! longer needed must go.
+//! The file `crates/tidy/exceptions.txt` lists larger files and functions with their sizes:
+//! `PATH LINES` or `PATH::FUNCTION LINES`. Sizes in the list can only decrease: if a file or
+//! function has become smaller, its number must be lowered, and if it is within the limits, its
+//! line must be deleted.
 
 use std::collections::BTreeMap;
 
 use crate::tokens::{functions, tokens};
 use crate::{Breach, Tree};
 
-/// Lines that a file may have.
+/// Maximum number of lines of a file.
 pub const FILE_LINES: usize = 800;
-/// Lines that a function may have, from `fn` to its closing brace.
+/// Maximum number of lines of a function, from `fn` to its closing brace.
 pub const FUNCTION_LINES: usize = 70;
-/// Where the exceptions stand.
+/// The file with the exceptions.
 pub const EXCEPTIONS: &str = "crates/tidy/exceptions.txt";
 
 const SOURCES: [&str; 6] = ["rs", "c", "h", "py", "sh", "awk"];
 
-/// Files and functions that are too long, and exceptions that are not.
+/// Returns a breach for each file and function that is too long, and for each exception that is too
+/// high or not needed.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let (mut allowed, mut breaches) = exceptions(tree);
     for (thing, size) in sizes(tree, &mut breaches) {
@@ -63,7 +64,7 @@ struct Size {
     limit: usize,
 }
 
-/// The size of each file and of the largest function of each name in it.
+/// Returns the size of each file, and of the largest function of each name in each file.
 fn sizes(tree: &Tree, breaches: &mut Vec<Breach>) -> BTreeMap<String, Size> {
     let mut sizes = BTreeMap::new();
     for file in &tree.files {
@@ -109,8 +110,8 @@ fn sizes(tree: &Tree, breaches: &mut Vec<Breach>) -> BTreeMap<String, Size> {
     sizes
 }
 
-/// The exceptions, each with its line in the file and the size allowed; one
-/// within the general limit is a breach by itself.
+/// Returns the exceptions, each with its line number and its allowed size, and a breach for each
+/// exception that is not needed because its size is within the limits.
 fn exceptions(tree: &Tree) -> (BTreeMap<String, (usize, usize)>, Vec<Breach>) {
     let mut allowed = BTreeMap::new();
     let mut breaches = Vec::new();

@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rule: subjects of commits have at most 72 characters (CONTRIBUTING.md, "Commits"). Commits
-//! before the one that added this rule, or before the last release tag, are not checked; without a
-//! git history the rule is skipped.
+//! Rule: subjects of commits have at most 72 characters (CONTRIBUTING.md, "Commits"). The rule does
+//! not check commits before the commit that added this file, commits before the last release tag,
+//! and merges. If there is no git history, the rule is skipped.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Characters that a subject may have.
+/// Maximum number of characters of a subject.
 const SUBJECT_CHARS: usize = 72;
 /// The commit that adds this file is the first to which the rule applies.
 const SINCE: &str = "crates/tidy/src/subjects.rs";
 
-/// Why the subjects of a checkout cannot be read: there is no git, or no repository.
+/// The reason why the subjects of a checkout cannot be read: git is missing, or the checkout is no
+/// repository.
 #[derive(Debug)]
 pub struct NoHistory(pub String);
 
-/// The subjects that are too long, with their commits. Checks the commits after the commit that
-/// added this file, or after the last release tag (`v*`) if that is later.
+/// Returns the subjects that are too long, with their commits. Checks the commits after the commit
+/// that added this file and after the last release tag (`v*`).
 ///
 /// # Errors
-/// Without a history.
+/// If there is no git history.
 pub fn too_long(root: &Path) -> Result<Vec<String>, NoHistory> {
     let log = ["log", "--diff-filter=A", "--format=%H", "-1", "--", SINCE];
     let added = git(root, &log)?;
     let added = added.trim();
-    // Before that commit, or in a checkout of a branch that lacks it, there is nothing to check.
+    // The history does not contain the commit that added this file, so there are no commits to
+    // check.
     if added.is_empty() {
         return Ok(Vec::new());
     }
@@ -35,7 +37,7 @@ pub fn too_long(root: &Path) -> Result<Vec<String>, NoHistory> {
     Ok(over_limit(&git(root, &log)?))
 }
 
-/// The last release tag before the checked-out commit.
+/// Returns the last release tag that the checked-out commit contains.
 fn release(root: &Path) -> Option<String> {
     let tag = git(root, &["describe", "--tags", "--abbrev=0", "--match", "v*"]).ok()?;
     Some(tag.trim().to_owned())
@@ -56,7 +58,7 @@ fn git(root: &Path, arguments: &[&str]) -> Result<String, NoHistory> {
     }
 }
 
-/// The lines `COMMIT SUBJECT` with subjects that are too long.
+/// Returns the lines `COMMIT SUBJECT` of `log` with subjects that are too long.
 fn over_limit(log: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| {

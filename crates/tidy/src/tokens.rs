@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rust files as token trees. Tokens rather than a syntax tree, because they
-//! see into macros (`proptest!`, `macro_rules!`) and never into comments or
-//! strings.
+//! Rust files as token trees, and searches in them. The rules use tokens instead of a syntax tree,
+//! because tokens include the content of macros (`proptest!`, `macro_rules!`). In contrast to a
+//! search in the text, they exclude comments and strings.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use crate::File;
 
-/// The tokens of a Rust file.
+/// Returns the tokens of a Rust file.
 ///
 /// # Errors
-/// The error of the lexer, if the file is not Rust.
+/// If the file is not Rust. The error is that of the lexer.
 pub fn tokens(file: &File) -> Result<TokenStream, String> {
     file.text
         .parse()
@@ -20,17 +20,17 @@ pub fn tokens(file: &File) -> Result<TokenStream, String> {
 /// A function with a body.
 #[derive(Debug, Clone)]
 pub struct Function {
-    /// Its name.
+    /// The name of the function.
     pub name: String,
-    /// The line of its `fn`, from 1.
+    /// The line of the word `fn`, from 1.
     pub line: usize,
-    /// Lines from its `fn` to its closing brace.
+    /// The number of lines from `fn` to the closing brace.
     pub lines: usize,
-    /// What stands in its braces.
+    /// The tokens between the braces.
     pub body: TokenStream,
 }
 
-/// Every function with a body, those in macros and in other functions included.
+/// Returns all functions with a body, including functions in macros and in other functions.
 pub fn functions(stream: TokenStream) -> Vec<Function> {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ pub fn functions(stream: TokenStream) -> Vec<Function> {
     found
 }
 
-/// The body that follows a function's name; none for a declaration.
+/// Returns the body that follows a function's name; `None` for a declaration.
 fn body(rest: &[TokenTree]) -> Option<&Group> {
     rest.iter()
         .take_while(|tree| !matches!(tree, TokenTree::Punct(p) if p.as_char() == ';'))
@@ -63,7 +63,7 @@ fn body(rest: &[TokenTree]) -> Option<&Group> {
         })
 }
 
-/// The bodies of modules and functions marked `#[cfg(test)]` or `#[test]`.
+/// Returns the bodies of modules and functions with the attribute `#[cfg(test)]` or `#[test]`.
 pub fn test_code(stream: TokenStream) -> Vec<Group> {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     let mut found = Vec::new();
@@ -87,13 +87,13 @@ pub fn test_code(stream: TokenStream) -> Vec<Group> {
     found
 }
 
-/// Whether an attribute is `#[cfg(test)]` or `#[test]`.
+/// Returns whether an attribute is `#[cfg(test)]` or `#[test]`.
 pub fn marks_a_test(attribute: &Group) -> bool {
     let text: String = attribute.stream().to_string().split_whitespace().collect();
     text == "test" || text == "cfg(test)"
 }
 
-/// Every identifier with the two tokens before it on its level, depth first.
+/// Calls `see` for each identifier, with its line and the tokens that precede it in the same group.
 pub fn each_word(stream: TokenStream, see: &mut impl FnMut(&str, usize, &[TokenTree])) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     for (at, tree) in trees.iter().enumerate() {
@@ -107,12 +107,12 @@ pub fn each_word(stream: TokenStream, see: &mut impl FnMut(&str, usize, &[TokenT
     }
 }
 
-/// Whether the token is that identifier or keyword.
+/// Returns whether the token is the identifier or keyword `word`.
 pub fn is_word(tree: &TokenTree, word: &str) -> bool {
     matches!(tree, TokenTree::Ident(ident) if ident == word)
 }
 
-/// Whether the token is that sign.
+/// Returns whether the token is the punctuation `sign`.
 pub fn is_punct(tree: &TokenTree, sign: char) -> bool {
     matches!(tree, TokenTree::Punct(punct) if punct.as_char() == sign)
 }

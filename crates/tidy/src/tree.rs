@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The files of a repository, read once for all rules: text files with content, other files by
-//! path. Build outputs and measurements are left out.
+//! Reads the files of a repository once for all rules: the content of text files, and the paths of
+//! other files. Folders with build outputs and measurements are left out.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Folders that hold what was built or measured, not what was written.
+/// Folders that are left out: build outputs, measurements and the data of git.
 const SKIPPED: [&str; 5] = [".git", "target", "evidence/target", "out", "examples/data"];
-/// Folders with the crates of a workspace each: the product, and the evidence for it.
+/// Folders of the two workspaces, which contain a folder for each crate.
 const WORKSPACES: [&str; 2] = ["crates/", "evidence/"];
 
 /// A text file.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// Its path relative to the root, with `/`.
+    /// The path of the file relative to the root, with `/` as separator.
     pub path: String,
-    /// Its content.
+    /// The content of the file.
     pub text: String,
 }
 
 impl File {
-    /// Whether its name ends with a dot and this.
+    /// Returns whether the name of the file ends with a dot and `extension`.
     pub fn has_extension(&self, extension: &str) -> bool {
         self.path
             .rsplit_once('.')
             .is_some_and(|(_, last)| last == extension)
     }
 
-    /// The crate that it belongs to: the folder's name below `crates/` or `evidence/`.
+    /// Returns the name of the file's crate, which is the name of the crate's folder in `crates/`
+    /// or `evidence/`.
     pub fn crate_name(&self) -> Option<&str> {
         self.crate_folder()?.rsplit('/').next()
     }
 
-    /// The folder of its crate, such as `crates/model`.
+    /// Returns the folder of the file's crate, such as `crates/model`.
     pub fn crate_folder(&self) -> Option<&str> {
         WORKSPACES.iter().find_map(|workspace| {
             let (name, _) = self.path.strip_prefix(workspace)?.split_once('/')?;
@@ -41,32 +42,31 @@ impl File {
         })
     }
 
-    /// Whether it is an integration test or a benchmark.
+    /// Returns whether the file is an integration test or a benchmark.
     pub fn is_test(&self) -> bool {
         self.path.contains("/tests/") || self.path.contains("/benches/")
     }
 
-    /// Its lines with their numbers, from 1.
+    /// Returns the lines of the file with their numbers, from 1.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         (1..).zip(self.text.lines())
     }
 }
 
-/// A repository: its text files in order of path. Files that are not UTF-8
-/// are listed without their content.
+/// The files of a repository. Files that are not UTF-8 are listed without their content.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
-    /// The text files.
+    /// The text files, sorted by path.
     pub files: Vec<File>,
-    /// Paths of the others.
+    /// The paths of the other files.
     pub others: Vec<String>,
 }
 
 impl Tree {
-    /// Reads everything below a folder but what was built.
+    /// Reads all files below a folder, except the folders that are left out.
     ///
     /// # Errors
-    /// When a folder or a file cannot be read.
+    /// If a folder or a file cannot be read.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
         tree.read_folder(root, "")?;
@@ -75,7 +75,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A tree made up of paths and contents.
+    /// Creates a tree of files with these paths and contents, for tests of rules.
     pub fn of(files: &[(&str, &str)]) -> Self {
         let file = |&(path, text): &(&str, &str)| File {
             path: path.to_owned(),
@@ -110,17 +110,17 @@ impl Tree {
         Ok(())
     }
 
-    /// The Rust files.
+    /// Returns the Rust files.
     pub fn rust(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.has_extension("rs"))
     }
 
-    /// The file with that path.
+    /// Returns the text file with this path.
     pub fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether there is a file or a folder with that path.
+    /// Returns whether a file or a folder with this path exists.
     pub fn holds(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let below = |file: &str| {
@@ -132,7 +132,8 @@ impl Tree {
             || self.others.iter().any(|other| below(other))
     }
 
-    /// The crates: folders of `crates/` and `evidence/` with a manifest, in order.
+    /// Returns the folders of the crates, which are the folders of `crates/` and `evidence/` with a
+    /// manifest, sorted by path.
     pub fn crates(&self) -> Vec<&str> {
         let manifest = |file: &'_ File| file.path.ends_with("/Cargo.toml");
         let mut names: Vec<&str> = self

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Words that must not stand in the tree: unfinished business, one machine's
-//! paths, tests that sleep or are switched off.
+//! Rules for texts that must not occur in the tree: marks of unfinished work, attributes that
+//! switch tests off, paths that exist only on one machine, and calls of `sleep` in tests.
 
 use crate::tokens::{Function, each_word, functions, test_code, tokens};
 use crate::{Breach, File, Tree};
 
-// Written in two halves, so that this file does not break its own rules.
+// The words are written in two parts, so that this file does not contain them.
 const UNFINISHED: [&str; 3] = [
     concat!("FIX", "ME"),
     concat!("X", "XX"),
@@ -20,12 +20,12 @@ const MACHINE_PATHS: [&str; 3] = [
     concat!("/ro", "ot/"),
 ];
 
-/// What others wrote, and what cargo writes.
+/// Returns false for texts of licences and for files that cargo writes.
 fn is_ours(file: &File) -> bool {
     !file.path.starts_with("LICENSES/") && !file.path.ends_with("Cargo.lock")
 }
 
-/// Unfinished business and tests that are switched off.
+/// Returns a breach for each mark of unfinished work and for each test that is switched off.
 pub fn check_words(tree: &Tree) -> Vec<Breach> {
     let words = UNFINISHED.iter().chain([&REMINDER]);
     let mut breaches = Vec::new();
@@ -46,7 +46,7 @@ pub fn check_words(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// Paths that exist only on the author's machine.
+/// Returns a breach for each path that exists only on the author's machine.
 pub fn check_paths(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for file in tree.files.iter().filter(|file| is_ours(file)) {
@@ -61,10 +61,10 @@ pub fn check_paths(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// Tests that sleep where they should wait for a state.
+/// Returns a breach for each test that sleeps instead of waiting for a state.
 ///
-/// Between two checks of a state a test may sleep: in a function that gives up
-/// at a `deadline`. And the programs that tests run (`tests/rig`) may be idle.
+/// A test may sleep between two checks of a state, in a function with a `deadline` after which it
+/// stops waiting. The programs that tests run (`tests/rig`) may sleep.
 pub fn check_sleeps(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for file in tree
@@ -89,7 +89,7 @@ pub fn check_sleeps(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// Whether the innermost function around the line gives up at a deadline.
+/// Returns whether the innermost function around the line contains the word `deadline`.
 fn polls(functions: &[Function], line: usize) -> bool {
     let around = functions
         .iter()
@@ -104,7 +104,7 @@ fn polls(functions: &[Function], line: usize) -> bool {
     deadline
 }
 
-/// Whether the word stands in the line by itself.
+/// Returns whether the line contains the word, not as part of a longer word.
 fn holds_word(line: &str, word: &str) -> bool {
     let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -113,7 +113,7 @@ fn holds_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether the line holds the path from the root, not as a part of another.
+/// Returns whether the line contains the path, not as part of a longer path.
 fn holds_path(line: &str, path: &str) -> bool {
     let part_of_a_path = |c: char| c.is_alphanumeric() || "._-/}".contains(c);
     line.match_indices(path)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The workspace of `evidence/` has the settings and the versions of the product's.
+//! Rule: the workspace of `evidence/` has the same settings, and the same versions of common
+//! dependencies, as the workspace of the product.
 //!
-//! Otherwise what it measures is not what is shipped, and a shared target folder holds a second
-//! build of each crate from the registry.
+//! With other settings or versions, the evidence would measure other code than the product ships,
+//! and a common target folder would contain two builds of each dependency.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,11 @@ const PRODUCT: &str = "Cargo.toml";
 const EVIDENCE: &str = "evidence/Cargo.toml";
 const PRODUCT_LOCK: &str = "Cargo.lock";
 const EVIDENCE_LOCK: &str = "evidence/Cargo.lock";
-/// The key of settings for all packages that are not members of the workspace.
+/// The key in a profile that applies to all packages outside the workspace.
 const EVERY_PACKAGE: &str = "*";
 
-/// Settings and versions that differ. Nothing in a tree without `evidence/`.
+/// Returns a breach for each setting and version that differs between the workspaces. A tree
+/// without `evidence/` has no breaches.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     if tree.get(EVIDENCE).is_none() {
         return Vec::new();
@@ -75,7 +77,7 @@ fn differing_settings(product: &Table, evidence: &Table) -> Vec<String> {
     found
 }
 
-/// The keys of a table that both workspaces have, with other values.
+/// Returns the keys of the table at `path` that have different values in the two workspaces.
 fn differing(
     product: &Table,
     evidence: &Table,
@@ -101,7 +103,7 @@ fn at<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
         .try_fold(table.get(*first)?, |value, key| value.get(key))
 }
 
-/// The settings of a profile for all packages: without those for single packages.
+/// Returns the settings of a profile without the settings for single packages.
 fn without_packages(profile: Option<&Value>) -> Option<Table> {
     let mut table = profile?.as_table()?.clone();
     if let Some(packages) = table.get_mut("package").and_then(Value::as_table_mut) {
@@ -114,7 +116,7 @@ fn without_packages(profile: Option<&Value>) -> Option<Table> {
     Some(table)
 }
 
-/// Crates that both lock files have, in other versions.
+/// Returns the crates that have different versions in the two lock files.
 fn differing_versions(product: &Table, evidence: &Table) -> Vec<String> {
     let product = versions(product);
     let differs = |(crate_, version): &(String, &str)| {
@@ -125,7 +127,8 @@ fn differing_versions(product: &Table, evidence: &Table) -> Vec<String> {
     evidence.map(|(crate_, _)| crate_).collect()
 }
 
-/// The version of each crate and compatible series, such as `rand@0.9`: a lock file has one.
+/// Returns the version of each crate in a lock file, by crate and compatible series, such as
+/// `rand@0.9`. A lock file has one version of each series.
 fn versions(lock: &Table) -> BTreeMap<String, &str> {
     let mut versions = BTreeMap::new();
     let packages = lock.get("package").and_then(Value::as_array);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks that the dependencies of both workspaces keep the rules of `deny.toml`. Metadata come
-//! from cargo; the rules are checked by this crate.
+//! Checks that the dependencies of the two workspaces obey `deny.toml`. `cargo metadata` lists the
+//! dependencies, and `usher_tidy::dependencies` checks them.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn crates_of_others_keep_the_rules() {
     let options = ["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"];
     for manifest in ["Cargo.toml", "evidence/Cargo.toml"].map(|path| root.join(path)) {
         if !manifest.exists() {
-            continue; // the product alone
+            continue; // a checkout without the evidence
         }
         let metadata = MetadataCommand::new()
             .manifest_path(&manifest)

@@ -35,7 +35,8 @@ fn subjects_of_commits_are_short() {
     }
 }
 
-/// With `--nocapture`; the rule `circles::check` limits their size.
+/// Prints all circles of files of a crate (visible with `--nocapture`). The rule `circles::check`
+/// limits their size.
 #[test]
 fn prints_files_that_use_one_another_in_circles() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

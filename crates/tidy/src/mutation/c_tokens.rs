@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tokens of a C source.
+//! Divides a C source into tokens, for the mutation test.
 //!
-//! Comments are skipped. Of a directive, only the replacement text of a `#define` is read.
+//! The lexer skips comments and preprocessor directives, except the replacement text of a
+//! `#define`. It never fails: unknown characters become punctuation. The time is linear in the size
+//! of the source.
 
 /// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,17 +19,17 @@ pub enum Kind {
 /// A token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// Its text.
+    /// The text of the token.
     pub text: &'a str,
-    /// Byte offset in the source.
+    /// Byte offset of the token in the source.
     pub start: usize,
-    /// Its kind.
+    /// The kind of the token.
     pub kind: Kind,
-    /// Whether it is replacement text of a macro.
+    /// Whether the token is part of the replacement text of a macro.
     pub is_macro: bool,
 }
 
-/// Longest first.
+/// Operators and comment marks of more than one character, the longest first.
 const PUNCTUATION: [&str; 25] = [
     "<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=",
     "-=", "*=", "/=", "%=", "&=", "|=", "^=", "##", "/*", "//",
@@ -67,7 +69,7 @@ impl<'a> Reader<'a> {
         &self.source[self.at..]
     }
 
-    /// Takes `length` bytes.
+    /// Returns the next `length` bytes and skips them.
     fn take(&mut self, length: usize) -> &'a str {
         let text = &self.rest()[..length];
         self.at += length;
@@ -147,7 +149,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Offset of the next `mark` from an offset on, or the end of the source.
+/// Returns the offset of the next `mark` at or after `from`; if there is none, the end of the
+/// source.
 fn end_of(source: &str, from: usize, mark: &str) -> usize {
     source[from..]
         .find(mark)

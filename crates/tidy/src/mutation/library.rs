@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler as a shared library. The tests load this library; in other builds
-//! `crates/rules/build.rs` links the scheduler into them.
+//! Compiles a copy of the scheduler's C sources into a shared library, which the tests load. In
+//! other builds, `crates/rules/build.rs` links the scheduler into the tests statically.
+//!
+//! 1. Copy the sources into a folder.
+//! 2. Write a mutated header into the copy.
+//! 3. Compile the two translation units that include the header. A unit that does not include it is
+//!    taken from the library without a mutation.
+//! 4. Compare the object code with that of the library without a mutation, and link the units.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,21 +14,23 @@ use std::process::Command;
 
 use super::Error;
 
-/// Name for the linker, as in `crates/rules/build.rs`.
+/// Name of the library for the linker; `crates/rules/build.rs` uses the same name.
 const NAME: &str = "usher_host_sched";
-/// Folders that are compiled.
+/// Folders with the scheduler's sources.
 const SOURCES: [&str; 2] = ["crates/rules/src", "crates/scx/src/bpf"];
-/// Translation units, in `crates/rules/src`, each with the headers of these folders.
+/// Translation units in `crates/rules/src`. They include the headers of the folders [`SOURCES`].
 const UNITS: [&str; 2] = ["host/host.c", "rules.c"];
-/// As in `crates/rules/build.rs`.
+/// Options of the compiler; `crates/rules/build.rs` uses the same options.
 const FLAGS: [&str; 4] = ["-g0", "-w", "-fPIC", "-fno-strict-aliasing"];
 
-/// Level of optimisation.
+/// Level of optimisation of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Compiles in a tenth of the time. The tests run with this level.
+    /// No optimisation. The tests run with this level, because compilation takes a tenth of the
+    /// time.
     None,
-    /// As in the build. Only this level shows equal object code, which makes a mutant equivalent.
+    /// The level of the build. Only at this level, a mutant that is equivalent to the original
+    /// often has equal object code.
     Full,
 }
 
@@ -35,7 +43,7 @@ impl Level {
     }
 }
 
-/// A copy of the sources, and the library that is compiled from it.
+/// A copy of the sources, and the library that is compiled from the copy.
 #[derive(Debug)]
 pub struct Library {
     folder: PathBuf,
@@ -46,9 +54,10 @@ pub struct Library {
 pub enum Compiled {
     /// The compiler rejects the source.
     Rejected,
-    /// The object code is that of the original.
+    /// At level `Full`: the object code is equal to that of the original, and no library was
+    /// created.
     Equal,
-    /// The library has been created.
+    /// The library was created. At level `Full`, its object code differs from that of the original.
     Different,
 }
 
@@ -56,7 +65,7 @@ impl Library {
     /// Copies the sources of a repository into a folder.
     ///
     /// # Errors
-    /// A file cannot be copied.
+    /// If a file cannot be copied.
     pub fn new(root: &Path, folder: &Path) -> Result<Self, Error> {
         for source in SOURCES {
             copy(&root.join(source), &folder.join(source))?;
@@ -65,25 +74,26 @@ impl Library {
         Ok(Self { folder })
     }
 
-    /// Folder of the library, for `LD_LIBRARY_PATH`.
+    /// Returns the folder of the library, for `LD_LIBRARY_PATH`.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Writes a source file of the copy.
+    /// Replaces a source file of the copy.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, file: &str, text: &str) -> Result<(), Error> {
         let path = self.folder.join(file);
         fs::write(&path, text).map_err(|error| Error::of(path.display(), error))
     }
 
-    /// Compiles the copy. `original` is the library without a mutation, compiled before; a unit
-    /// that does not use the mutated file is taken from there.
+    /// Compiles the copy. `original` is the library without a mutation, which must be compiled
+    /// before, and the path of the mutated file. A unit that does not include the mutated file is
+    /// taken from that library.
     ///
     /// # Errors
-    /// The compiler or the linker cannot be run, or the linker fails.
+    /// If the compiler or the linker cannot be started, or if the linker fails.
     pub fn compile(
         &self,
         level: Level,
@@ -141,7 +151,8 @@ impl Library {
     }
 }
 
-/// The compiler: `CC`, or clang, which takes less time than gcc.
+/// Returns the command of the compiler: the environment variable `CC`, or clang, which compiles
+/// faster than gcc.
 fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "clang".to_owned())
 }

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mutation test of the scheduler's C headers: `make mutants`.
 //!
-//! The test measures how much of the scheduler's code the tests on the host check. It replaces one
-//! operator of a header by its opposite, compiles the mutated scheduler, and runs the tests. A
-//! mutant is caught if a test fails. A survivor is either equivalent to the original or shows a
-//! missing test.
+//! The test measures how much of the scheduler's code is checked by the tests that run outside the
+//! kernel. A *mutant* is a copy of the scheduler in which one operator of a header is replaced by
+//! its opposite. A mutant is *caught* if a test fails with it. A mutant with which all tests pass
+//! is a *survivor*: either the mutant is equivalent to the original, or a test is missing.
 //!
 //! 1. [`mutants`] finds the operators ([`c_tokens`] reads the source).
 //! 2. [`programs`] builds the tests once. They load the compiled scheduler as a shared library.
 //! 3. [`library`] compiles a mutant into a library of its own.
-//! 4. [`run`] runs the tests with each library, the fastest first, until one fails.
-//! 5. [`survivors`] compares the result with the list of known survivors, and [`report`] prints it.
+//! 4. [`run`] runs the tests with each library, beginning with tests that take little time or have
+//!    caught many mutants, until one of the tests fails.
+//! 5. [`survivors`] compares the survivors with the list of known survivors, and [`report`] formats
+//!    the results.
 //!
-//! Relational, boolean, arithmetic and bitwise operators are replaced. `<` becomes `>=`: a mutant
-//! that differs at the boundary only (`<=`) is not made. Operators of pointers and in `#if` stay.
+//! Relational, boolean, arithmetic and bitwise operators are replaced. `<` becomes `>=`; a mutant
+//! with `<=`, which differs from the original only at the boundary, is not created. Operators on
+//! pointers (`*`, `&`) and operators in `#if` are not replaced.
 
 pub mod c_tokens;
 pub mod library;
@@ -26,7 +29,7 @@ pub mod survivors;
 
 use std::path::PathBuf;
 
-/// Mutated headers, relative to the root of the repository.
+/// The headers that are mutated, relative to the root of the repository.
 pub const FILES: [&str; 7] = [
     "crates/rules/src/bpf/turns.h",
     "crates/scx/src/bpf/run_queue.h",
@@ -37,7 +40,7 @@ pub const FILES: [&str; 7] = [
     "crates/scx/src/bpf/callbacks.h",
 ];
 
-/// List of survivors, with reasons.
+/// The list of known survivors, with reasons.
 pub const LIST: &str = "crates/rules/survivors.toml";
 
 /// An error of the mutation test: what failed, on which input, and why.
@@ -45,7 +48,7 @@ pub const LIST: &str = "crates/rules/survivors.toml";
 pub struct Error(pub String);
 
 impl Error {
-    /// Prefixes a cause.
+    /// Creates the error that `what` failed because of `cause`.
     pub fn of(what: impl std::fmt::Display, cause: impl std::fmt::Display) -> Self {
         Self(format!("{what}: {cause}"))
     }
@@ -64,6 +67,6 @@ impl std::error::Error for Error {}
 pub struct Folders {
     /// Root of the repository.
     pub root: PathBuf,
-    /// Folder of everything that the run creates.
+    /// Folder of all files that the run creates.
     pub out: PathBuf,
 }

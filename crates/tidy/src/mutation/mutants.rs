@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mutants of a C source: copies in which one operator is replaced by its opposite.
+//! Finds the mutants of a C source, which are copies of the source in which one operator is
+//! replaced by its opposite.
+//!
+//! 1. Divide the source into tokens.
+//! 2. For each operator, decide by the preceding token whether the operator is binary or unary, and
+//!    find the replacement in the table of binary or unary operators.
+//! 3. Record the function, the text of the line and the column, which identify the mutant even if
+//!    other lines of the file change.
+//!
+//! The decision in step 2 is a heuristic that recognises casts and pointer types by the names of
+//! types.
 
 use super::c_tokens::{Kind, Token, tokens};
 
@@ -16,26 +26,27 @@ pub enum Class {
     Bitwise,
 }
 
-/// One replaced operator. The position does not depend on other lines of the file.
+/// A mutant: a position and a replaced operator. File, function, line, column and occurrence
+/// identify the mutant, and do not change when other lines of the file change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutant {
     /// Path of the file, relative to the root of the repository.
     pub file: String,
-    /// The function, or the macro or structure, that contains the operator.
+    /// Name of the function, macro or structure that contains the operator.
     pub function: String,
-    /// The source line, without the blanks around it.
+    /// The text of the source line, without leading and trailing blanks.
     pub line: String,
-    /// Column of the operator in that text, counted from 1.
+    /// Column of the operator in `line`, counted from 1.
     pub column: usize,
-    /// Counts equal lines within the function, from 1.
+    /// Number of this line among the lines with the same text in the function, from 1.
     pub occurrence: usize,
     /// The operator.
     pub from: &'static str,
-    /// Its replacement; empty: the operator is removed.
+    /// The replacement; if it is empty, the operator is removed.
     pub to: &'static str,
-    /// Byte offset in the file.
+    /// Byte offset of the operator in the file.
     pub start: usize,
-    /// Line number, for messages.
+    /// Line number of the operator, for messages.
     pub number: usize,
 }
 
@@ -43,7 +54,7 @@ impl Mutant {
     /// Returns the mutated source.
     pub fn apply(&self, source: &str) -> String {
         let end = self.start + self.from.len();
-        // A blank keeps the tokens on both sides apart.
+        // A blank in place of a removed operator separates the tokens before and after it.
         let to = if self.to.is_empty() { " " } else { self.to };
         [&source[..self.start], to, &source[end..]].concat()
     }
@@ -60,7 +71,7 @@ impl Mutant {
         }
     }
 
-    /// Returns the change in words.
+    /// Returns the text that describes the change.
     pub fn change(&self) -> String {
         match self.to {
             "" => format!("`{}` removed", self.from),
@@ -80,7 +91,7 @@ impl std::fmt::Display for Mutant {
     }
 }
 
-/// Operators between two operands, and assignments, with their opposites.
+/// Operators that follow an operand, with their replacements.
 const BINARY: [(&str, &str); 30] = [
     ("<", ">="),
     ("<=", ">"),
@@ -114,7 +125,8 @@ const BINARY: [(&str, &str); 30] = [
     (">>=", "<<="),
 ];
 
-/// Operators before their operand. `*` and `&` there concern pointers.
+/// Operators that precede their operand, with their replacements. `*` and `&` are missing, because
+/// as unary operators they concern pointers.
 const UNARY: [(&str, &str); 5] = [("!", ""), ("~", ""), ("-", ""), ("++", "--"), ("--", "++")];
 
 /// Returns every mutant of a source.
@@ -145,7 +157,7 @@ pub fn mutants(file: &str, source: &str) -> Vec<Mutant> {
     found
 }
 
-/// Numbers the lines with the same text in a function.
+/// Sets `occurrence`, which numbers equal lines of a function.
 fn number_equal_lines(found: &mut [Mutant]) {
     for at in 0..found.len() {
         let (before, rest) = found.split_at_mut(at);
@@ -170,14 +182,15 @@ fn replacement(tokens: &[Token<'_>], at: usize) -> Option<(&'static str, &'stati
 
 /// Keywords after which an operand begins.
 const STATEMENTS: [&str; 5] = ["return", "case", "sizeof", "else", "do"];
-/// Words of types. A word that ends with `_t` and a word after `struct` count too.
+/// Words that are names of types. Words that end with `_t` and words after `struct` are also names
+/// of types.
 const TYPES: [&str; 16] = [
     "void", "char", "short", "int", "long", "signed", "unsigned", "_Bool", "const", "volatile",
     "__u8", "__u16", "__u32", "__u64", "__s32", "__s64",
 ];
 
-/// Whether an operand ends before the token. Otherwise an operator there is unary, or it belongs to
-/// a pointer type.
+/// Returns whether the token `at` follows an operand. If it does not, an operator at this position
+/// is unary, or is the `*` of a pointer type.
 fn ends_operand(tokens: &[Token<'_>], at: usize) -> bool {
     let Some(before) = at.checked_sub(1) else {
         return false;
@@ -201,7 +214,7 @@ fn is_type(tokens: &[Token<'_>], at: usize) -> bool {
     TYPES.contains(&text) || text.ends_with("_t") || is_tag(&tokens[at]) || after_tag
 }
 
-/// Whether a closing parenthesis ends a cast: there are only words of types and `*` within.
+/// Returns whether a closing parenthesis ends a cast, which contains only names of types and `*`.
 fn is_cast(tokens: &[Token<'_>], close: usize) -> bool {
     let Some(open) = tokens[..close].iter().rposition(|t| t.text == "(") else {
         return false;
@@ -252,7 +265,7 @@ fn functions(tokens: &[Token<'_>], source: &str) -> Vec<String> {
     names
 }
 
-/// Name of the macro whose replacement text contains an offset.
+/// Returns the name of the macro with the replacement text that contains the offset `start`.
 fn macro_of(source: &str, start: usize) -> String {
     let define = source[..start].rfind("#define").unwrap_or(0);
     let text = source[define..].trim_start_matches("#define").trim_start();
@@ -260,9 +273,9 @@ fn macro_of(source: &str, start: usize) -> String {
     format!("#define {}", text.split(is_end).next().unwrap_or_default())
 }
 
-/// Name of the function that a declaration declares: the last word before parentheses that are not
-/// nested. The name of a callback is the first argument of `BPF_PROG`. Of a structure, its last
-/// word.
+/// Returns the name that a declaration declares. For a function, it is the last word before the
+/// outermost parentheses. For a callback, it is the first argument of `BPF_PROG`. For a structure,
+/// it is the last word.
 fn declared(tokens: &[Token<'_>]) -> String {
     let mut depth = 0;
     let mut name = None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Command line of the mutation test (`make mutants`): the help text, and the options after
-//! parsing.
+//! Command line of the mutation test (`make mutants`): the help text, and the parser of the
+//! options.
 
 use std::path::PathBuf;
 
@@ -21,33 +21,35 @@ usage: mutants [OPTIONS]
   --help          Print this help
 ";
 
-/// Options.
+/// The options of a mutation test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Ends of paths; empty: all files.
+    /// Only headers with paths that end with one of these texts are mutated. If the list is empty,
+    /// all headers are mutated.
     pub only: Vec<String>,
-    /// Functions; empty: all.
+    /// Only operators in these functions are replaced. If the list is empty, operators in all
+    /// functions are replaced.
     pub functions: Vec<String>,
-    /// Size of the sample.
+    /// Number of mutants in a random sample; `None` tests all mutants.
     pub sample: Option<usize>,
-    /// Seed of the sample.
+    /// Seed of the random sample; `None` uses the current time.
     pub seed: Option<u64>,
     /// Whether only known survivors are tested.
     pub known: bool,
-    /// Number of jobs.
+    /// Number of mutants that are tested at the same time.
     pub jobs: usize,
-    /// Path of the results.
+    /// Path of the file for the results; `None` uses the default path.
     pub json: Option<PathBuf>,
-    /// Whether the mutants are printed and not tested.
+    /// Whether the mutants are printed instead of tested.
     pub list: bool,
-    /// Whether the help is printed.
+    /// Whether only the help text is printed.
     pub help: bool,
 }
 
-/// Reads the arguments.
+/// Parses the arguments of the command line.
 ///
 /// # Errors
-/// Names the argument that is unknown, incomplete or not a number.
+/// If an argument is unknown, incomplete or not a number. The error names the argument.
 pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options, String> {
     let mut options = Options {
         only: Vec::new(),

@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Test programs that load the scheduler as a shared library, and their tests.
+//! Builds the test programs that load the scheduler as a shared library, and runs their tests.
+//!
+//! 1. Build the test programs of the crate `usher-rules` with cargo.
+//! 2. Run each test once with the library without a mutation, and measure its time.
+//! 3. Group the tests of a program into units: all tests that take less than 150 ms form one unit,
+//!    and each other test is a unit of its own.
+//! 4. For a mutant, run a unit with the mutant's library. A unit that takes longer than 10 s plus
+//!    ten times its measured time is killed.
+//!
+//! A test program may use 4 GiB of address space. Two tests that take ten times as long as all
+//! others together are skipped.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -12,54 +22,56 @@ use cargo_metadata::Message;
 
 use super::{Error, Folders};
 
-/// Crates and their test programs; empty: all.
+/// Crates and their test programs. An empty list selects all test programs of the crate.
 const PROGRAMS: [(&str, &[&str]); 1] = [("usher-rules", &[])];
-/// Test programs of headers that are not mutated.
+/// Test programs that are skipped, because they test headers that are not mutated.
 const OTHERS: [&str; 5] = ["balance", "latency", "levels", "select_cpu", "share"];
-/// Makes `crates/rules/build.rs` link the shared library in this folder.
+/// The environment variable with the folder of the shared library. If it is set,
+/// `crates/rules/build.rs` links that library.
 const VARIABLE: &str = "USHER_HOST_SCHED";
-/// Tests that take less than this run in one process.
+/// All tests of a program that take less than this time run in one process.
 const QUICK: Duration = Duration::from_millis(150);
-/// Tests that take ten times as long as all others together.
+/// Tests that are skipped, because they take ten times as long as all other tests together.
 const SKIPPED: [&str; 2] = [
     "no_thread_starves_with_any_affinity",
     "no_thread_starves_with_any_weight",
 ];
-/// Time limit of a unit, in addition to ten times the time that the original takes.
+/// Time limit of a unit, in addition to ten times its time without a mutation.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Address space of a test program, in KiB: a mutant may allocate without end.
+/// Limit of the address space of a test program in KiB. Without it, a mutant could allocate all
+/// memory of the machine.
 const MEMORY_KIB: u32 = 4 << 20;
 
-/// Tests of one program that run in one process.
+/// A unit: tests of one program that run in one process.
 #[derive(Debug)]
 pub struct Unit {
-    /// The program.
+    /// Path of the test program.
     program: PathBuf,
-    /// Its name without the hash.
+    /// Name of the program, without the hash that cargo appends.
     pub name: String,
     /// Names of the tests.
     tests: Vec<String>,
-    /// Time that the original takes.
+    /// Time that the tests take without a mutation.
     took: Duration,
-    /// Number of mutants that it has caught.
+    /// Number of mutants that the tests have caught.
     caught: AtomicU32,
 }
 
-/// End of a unit.
+/// The result of running a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// All tests passed.
     Passed,
     /// A test failed, or the program crashed.
     Failed(String),
-    /// The time limit passed.
+    /// The time limit was exceeded.
     TimedOut,
 }
 
-/// Builds the test programs, in a target folder of their own, and measures their tests.
+/// Builds the test programs in a separate target folder, and measures the time of their tests.
 ///
 /// # Errors
-/// The build fails, or a test of the original.
+/// If the build fails, or if a test fails without a mutation.
 pub fn build(folders: &Folders, library: &Path) -> Result<Vec<Unit>, Error> {
     let mut units = Vec::new();
     for (package, names) in PROGRAMS {
@@ -90,7 +102,8 @@ fn executables(
     if names.is_empty() {
         command.args(["--lib", "--tests"]);
     }
-    // The scheduler's library is found when the linker resolves the symbols.
+    // Cargo passes this variable to `crates/rules/build.rs`, which makes the linker use the
+    // scheduler's library.
     command.env(VARIABLE, library).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| Error::of("cargo", error))?;
     let stdout =
@@ -115,7 +128,7 @@ fn executables(
     Ok(found)
 }
 
-/// Runs each test of a program by itself, and groups the quick tests.
+/// Runs each test of a program alone, measures its time, and groups the tests into units.
 fn measure(name: &str, program: &Path, library: &Path) -> Result<Vec<Unit>, Error> {
     let list = command(program, library)
         .args(["--list", "--format", "terse"])
@@ -161,7 +174,8 @@ fn command(program: &Path, library: &Path) -> Command {
     let limits = format!("ulimit -c 0; ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"");
     command.args(["-c", &limits]).arg(program);
     command.env("LD_LIBRARY_PATH", library);
-    // The same random cases for all mutants. A failure need not be minimised or stored.
+    // Property tests use the same random cases for all mutants, and do not minimise or store
+    // failures.
     command.envs(BTreeMap::from([
         ("PROPTEST_RNG_SEED", "1"),
         ("PROPTEST_MAX_SHRINK_ITERS", "0"),
@@ -171,7 +185,8 @@ fn command(program: &Path, library: &Path) -> Command {
 }
 
 impl Unit {
-    /// Time per caught mutant, by which units are ordered.
+    /// Returns the time of the unit divided by the number of caught mutants plus 1. Units with low
+    /// costs run first.
     pub fn cost(&self) -> Duration {
         self.took / (self.caught.load(Ordering::Relaxed) + 1)
     }
@@ -181,10 +196,10 @@ impl Unit {
         self.caught.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs the tests with a library.
+    /// Runs the tests of the unit with the library in the folder `library`.
     ///
     /// # Errors
-    /// The program cannot be started.
+    /// If the program cannot be started.
     pub fn run(&self, library: &Path) -> Result<End, Error> {
         let failed = |error| Error::of(self.program.display(), error);
         let mut command = command(&self.program, library);
@@ -210,7 +225,7 @@ impl Unit {
         })
     }
 
-    /// Name of the first test that did not pass.
+    /// Returns the name of the first test that has not passed, from the output of the program.
     fn culprit(&self, output: &str) -> String {
         let mut running = output.lines().filter_map(|line| line.strip_prefix("test "));
         let failed = running.find(|line| !line.ends_with(" ok"));
@@ -219,7 +234,8 @@ impl Unit {
     }
 }
 
-/// Waits for the end of a process, and kills it after the limit. Returns whether it ended.
+/// Waits for the end of a process, and kills the process after the limit. Returns whether the
+/// process has ended by itself.
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<bool> {
     let begin = Instant::now();
     while child.try_wait()?.is_none() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of a mutation test: a table for documents, and JSON.
+//! Formats the results of a mutation test: as a table in Markdown for documents, and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::run::{Outcome, Tested};
 /// Numbers of mutants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All.
+    /// Number of mutants.
     pub mutants: usize,
-    /// The compiler accepts them, and their object code differs from the original.
+    /// Number of mutants that compile to other object code than the original.
     pub compiled: usize,
-    /// Their object code is that of the original.
+    /// Number of mutants that compile to the same object code as the original.
     pub equal: usize,
-    /// A test fails.
+    /// Number of mutants with which a test fails.
     pub caught: usize,
 }
 
@@ -34,12 +34,12 @@ impl Counts {
         }
     }
 
-    /// Mutants that no test catches.
+    /// Returns the number of mutants in `compiled` with which all tests pass.
     pub fn survivors(&self) -> usize {
         self.compiled - self.caught
     }
 
-    /// Caught mutants in per cent of those that compile.
+    /// Returns the caught mutants in per cent of `compiled`.
     pub fn percent(&self) -> f64 {
         match self.compiled {
             0 => 100.0,

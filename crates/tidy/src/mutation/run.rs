@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles each mutant and runs the tests with it, several at a time.
+//! Compiles each mutant and runs the tests with it, in several threads.
+//!
+//! 1. Each thread has a copy of the sources, and takes the next mutant that no thread has taken.
+//! 2. The thread writes the mutated header and compiles the library without optimisation.
+//! 3. The thread runs the units of tests with the library in order of increasing cost, until a test
+//!    fails.
+//! 4. If all tests pass, the thread compiles the library with optimisation. If the object code is
+//!    equal to that of the original, the mutant is equivalent to the original; otherwise it is a
+//!    survivor.
+//!    5. The thread restores the header.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,20 +21,20 @@ use super::mutants::Mutant;
 use super::programs::{End, Unit};
 use super::{Error, Folders};
 
-/// What became of a mutant.
+/// The result of testing a mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It does not compile.
+    /// The mutant does not compile.
     Rejected,
     /// The compiler creates the same object code as for the original.
     Equal,
-    /// This test failed, crashed, or did not end.
+    /// This test failed, crashed or exceeded its time limit.
     Caught(String),
     /// All tests passed.
     Survived,
 }
 
-/// A mutant and what became of it.
+/// A mutant and the result of testing it.
 #[derive(Debug, Clone)]
 pub struct Tested {
     /// The mutant.
@@ -34,13 +43,13 @@ pub struct Tested {
     pub outcome: Outcome,
 }
 
-/// Interval of lines about the progress.
+/// Interval at which a thread prints the progress.
 const PROGRESS: Duration = Duration::from_secs(30);
 
 /// Tests all mutants.
 ///
 /// # Errors
-/// A file cannot be copied or written, or a program cannot be started.
+/// If a file cannot be copied or written, or if a program cannot be started.
 pub fn run(
     folders: &Folders,
     original: &Library,
@@ -76,7 +85,8 @@ pub fn run(
                 progress(&found, mutants.len(), began.elapsed());
             }
         }
-        // The next run has other folders.
+        // An error is ignored, because the folder's name contains the process number, so another
+        // run does not use the folder.
         drop(fs::remove_dir_all(&folder));
         Ok(())
     };
@@ -128,7 +138,8 @@ fn test(
 
 fn run_tests(library: &Library, units: &[Unit]) -> Result<Outcome, Error> {
     let mut units: Vec<&Unit> = units.iter().collect();
-    // A test that has caught many mutants catches the next one in the shortest time.
+    // Units that take little time and have caught many mutants run first, which shortens the time
+    // until a test fails.
     units.sort_by_key(|unit| unit.cost());
     for unit in units {
         let test = match unit.run(library.folder())? {

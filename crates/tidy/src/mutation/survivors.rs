@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The list of known survivors, with reasons.
+//! Reads the list of known survivors of the mutation test, and compares the list with the result of
+//! a run.
 //!
-//! Each entry names a mutant by file, function, text of the line, column and change, so that
-//! changes elsewhere in the file do not concern it:
+//! An entry identifies a mutant by its file, function, text of the line, column and change. An
+//! entry therefore stays valid if other lines of the file change. Each entry has a reason why no
+//! test catches the mutant:
 //!
 //! ```toml
 //! [[survivor]]
@@ -44,7 +46,7 @@ impl Key {
         }
     }
 
-    /// Returns an entry of the list.
+    /// Formats an entry of the list.
     fn entry(&self, reason: &str) -> String {
         let text = |text: &str| toml::Value::from(text).to_string();
         let mut entry = format!(
@@ -72,7 +74,7 @@ pub type Known = BTreeMap<Key, String>;
 /// Reads the list.
 ///
 /// # Errors
-/// The text is not a list of survivors, an entry occurs twice, or a reason is missing.
+/// If the text is not a list of survivors, if an entry occurs twice, or if a reason is missing.
 pub fn read(text: &str) -> Result<Known, Error> {
     let table: toml::Table = text
         .parse()
@@ -109,14 +111,14 @@ pub fn read(text: &str) -> Result<Known, Error> {
 /// Differences between the list and a result.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Entries for survivors without a reason.
+    /// New entries for survivors that the list does not contain.
     pub unexplained: Vec<String>,
-    /// Entries of the list that are no survivors.
+    /// Entries of the list for mutants that were caught or do not exist.
     pub stale: Vec<String>,
 }
 
-/// Compares the list with a result. `all` are the mutants of the sources in the tested files; of
-/// these, `tested` were tested.
+/// Compares the list with a result. `all` contains all mutants of the selected headers, and
+/// `tested` the mutants that were tested.
 pub fn compare(known: &Known, all: &[Mutant], tested: &[Tested]) -> Differences {
     let mut differences = Differences::default();
     let mut caught = Vec::new();
@@ -192,7 +194,7 @@ mod tests {
         let list = compare(&Known::new(), &all, &survived).unexplained.concat();
         let known = read(&list.replace("a < 1", "a < 2")).unwrap();
         assert_eq!(compare(&known, &all, &[]).stale.len(), 2);
-        // Other files are not concerned.
+        // Entries of files that were not selected are not compared.
         assert_eq!(compare(&known, &[], &[]), Differences::default());
     }
 
