@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packages from Debian suites that this machine does not use, without changes to its package
-//! lists, sources or installed packages.
+//! Fetches packages from Debian suites that this machine does not use. The machine's package lists,
+//! sources and installed packages do not change.
 //!
-//! apt runs with its own configuration and lists in a scratch directory. Settings for the access to
-//! archives (proxies, certificates, date checks) are copied from the system's configuration; hooks
-//! and pins are not copied. The archive is the system's.
+//! 1. Create a scratch directory with a separate configuration of apt. The settings for the access
+//! to archives (proxies, certificates, date checks) are copied from the system's configuration;
+//! hooks and pins are not copied.
+//! 2. Find the address of the archive in the system's sources, and fetch the lists of the requested
+//!    suites from it.
+//! 3. Query, download and unpack packages by apt and dpkg-deb with this configuration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +17,16 @@ use tempfile::TempDir;
 
 use crate::LabError;
 
-/// Keyring of Debian's archive, unless the system's sources name another.
+/// Keyring of Debian's archive, used if it exists.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// apt with separate package lists.
+/// A configuration of apt with separate package lists.
 #[derive(Debug)]
 pub(crate) struct Apt {
     dir: TempDir,
 }
 
-/// An available package.
+/// A package that the suites contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Package {
     pub name: String,
@@ -32,10 +35,10 @@ pub(crate) struct Package {
 }
 
 impl Apt {
-    /// Fetches the lists of these suites into the directory.
+    /// Creates the configuration in `dir`, and fetches the package lists of these suites.
     ///
     /// # Errors
-    /// apt is missing, or its archive does not contain the suites.
+    /// If apt is missing, or if the archive does not contain the suites.
     pub fn with_suites(suites: &[&str], dir: TempDir) -> Result<Self, LabError> {
         let apt = Self { dir };
         let archive = system_archive()?;
@@ -78,7 +81,8 @@ impl Apt {
         command
     }
 
-    /// Returns the packages with this prefix and suffix, each in its newest version.
+    /// Returns the newest version of each package with a name that begins with `prefix` and ends
+    /// with `suffix`.
     pub fn packages(&self, prefix: &str, suffix: &str) -> Result<Vec<Package>, LabError> {
         let doing = format!("querying apt for packages {prefix}*{suffix}");
         let names = run(&doing, self.command("apt-cache").args(["pkgnames", prefix]))?;
@@ -100,7 +104,7 @@ impl Apt {
         Ok(stanzas(&String::from_utf8_lossy(&shown.stdout)))
     }
 
-    /// Downloads packages and unpacks them below a directory.
+    /// Downloads packages and unpacks them into a directory.
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<(), LabError> {
         let doing = format!("downloading {}", packages.join(", "));
         let archives = self.path("cache/archives");
@@ -115,8 +119,8 @@ impl Apt {
         unpack_all(&archives, into)
     }
 
-    /// Downloads a package of one of the suites with all dependencies that this system lacks, and
-    /// unpacks them below a directory.
+    /// Downloads a package of one of the suites, and all its dependencies that are not installed on
+    /// this system. Unpacks all of these packages into a directory.
     pub fn unpack_with_needs(
         &self,
         package: &str,
@@ -146,12 +150,13 @@ fn unpack_all(archives: &Path, into: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The archive of this machine's packages.
+/// Returns the address of the archive from which this machine gets its packages.
 ///
 /// # Errors
-/// apt is missing or has no Debian archive.
+/// If apt is missing, or if its sources contain no Debian archive.
 pub(crate) fn system_archive() -> Result<String, LabError> {
-    // The command fetches nothing: the lists may not have been fetched on this machine yet.
+    // The command only prints the addresses of the lists. The lists themselves may be missing on
+    // this machine.
     let lists = run(
         "querying apt for the archive that this machine uses",
         Command::new("apt-get").args(["update", "--print-uris"]),
@@ -164,8 +169,9 @@ pub(crate) fn system_archive() -> Result<String, LabError> {
     })
 }
 
-/// Returns the archive of component main of this release, else of the first suite that is not an
-/// update suite. The first word of a line is `'ARCHIVE/dists/SUITE/main/…'`.
+/// Returns the archive with the component main of `release`. If there is none, returns the archive
+/// of the first suite that is not an update suite. The first word of a line is
+/// `'ARCHIVE/dists/SUITE/main/…'`.
 fn archive<'a>(lists: &'a str, release: &str) -> Option<&'a str> {
     let suites = lists.lines().filter_map(|line| {
         let uri = line.strip_prefix('\'')?.split('\'').next()?;
@@ -179,7 +185,7 @@ fn archive<'a>(lists: &'a str, release: &str) -> Option<&'a str> {
         .map(|(_, archive)| archive)
 }
 
-/// The code name of the host's Debian release.
+/// Returns the code name of the host's Debian release.
 pub(crate) fn debian_release() -> Result<String, LabError> {
     let path = Path::new("/etc/os-release");
     let text = fs::read_to_string(path).map_err(LabError::file("reading", path))?;
@@ -194,8 +200,8 @@ pub(crate) fn debian_release() -> Result<String, LabError> {
         })
 }
 
-/// The system's settings for the access to archives, with all directories replaced by those of the
-/// scratch directory.
+/// Returns the text of the separate configuration: the system's settings for the access to
+/// archives, and directories in the scratch directory.
 fn configuration(dir: &Path, system: &str) -> String {
     let reaching = system
         .lines()
@@ -245,7 +251,7 @@ fn stanzas(text: &str) -> Vec<Package> {
     text.split("\n\n").filter_map(package).collect()
 }
 
-/// Runs a program to its end and returns its standard output.
+/// Runs a program until it ends, and returns its standard output.
 pub(crate) fn run(doing: &str, command: &mut Command) -> Result<String, LabError> {
     let output = command
         .env("LC_ALL", "C.UTF-8")

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cache of fetched kernels and emulators.
+//! The cache of fetched kernels, emulators, packages and disks, in a folder of the user.
 //!
-//! Each entry is a directory that appears complete, by a rename, and never changes afterwards.
-//! Fetching holds a lock: a second run waits and then uses the entry that the first run has
-//! fetched.
+//! An entry is a directory `KIND/NAME`, which never changes after its creation.
+//!
+//! 1. If the entry exists, use it.
+//! 2. Lock the cache (`flock`). A second run of the lab waits for the lock, and then uses the entry
+//!    that the first run has created.
+//! 3. Remove unfinished entries of runs that were killed.
+//! 4. Fill a directory with a temporary name, and rename it to the name of the entry. An entry is
+//!    therefore complete when it becomes visible.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -16,10 +21,10 @@ use tempfile::TempDir;
 
 use crate::LabError;
 
-/// Prefix of unfinished entries.
+/// Prefix of the names of unfinished entries.
 const UNFINISHED: &[u8] = b".unfinished-";
 
-/// The cache folder.
+/// The folder of the cache.
 #[derive(Debug, Clone)]
 pub struct LabCache {
     root: PathBuf,
@@ -30,11 +35,11 @@ pub struct LabCache {
 pub(crate) struct Lock(#[expect(dead_code, reason = "the lock is only held")] File);
 
 impl LabCache {
-    /// Opens or creates the folder: the given one, or the user's (`$XDG_CACHE_HOME/usher/lab`, else
-    /// `~/.cache/usher/lab`).
+    /// Opens the cache in the folder `given`, or in the user's folder: `$XDG_CACHE_HOME/usher/lab`,
+    /// or `~/.cache/usher/lab` if the variable is not set. Creates the folder if it does not exist.
     ///
     /// # Errors
-    /// No folder is given or known, or it cannot be created.
+    /// If no folder is given and the user's folder is unknown, or if the folder cannot be created.
     pub fn open(given: Option<&Path>) -> Result<Self, LabError> {
         let root = match given {
             Some(path) => path.to_owned(),
@@ -49,17 +54,17 @@ impl LabCache {
         Ok(Self { root })
     }
 
-    /// The path of the folder.
+    /// Returns the path of the folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The directory of an entry, which may not exist.
+    /// Returns the path of an entry's directory, which may not exist.
     pub(crate) fn entry(&self, kind: &str, name: &str) -> PathBuf {
         self.root.join(kind).join(name)
     }
 
-    /// Names of all entries of a kind.
+    /// Returns the names of all entries of a kind, sorted.
     pub(crate) fn entries(&self, kind: &str) -> Result<Vec<String>, LabError> {
         let dir = self.root.join(kind);
         let entries = match fs::read_dir(&dir) {
@@ -74,7 +79,7 @@ impl LabCache {
         Ok(names)
     }
 
-    /// Takes the lock; waits while another run holds it.
+    /// Locks the cache, and removes unfinished entries. Waits while another run holds the lock.
     pub(crate) fn lock(&self) -> Result<Lock, LabError> {
         let path = self.root.join("lock");
         let file = File::options()
@@ -110,7 +115,7 @@ impl LabCache {
         }
     }
 
-    /// A directory for an unfinished entry, removed on drop.
+    /// Creates a directory for an unfinished entry. The directory is removed on drop.
     pub(crate) fn scratch(&self) -> Result<TempDir, LabError> {
         let prefix = String::from_utf8_lossy(UNFINISHED);
         tempfile::Builder::new()
@@ -119,8 +124,8 @@ impl LabCache {
             .map_err(LabError::file("creating a directory in", &self.root))
     }
 
-    /// Returns the directory of an entry. If the directory does not exist it is filled, while other
-    /// runs wait.
+    /// Returns the directory of an entry. If the entry does not exist, creates it by `fill`; other
+    /// runs wait meanwhile.
     pub(crate) fn get_or_add(
         &self,
         kind: &str,
@@ -138,7 +143,7 @@ impl LabCache {
         }
     }
 
-    /// Fills a directory and renames it to its final name.
+    /// Fills a directory by `fill`, and renames it to the name of the entry.
     pub(crate) fn add(
         &self,
         _lock: &Lock,

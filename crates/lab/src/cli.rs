@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command line of `usher-lab`: options of a guest, the list of kernels, preparation, and the
-//! report of the result. The guest itself is run by `vm`.
+//! The command line of `usher-lab`: parses the options of a guest, runs the command in the guest by
+//! `vm`, and reports the result. It also prints the list of kernels, and fetches kernels and
+//! emulators.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -158,7 +159,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns whether the error is only a closed standard output (`lab/vm … | head`).
+/// Returns whether the cause of the error is that the reader of standard output has closed the pipe
+/// (`lab/vm … | head`).
 fn is_closed_output(error: &anyhow::Error) -> bool {
     let mut causes = error
         .chain()
@@ -263,7 +265,7 @@ fn run(args: &Args) -> anyhow::Result<u8> {
     }
 }
 
-/// Prints the reason of an end that the exit status alone does not explain.
+/// Prints how the guest ended, if the exit status does not show it.
 fn report_end(outcome: &GuestOutcome, timeout_s: u64) {
     let kernel = &outcome.kernel;
     match &outcome.end {

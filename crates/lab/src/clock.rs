@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Frequency of the guest's time stamp counter.
+//! Determines the frequency of the guest's time stamp counter, which the host passes to the guest's
+//! kernel.
 //!
-//! A guest that measures the frequency itself compares counters while the host may interrupt it at
-//! any time. On a busy host the guest's clock is then wrong by a factor of up to five. The host
-//! knows the frequency: an emulated counter is the host's own, and in virtual time it counts
-//! nanoseconds.
+//! If a guest measured the frequency itself, interruptions by the host would disturb the
+//! measurement. On a busy host, the guest's clock would be wrong by a factor of up to five.
+//!
+//! - Without virtual time, the emulated counter is the host's counter. The host reads its clock and
+//!   counter together twice, 50 ms apart, and divides the differences. Each reading is the quickest
+//!   of 32, which were disturbed least.
+//! - In virtual time, the counter counts nanoseconds, so the frequency is 1 GHz.
 
 use std::time::{Duration, Instant};
 
 use crate::vm::Clock;
 
-/// Frequency in virtual time.
+/// Frequency of the counter in virtual time, in kHz.
 const VIRTUAL_KHZ: u64 = 1_000_000;
-/// Time between two samples. With 50 ms, errors of a microsecond are 0.002 %.
+/// Time between two readings. An error of 1 µs is 0.002 % of 50 ms.
 const SAMPLE_DISTANCE: Duration = Duration::from_millis(50);
-/// Number of samples; the sample with the least disturbance is used.
+/// Number of attempts per reading, of which the quickest is used.
 const SAMPLES: usize = 32;
 
-/// Frequency in kHz.
+/// Returns the frequency of the guest's counter in kHz.
 pub(crate) fn tsc_khz(clock: Clock) -> u64 {
     if clock != Clock::Host {
         return VIRTUAL_KHZ;
@@ -30,7 +34,7 @@ pub(crate) fn tsc_khz(clock: Clock) -> u64 {
     u64::try_from(khz).unwrap_or(VIRTUAL_KHZ)
 }
 
-/// A sample of the time and the counter.
+/// Returns a reading of the clock and the counter at the same time.
 fn sample() -> (Instant, u64) {
     let once = || {
         let before = Instant::now();
@@ -47,8 +51,8 @@ fn sample() -> (Instant, u64) {
 
 #[cfg(target_arch = "x86_64")]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and Linux permits it unless the process
-    // has disabled it.
+    // SAFETY: every x86-64 processor has the instruction RDTSC, and Linux permits it unless the
+    // process has disabled it, which the lab does not do.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

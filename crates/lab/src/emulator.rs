@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection and arguments of QEMU and virtiofsd.
+//! Selects QEMU and virtiofsd, and creates their arguments.
 //!
-//! The system's QEMU is used, unless virtual time is requested and this QEMU is older than version
-//! 10. In that case QEMU is fetched from the backports of the Debian release into the cache. The
+//! The lab uses the system's QEMU. If virtual time is requested and the system's QEMU is older than
+//! version 10, QEMU is fetched from the backports of the host's Debian release into the cache. The
 //! arguments were determined by experiment; docs/lab.md gives the reasons.
 
 use std::ffi::OsString;
@@ -19,18 +19,19 @@ use crate::clock::tsc_khz;
 use crate::shape::Shape;
 use crate::vm::{Clock, IdleTime};
 
-/// The first QEMU with a good interleaving of CPUs under `-icount`.
+/// The first version of QEMU that interleaves the guest's CPUs well in virtual time (`-icount`).
 const VIRTUAL_TIME_LEAST: u32 = 10;
-/// Paths of virtiofsd, which distributions install outside of `PATH`.
+/// Paths of virtiofsd, which distributions install outside of `PATH`, and the implementation at
+/// each path.
 const VIRTIOFSD: [(&str, VirtiofsdKind); 3] = [
     ("/usr/lib/qemu/virtiofsd", VirtiofsdKind::InC),
     ("/usr/libexec/virtiofsd", VirtiofsdKind::InRust),
     ("/usr/lib/virtiofsd", VirtiofsdKind::InRust),
 ];
-/// The package of the emulator, and its program.
+/// The Debian package of the emulator. The next constant is its program.
 const PACKAGE: &str = "qemu-system-x86";
 const PROGRAM: &str = "qemu-system-x86_64";
-/// Kind of the emulator in the cache.
+/// Kind of emulators in the cache.
 const KIND: &str = "emulators";
 
 /// An installed or fetched QEMU.
@@ -38,12 +39,13 @@ const KIND: &str = "emulators";
 pub(crate) struct Emulator {
     program: PathBuf,
     version: u32,
-    /// Directory where QEMU was unpacked; `None` for the system's QEMU.
+    /// The directory into which QEMU was unpacked; `None` for the system's QEMU.
     root: Option<PathBuf>,
 }
 
 impl Emulator {
-    /// The system's QEMU, or a fetched one if the system's is too old for virtual time.
+    /// Returns the system's QEMU. If virtual time is requested and the system's QEMU is too old for
+    /// it, returns a fetched QEMU.
     pub fn find(cache: &LabCache, virtual_time: bool) -> Result<Self, LabError> {
         let system = Self::of(PathBuf::from(PROGRAM), None).map_err(|_| LabError::Missing {
             what: format!("{PROGRAM} cannot be run"),
@@ -78,7 +80,8 @@ impl Emulator {
         Ok(emulator)
     }
 
-    /// A newer QEMU than the system's, from the backports of its release.
+    /// Returns the directory of a QEMU from the backports of the host's Debian release. Fetches it
+    /// if it is not cached.
     fn fetched(cache: &LabCache) -> Result<PathBuf, LabError> {
         let name = format!("qemu-{VIRTUAL_TIME_LEAST}");
         cache.get_or_add(KIND, &name, |into| {
@@ -101,7 +104,7 @@ impl Emulator {
         })
     }
 
-    /// The program without arguments.
+    /// Returns the command that starts QEMU, without arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(root) = &self.root {
@@ -116,16 +119,17 @@ impl Emulator {
     }
 }
 
-/// The two implementations of the file server.
+/// The two implementations of the file server virtiofsd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VirtiofsdKind {
     /// The C implementation of QEMU up to version 7.
     InC,
-    /// The successor of the C implementation, written in Rust.
+    /// The implementation in Rust, which has replaced the C implementation.
     InRust,
 }
 
-/// virtiofsd, configured to share all files at a listening socket.
+/// Returns the command that starts virtiofsd, which shares all files of the host at the listening
+/// socket `socket`.
 pub(crate) fn virtiofsd(socket: RawFd) -> Result<Command, LabError> {
     let found = VIRTIOFSD.iter().find(|(path, _)| Path::new(path).exists());
     let (path, kind) = found.ok_or_else(|| LabError::Missing {
@@ -152,7 +156,7 @@ pub(crate) fn virtiofsd(socket: RawFd) -> Result<Command, LabError> {
     Ok(command)
 }
 
-/// Properties of a guest.
+/// The properties of a guest that determine QEMU's arguments.
 #[derive(Debug)]
 pub(crate) struct Guest<'a> {
     pub shape: &'a Shape,
@@ -161,38 +165,39 @@ pub(crate) struct Guest<'a> {
     pub clock: Clock,
     /// The program that the guest's kernel starts.
     pub init: &'a Path,
-    /// Additional words for the kernel.
+    /// Words that are appended to the kernel's command line.
     pub append: &'a str,
 }
 
-/// Connections to a guest.
+/// The connections between a guest and the host.
 #[derive(Debug)]
 pub(crate) struct GuestConnections<'a> {
-    /// Abstract address of virtiofsd's socket.
+    /// Name of virtiofsd's socket in the abstract namespace.
     pub share: &'a str,
-    /// The serial console.
+    /// Descriptor of the serial console.
     pub console: RawFd,
-    /// Ports by name.
+    /// The names and descriptors of the virtio ports.
     pub ports: [(&'static str, RawFd); 3],
 }
 
 impl Guest<'_> {
-    /// QEMU's arguments.
+    /// Returns QEMU's arguments.
     pub fn arguments(&self, wires: &GuestConnections) -> Vec<String> {
         let mut all = Vec::new();
         let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
-        // One thread runs all CPUs: with one thread per CPU the guest dies when its kernel patches
-        // its code.
+        // A single thread runs all CPUs of the guest. With a thread per CPU, the guest dies when
+        // its kernel patches its own code.
         say(&["-accel", "tcg,thread=single"]);
         if let Clock::Instructions { ns, idle } = self.clock {
             let sleep = if idle == IdleTime::Waits { "on" } else { "off" };
             let shift = ns.trailing_zeros();
             say(&["-icount", &format!("shift={shift},sleep={sleep}")]);
         }
-        // The default firmware queries CPUID leaf 1F with an undefined ECX; on a machine with dies,
-        // QEMU 10 aborts on that query.
+        // The default firmware queries CPUID leaf 1F with an undefined value in ECX, and QEMU 10
+        // aborts on that query if the machine has dies.
         say(&["-bios", "qboot.rom"]);
-        // Intel's leaves 4, B and 1F describe threads, dies and caches correctly.
+        // With the vendor Intel, QEMU describes threads, dies and caches correctly by CPUID leaves
+        // 4, B and 1F.
         say(&[
             "-machine",
             "q35",
@@ -246,13 +251,14 @@ impl Guest<'_> {
         format!("{cpus},sockets={packages},dies={dies},cores={cores},threads={threads}")
     }
 
-    /// Returns the arguments for the memory of a node. The memory must be visible to virtiofsd.
+    /// Returns the argument for the memory of a NUMA node. The memory is shared, because virtiofsd
+    /// must access it.
     fn memory(&self, node: usize) -> String {
         let size = self.memory_mib / self.shape.nodes.len();
         format!("memory-backend-memfd,id=memory{node},size={size}M,share=on")
     }
 
-    /// The kernel's command line.
+    /// Returns the kernel's command line.
     fn words(&self) -> String {
         format!(
             "root=host rootfstype=virtiofs rw init={} console=ttyS0 quiet panic=-1 \

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of the lab before a guest runs its command. Each is one line with the operation, its
-//! object, the reason and the remedy.
+//! Errors of the lab, which occur before a guest runs its command. The text of an error is one line
+//! with the operation, its object, the reason and the remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// An error of one line: the operation, its object, the reason and the remedy.
+/// An error of the lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The text describes no machine, or no machine that a guest can have.
+    /// The text does not describe a machine, or describes a machine that a guest cannot have.
     #[error("a guest cannot have the topology '{text}': {reason}")]
     Shape {
-        /// The topology as given.
+        /// The text.
         text: String,
         /// The reason.
         reason: String,
@@ -19,7 +19,7 @@ pub enum LabError {
     /// An invalid description.
     #[error(transparent)]
     Topology(#[from] usher_topology::TopologyReadError),
-    /// A request that this guest cannot satisfy.
+    /// A request that no guest can satisfy.
     #[error("{0}")]
     Request(String),
     /// A required program or file is missing.
@@ -30,7 +30,7 @@ pub enum LabError {
         /// The remedy.
         remedy: String,
     },
-    /// A kernel is not available.
+    /// The requested kernel is not available.
     #[error("the kernel '{wanted}' is not available: {reason}")]
     Kernel {
         /// The requested kernel.
@@ -41,9 +41,9 @@ pub enum LabError {
     /// Another program failed.
     #[error("{doing}: {message}")]
     Tool {
-        /// The purpose of the program.
+        /// The operation for which the program was started.
         doing: String,
-        /// The message of the program, or how it ended.
+        /// The message of the program, or its exit status.
         message: String,
     },
     /// The guest has started but could not run the command.
@@ -72,7 +72,8 @@ impl LabError {
         move |source| Self::Io { doing, source }
     }
 
-    /// As [`io`](Self::io), for a file.
+    /// Returns a function that converts an error of a file operation, as [`io`](Self::io) does,
+    /// with the path of the file.
     pub(crate) fn file(doing: &str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         Self::io(format!("{doing} {}", path.into().display()))
     }

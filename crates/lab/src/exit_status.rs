@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exit statuses of the lab itself, in addition to those of the command that ran in the guest.
+//! Exit statuses with which the lab reports its own results. Otherwise the exit status is that of
+//! the command in the guest. The numbers are those of `env` and `timeout`.
 
-/// Exit status: the lab or the guest failed; as of `env` and `timeout`.
+/// Exit status: the lab or the guest failed.
 pub const OWN_FAILURE: u8 = 125;
-/// Exit status: the command cannot be run.
+/// Exit status: the command exists, but cannot be run.
 pub const NOT_RUNNABLE: u8 = 126;
 /// Exit status: the command does not exist.
 pub const NOT_FOUND: u8 = 127;

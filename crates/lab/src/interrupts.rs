@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Termination signals as a file descriptor that can be polled together with a guest, which lets
-//! the guest end first.
+//! Converts termination signals to a readable file descriptor. The lab polls the descriptor
+//! together with the connections to a guest, so that after a signal the lab can end the guest
+//! before it ends itself.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,7 @@ use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::LabError;
 
-/// Termination signals, handled instead of their defaults for the rest of the process.
+/// Handlers of termination signals, which replace the default actions until the process ends.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     wake: UnixStream,
@@ -25,7 +26,8 @@ impl Interrupts {
             let (wake, sender) = UnixStream::pair()?;
             let last = Arc::new(AtomicUsize::new(0));
             for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-                // The handler stores the number before it makes the descriptor readable.
+                // This handler is registered first, so the number is stored before the descriptor
+                // becomes readable.
                 let number = usize::try_from(signal).unwrap_or_default();
                 signal_hook::flag::register_usize(signal, Arc::clone(&last), number)?;
                 signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
@@ -37,12 +39,12 @@ impl Interrupts {
         ))
     }
 
-    /// A descriptor that is readable after a signal.
+    /// Returns a descriptor that becomes readable when a signal arrives.
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// The last signal.
+    /// Returns the number of the last signal.
     pub fn last(&self) -> usize {
         self.last.load(Ordering::SeqCst)
     }

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages between the host and the guest's init program, each one line of JSON, over a port of
-//! their own: the host sends one `GuestJob`; the guest sends `Report`s.
+//! Messages between the host and the guest's init program, over a separate port. The host sends one
+//! `GuestJob`, and the guest sends `Report`s. Each message is one line of JSON.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
 
-/// Name of the port for the command's standard output; the next constants are the ports for its
-/// standard error and for the messages of this module.
+/// Name of the port for the command's standard output. The next constants are the names of the port
+/// for its standard error, and of the port for the messages of this module.
 pub(crate) const OUT: &str = "usher.out";
 pub(crate) const ERR: &str = "usher.err";
 pub(crate) const CONTROL: &str = "usher.control";
 
-/// The job of a guest, which the host sends when the guest is up.
+/// The job of a guest: the command, its environment and the set-up of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GuestJob {
     /// The command and its arguments.
     pub argv: Vec<String>,
-    /// The whole environment of the command.
+    /// The complete environment of the command.
     pub environment: Vec<(String, String)>,
     /// The working directory of the command.
     pub directory: PathBuf,
     /// Host directories in which the command may write.
     pub writable: Vec<PathBuf>,
-    /// Directories with discarded writes.
+    /// Directories in which the command may write and of which the writes are discarded.
     pub scratch: Vec<PathBuf>,
-    /// CPUs to take offline first.
+    /// CPUs that the guest takes offline before the command starts.
     pub cpus_off: CpuSet,
-    /// The kernel's configuration.
+    /// Path of the kernel's configuration.
     pub config: PathBuf,
-    /// The overlay module for scratch directories.
+    /// Path of the kernel module of overlays, which scratch directories need; `None` if the
+    /// kernel's files have no such module.
     pub overlay: Option<PathBuf>,
 }
 
@@ -38,21 +39,21 @@ pub(crate) struct GuestJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Report {
-    /// Everything is set up; the command starts.
+    /// The guest is set up, and the command starts now.
     Ready {
         /// The kernel's release.
         release: String,
     },
-    /// The job cannot be done.
+    /// The job cannot be run.
     Refused {
-        /// The exit status, as of `env` and `timeout`.
+        /// The exit status of the lab, one of `exit_status`.
         status: u8,
         /// The reason in one line.
         reason: String,
     },
     /// The command has ended.
     Ended {
-        /// Exit status of the command; 128+N for signal N.
+        /// Exit status of the command; 128 + N if signal N has ended the command.
         status: u8,
     },
 }

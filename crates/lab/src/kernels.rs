@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels with sched_ext, fetched from Debian.
+//! Finds kernels with sched_ext in Debian's archive, and fetches them into the cache.
 //!
-//! Debian's stable kernels have no sched_ext; the kernels of the suites below do. The versions in
-//! these suites change weekly, and some packages of older versions disappear. Therefore no version
-//! is hard-coded: apt is queried, and the newest release of each series (6.18, 7.2) with complete
-//! packages is used. Guests need the flavour for virtual machines, which has virtio file systems
-//! and consoles built in and starts without an initramfs.
+//! The kernels of Debian's stable suites have no sched_ext, but those of the suites
+//! trixie-backports and sid have. The releases in these suites change weekly, and packages of older
+//! releases disappear one by one. Therefore no release is hard-coded:
+//!
+//! 1. Query apt for all releases of which all packages are available.
+//! 2. Select the newest release of the oldest series, and of the two newest series (such as 6.18
+//!    and 7.2). These are the *test matrix*.
+//! 3. Fetch and unpack the packages, and check the kernel's configuration.
+//!
+//! Guests use the flavour for virtual machines (`cloud`), which has virtio file systems and
+//! consoles built in and boots without an initramfs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,24 +25,26 @@ use crate::LabError;
 use crate::apt::{Apt, Package};
 use crate::cache::{LabCache, Lock};
 
-/// Suites with sched_ext kernels.
+/// Suites that contain kernels with sched_ext.
 const SUITES: [&str; 2] = ["trixie-backports", "sid"];
-/// Suffix of the flavour's packages.
+/// Suffix of the names of packages of the flavour for virtual machines.
 const FLAVOUR: &str = "-cloud-amd64";
-/// Packages of a kernel. Up to 6.18 a kernel is only the first package.
+/// Prefixes of the names of a kernel's packages. Up to series 6.18, a kernel consists of the first
+/// package only.
 const PARTS: [&str; 4] = [
     "linux-image-",
     "linux-base-",
     "linux-binary-",
     "linux-modules-",
 ];
-/// Minimum size of an image in bytes. A smaller package only depends on the other parts.
+/// Minimum size in bytes of an image package that contains a kernel. A smaller image package only
+/// depends on the other packages.
 const IMAGE_BYTES_LEAST: u64 = 1 << 20;
-/// Required kernel options.
+/// Options of the kernel that the lab requires.
 const OPTIONS: [&str; 2] = ["CONFIG_SCHED_CLASS_EXT=y", "CONFIG_DEBUG_INFO_BTF=y"];
-/// Kind of the kernels in the cache.
+/// Kind of kernels with sched_ext in the cache.
 const KIND: &str = "kernels";
-/// Kind of the kernels of stable releases, which are not in the test matrix.
+/// Kind of kernels of Debian's stable releases in the cache. They are not part of the test matrix.
 const STOCK_KIND: &str = "stock-kernels";
 
 /// A cached kernel.
@@ -62,7 +70,8 @@ impl Kernel {
         self.dir.join("config")
     }
 
-    /// The file of a module, by its path in the kernel's tree.
+    /// Returns the file of a module, given its path in the kernel's source tree; `None` if the
+    /// kernel has no such module.
     pub(crate) fn module(&self, path: &str) -> Option<PathBuf> {
         let endings = ["", ".xz", ".zst"].into_iter();
         let mut files = endings.map(|end| self.dir.join(format!("modules/kernel/{path}.ko{end}")));
@@ -77,7 +86,7 @@ pub enum KernelChoice {
     Newest,
     /// The oldest cached kernel.
     Oldest,
-    /// The newest release of a series (`7.2`), or one release.
+    /// The newest release of a series (`7.2`), or a single release, by its name.
     Named(String),
 }
 
@@ -111,18 +120,18 @@ impl fmt::Display for KernelChoice {
     }
 }
 
-/// A kernel in the archive.
+/// A kernel that the archive contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ArchiveKernel {
     release: String,
-    /// Packages with versions, in apt's syntax.
+    /// The packages of the kernel with their versions, as arguments for apt.
     packages: Vec<String>,
 }
 
-/// The cached kernels, oldest first.
+/// Returns the cached kernels with sched_ext, oldest first.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// If the folder of the cache cannot be read.
 pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
     let names = cache.entries(KIND)?.into_iter();
     let mut kernels: Vec<Kernel> = names
@@ -135,11 +144,11 @@ pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
     Ok(kernels)
 }
 
-/// Returns the selected kernel. A kernel that is not cached is fetched; if no kernel is cached, the
-/// whole test matrix is fetched.
+/// Returns the selected kernel. If a named kernel is not cached, fetches it. If no kernel is cached
+/// and `wanted` is the newest or oldest kernel, fetches the whole test matrix.
 ///
 /// # Errors
-/// The kernel is neither cached nor available.
+/// If the kernel is neither cached nor available in the archive.
 pub fn find(cache: &LabCache, wanted: &KernelChoice) -> Result<Kernel, LabError> {
     if let Some(kernel) = pick(here(cache)?, wanted) {
         return Ok(kernel);
@@ -164,11 +173,11 @@ pub fn find(cache: &LabCache, wanted: &KernelChoice) -> Result<Kernel, LabError>
     )
 }
 
-/// Fetches the test matrix, two series or more, if it is not cached. With `update`, fetches the
-/// kernels that the archive contains now.
+/// Fetches the test matrix if fewer than two series are cached, or if `update` is set. Returns all
+/// cached kernels.
 ///
 /// # Errors
-/// No kernel is available.
+/// If no kernel is available.
 pub fn prepare(cache: &LabCache, update: bool) -> Result<Vec<Kernel>, LabError> {
     let enough = |kernels: &[Kernel]| {
         let first = kernels.first().map(Kernel::series);
@@ -194,12 +203,12 @@ pub fn prepare(cache: &LabCache, update: bool) -> Result<Vec<Kernel>, LabError> 
 /// The kernel is fetched if it is not in the cache.
 ///
 /// # Errors
-/// The archive does not contain the kernel.
+/// If the archive does not contain the kernel.
 pub(crate) fn stock(cache: &LabCache, suite: &str) -> Result<Kernel, LabError> {
     let dir = cache.get_or_add(STOCK_KIND, suite, |into| {
         eprintln!("lab: fetching the kernel of {suite}");
         let apt = Apt::with_suites(&[suite], cache.scratch()?)?;
-        // Up to trixie, the package of a release is the whole kernel.
+        // In releases up to trixie, the image package contains the whole kernel.
         let mut images: Vec<Package> = apt.packages(PARTS[0], FLAVOUR)?;
         images.retain(|image| image.bytes >= IMAGE_BYTES_LEAST);
         let release = |image: &Package| image.name[PARTS[0].len()..].to_owned();
@@ -222,10 +231,10 @@ pub(crate) fn stock(cache: &LabCache, suite: &str) -> Result<Kernel, LabError> {
     Ok(Kernel { release, dir })
 }
 
-/// Complete releases in the archive, oldest first.
+/// Returns the releases of which the archive contains all packages, oldest first.
 ///
 /// # Errors
-/// The archive cannot be queried.
+/// If the archive cannot be queried.
 pub fn offered(cache: &LabCache) -> Result<Vec<String>, LabError> {
     let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
     Ok(offers(&apt)?
@@ -268,7 +277,7 @@ fn is_named(release: &str, name: &str) -> bool {
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The complete kernels of the archive, oldest first.
+/// Returns the kernels of which the archive contains all packages, oldest first.
 fn offers(apt: &Apt) -> Result<Vec<ArchiveKernel>, LabError> {
     let mut parts = BTreeMap::new();
     for prefix in PARTS {
@@ -325,7 +334,8 @@ fn fetch_all(
     let mut last = Ok(());
     for offer in offers {
         if let Err(error) = fetch(cache, lock, apt, offer) {
-            // An error is only reported, because the other kernels may suffice.
+            // The error is printed and does not end the loop, because the other kernels of the test
+            // matrix may be sufficient.
             eprintln!("lab: {error}");
             last = Err(error);
         }
@@ -358,8 +368,8 @@ fn fetch(
     })
 }
 
-/// Copies the files from the unpacked packages and checks the kernel's options. The layout of the
-/// packages varies with the version.
+/// Moves the kernel, its configuration and its modules from the unpacked packages to the folder
+/// `into`, and checks the kernel's options. The paths in the packages depend on the version.
 fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Result<(), LabError> {
     let refuse = |reason: String| LabError::Kernel {
         wanted: release.to_owned(),
@@ -391,7 +401,7 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
     take("modules", &trees)
 }
 
-/// Series of a kernel: major and minor number.
+/// The series of a kernel: its major and minor version number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct KernelSeries(u32, u32);
 

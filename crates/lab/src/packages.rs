@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian programs that guests run and that this system lacks. The packages are fetched and
-//! unpacked beside the kernels in the cache; the system's packages do not change.
+//! Fetches Debian programs that guests run and that this system lacks. The packages are unpacked
+//! into the cache; the system's packages do not change.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,15 @@ use crate::LabError;
 use crate::apt::{Apt, debian_release};
 use crate::cache::LabCache;
 
-/// Kind of packages in the cache.
+/// Kind of unpacked packages in the cache.
 const KIND: &str = "packages";
 
-/// Returns the folder with an unpacked package of this system's release and its dependencies that
-/// the system lacks. The packages are fetched if they are not cached.
+/// Returns a folder with the unpacked files of a package and of its dependencies that this system
+/// lacks. The packages come from this system's Debian release, and are fetched if they are not
+/// cached.
 ///
 /// # Errors
-/// The package is not available.
+/// If the package is not available.
 pub fn unpacked(cache: &LabCache, package: &str) -> Result<PathBuf, LabError> {
     cache.get_or_add(KIND, package, |into| {
         let release = debian_release()?;

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One guest from start to end, on the host's side.
+//! Runs a guest from its start to its end, on the host's side.
 //!
 //! ```text
 //!   this process ── ports (socket pairs) ── QEMU ── virtiofsd ── files
 //! ```
 //!
-//! The guest reports over its control port that it is ready, and how the command ended; QEMU is
-//! then killed. If the port closes without a report, the guest has died. The kernel kills QEMU and
-//! virtiofsd when this process ends (PR_SET_PDEATHSIG), even by SIGKILL. No files are created:
-//! sockets are pairs, or have an abstract name.
+//! 1. Create the sockets, and start virtiofsd and QEMU with their ends of the sockets.
+//! 2. Send the job to the control port. The guest reads it when it has booted.
+//! 3. Forward the command's output and the console. The guest reports over the control port that it
+//!    is ready, and later how the command has ended.
+//! 4. End when the guest has reported the end of the command, when the control port closes without
+//!    such a report (the guest has died), after a signal, or after a time limit.
+//! 5. Forward the remaining output, and kill QEMU and virtiofsd.
+//!
+//! If this process ends for another reason, even by SIGKILL, the kernel kills QEMU and virtiofsd
+//! (PR_SET_PDEATHSIG). No files are created: the sockets are pairs, or have abstract names. The
+//! last 64 KiB of the console are kept.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -28,17 +35,17 @@ use crate::emulator::{Emulator, Guest, GuestConnections, virtiofsd};
 use crate::job::{CONTROL, ERR, GuestJob, OUT, Report};
 use crate::vm::{GuestEnd, Streams};
 
-/// Size of a read.
+/// Maximum size of a read in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Size of the kept tail of the console.
+/// Maximum size of the kept end of the console output, in bytes.
 const CONSOLE_BYTES: usize = 64 << 10;
 
 /// Time limits of a guest, from its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Time until the guest is ready.
+    /// Maximum time until the guest is ready.
     pub boot: Duration,
-    /// Time until the end of the guest.
+    /// Maximum time until the end of the guest.
     pub whole: Duration,
 }
 
@@ -46,15 +53,15 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct EndedGuest {
     pub end: GuestEnd,
-    /// The kernel's release, once the guest was ready.
+    /// The kernel's release; `None` if the guest was never ready.
     pub release: Option<String>,
     pub boot: Duration,
     pub ran: Duration,
-    /// The tail of the guest's console output.
+    /// The end of the guest's console output.
     pub console: String,
 }
 
-/// A child that is killed on drop.
+/// A child process that is killed on drop.
 pub(crate) struct KilledChild(Child);
 
 impl Drop for KilledChild {
@@ -64,7 +71,7 @@ impl Drop for KilledChild {
     }
 }
 
-/// The ends of one side, host or guest, of the connections to a guest.
+/// The sockets of the connections between host and guest, at the host's end or at the guest's end.
 struct ConnectionEnds {
     out: UnixStream,
     err: UnixStream,
@@ -76,14 +83,14 @@ struct Session<'a, 'b> {
     ours: ConnectionEnds,
     streams: &'a mut Streams<'b>,
     console: Vec<u8>,
-    /// The unfinished last line of the guest.
+    /// The beginning of a message of the guest of which the end has not arrived yet.
     line: Vec<u8>,
     begun: Instant,
     ready: Option<(String, Instant)>,
     end: Option<GuestEnd>,
 }
 
-/// Starts a guest, gives it the job and follows it to its end.
+/// Starts a guest, sends the job to the guest, and forwards the guest's output until its end.
 pub(crate) fn run(
     emulator: &Emulator,
     guest: &Guest,
@@ -135,7 +142,7 @@ fn ends() -> Result<(ConnectionEnds, ConnectionEnds), LabError> {
     Ok((ours, theirs))
 }
 
-/// A name that no other guest has.
+/// Returns a name that no other guest has.
 fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +151,7 @@ fn unique_name() -> String {
     format!("usher-lab-{}-{number}-{nanos}", std::process::id())
 }
 
-/// Starts virtiofsd, which waits for QEMU at the abstract socket of this name.
+/// Starts virtiofsd, which accepts a connection of QEMU at the socket with this abstract name.
 fn share(name: &str, console: &UnixStream) -> Result<KilledChild, LabError> {
     let address = SocketAddr::from_abstract_name(name);
     let socket = address.and_then(|address| UnixListener::bind_addr(&address));
@@ -176,8 +183,8 @@ fn start(
     spawn(&mut command, kept, &theirs.console).map_err(LabError::io("starting QEMU"))
 }
 
-/// Starts a child that keeps the given descriptors, has the console as its standard streams, gets
-/// no signals from the terminal, and dies with this thread.
+/// Starts a child process that inherits the given descriptors. Its standard streams are the
+/// console, it gets no signals from the terminal, and the kernel kills it when this thread ends.
 pub(crate) fn spawn(
     command: &mut Command,
     kept: Vec<RawFd>,
@@ -190,8 +197,8 @@ pub(crate) fn spawn(
         .stderr(talk(console.as_fd())?)
         .process_group(0);
     let parent = rustix::process::getpid();
-    // SAFETY: only async-signal-safe system calls; the caller keeps the descriptors open until the
-    // child has started.
+    // SAFETY: the function makes only async-signal-safe system calls. The caller keeps the
+    // descriptors open until the child has started.
     unsafe {
         command.pre_exec(move || {
             for fd in &kept {
@@ -200,7 +207,8 @@ pub(crate) fn spawn(
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             match rustix::process::getppid() == Some(parent) {
                 true => Ok(()),
-                // The parent has already died, so the child must not start.
+                // The parent has died before the child requested its death signal, so the child
+                // must not start.
                 false => Err(io::ErrorKind::BrokenPipe.into()),
             }
         })
@@ -209,14 +217,14 @@ pub(crate) fn spawn(
 }
 
 impl Session<'_, '_> {
-    /// Sends the job; the guest reads it when it is up.
+    /// Sends the job, without waiting until the guest reads it.
     fn hand_over(&mut self, job: &GuestJob) -> Result<(), LabError> {
         let line = serde_json::to_string(job).unwrap_or_default();
         let length = line.len();
         let mut control = &self.ours.control;
         let set = |size| rustix::net::sockopt::set_socket_send_buffer_size(control, size);
-        // The buffer is enlarged to take the whole job, so that the write does not wait for the
-        // guest.
+        // The buffer of the socket is enlarged to the size of the job, so that the write does not
+        // wait for the guest.
         set(2 * length + CHUNK_BYTES).map_err(|why| {
             LabError::io("enlarging the send buffer of the socket to the guest")(why.into())
         })?;
@@ -230,7 +238,7 @@ impl Session<'_, '_> {
             )))
     }
 
-    /// Forwards all data until the guest has ended.
+    /// Forwards all output until the guest has ended.
     fn follow(&mut self, limits: &Limits) -> Result<GuestEnd, LabError> {
         loop {
             let now = Instant::now();
@@ -259,8 +267,9 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Waits for input. Returns which of standard output, standard error, control, console and
-    /// interrupt are readable.
+    /// Waits for input, at most for the time `most`. Returns whether standard output, standard
+    /// error, the control port, the console and the interrupt descriptor are readable, in this
+    /// order.
     fn wait(&self, most: Duration, interrupt: Option<BorrowedFd>) -> Result<[bool; 5], LabError> {
         let ConnectionEnds {
             out,
@@ -294,7 +303,7 @@ impl Session<'_, '_> {
         };
         let new = &chunk[..read.unwrap_or(0)];
         if let Some(copy) = &mut self.streams.console {
-            // A failure to copy the console is not a failure of the guest.
+            // The error is ignored, because a copy of the console is not needed to run the guest.
             let _ = copy.write_all(new);
         }
         self.console.extend_from_slice(new);
@@ -316,7 +325,8 @@ impl Session<'_, '_> {
         Ok(())
     }
 
-    /// Reads messages of the guest. Returns whether more messages can follow.
+    /// Reads messages of the guest. Returns false if the guest has closed the port, so that no more
+    /// messages can follow.
     fn listen(&mut self) -> Result<bool, LabError> {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = match (&self.ours.control).read(&mut chunk) {
@@ -347,7 +357,7 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Forwards everything that was written before the end.
+    /// Forwards all output that the guest has written before its end.
     fn drain(&mut self) -> Result<(), LabError> {
         loop {
             let ready = self.wait(Duration::ZERO, None)?;

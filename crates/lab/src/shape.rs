@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts a described machine to a machine that the emulator can build.
+//! Converts the description of a machine to the shape of a machine that QEMU can build.
 //!
-//! QEMU builds only regular machines: equal numbers of dies per package, cores per die and hardware
-//! threads per core, numbered in this order. Its only shared cache is an L3, one per die. Every
-//! domain of a description (by an L3 or a NUMA node) therefore becomes a die of the guest; other
-//! machines are rejected.
+//! QEMU builds only regular machines: all packages have the same number of dies, all dies the same
+//! number of cores, and all cores the same number of hardware threads. CPUs are numbered in this
+//! order. The only shared cache is an L3 for each die. Each LLC domain of a description, which is
+//! an L3 or a NUMA node, therefore becomes a die of the guest. Descriptions of other machines are
+//! rejected.
 
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;
 
 use crate::LabError;
 
-/// Maximum number of CPUs of a guest: the limit of an interrupt controller without x2APIC
+/// Maximum number of CPUs of a guest. It is the limit of interrupt controllers without x2APIC
 /// addresses.
 pub const CPUS_MAX: usize = 255;
 
-/// A regular machine, from large to small units.
+/// A regular machine: the numbers of its units, from packages to hardware threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// Number of packages.
@@ -34,10 +35,11 @@ impl Shape {
     /// Parses a one-line description: `package:4 die:2 core:6 pu:1`.
     ///
     /// # Errors
-    /// One line with the description and the reason.
+    /// If the description is invalid, or if no guest can have this machine. The error is one line
+    /// with the description and the reason.
     pub fn parse(description: &str) -> Result<Self, LabError> {
-        // Text that is no description is reported as an invalid description, and not taken as a
-        // file name.
+        // `Source::parse` takes a text that is no description for the name of a file. Such a text
+        // is reported as an invalid description instead.
         let source = match Source::parse(description)? {
             Source::Synthetic(text) => Source::Synthetic(text),
             _ => {
@@ -52,7 +54,8 @@ impl Shape {
         Self::of(&topology).map_err(|reason| LabError::shape(description, reason))
     }
 
-    /// The machine as QEMU would build it.
+    /// Returns the shape of a machine. Returns the reason as an error if QEMU cannot build such a
+    /// machine.
     fn of(machine: &Topology) -> Result<Self, String> {
         let cpus = machine.cpus.len();
         if cpus > CPUS_MAX {
@@ -80,13 +83,13 @@ impl Shape {
         })
     }
 
-    /// Number of logical CPUs.
+    /// Returns the number of logical CPUs.
     pub fn cpus(&self) -> usize {
         self.packages * self.dies * self.cores * self.threads
     }
 }
 
-/// Returns the dies per package, which is the number of domains of a package.
+/// Returns the number of dies per package, which is the number of LLC domains of a package.
 fn dies(machine: &Topology) -> Result<usize, String> {
     let domains = machine.packages.iter().map(|p| p.domains.len());
     let dies = domains.clone().next().unwrap_or(1);
@@ -108,8 +111,8 @@ fn dies(machine: &Topology) -> Result<usize, String> {
     Ok(dies)
 }
 
-/// Returns the number of CPUs per part. The number must be equal for all parts, and the CPUs must
-/// be numbered from the first part to the last.
+/// Returns the number of CPUs of each of the machine's parts. Returns an error if the parts have
+/// different numbers of CPUs, or if the CPUs are not numbered from the first part to the last.
 fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String> {
     let size = parts.first().map_or(0, |first| first.len());
     if parts.iter().any(|part| part.len() != size) || size * parts.len() != cpus {

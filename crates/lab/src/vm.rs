@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Configuration of a guest, and running a command in it. [`Vm::run`] checks the configuration,
-//! selects kernel and emulator, and starts the guest; a guest that does not come up is started once
-//! more. The session itself is in `session`.
+//! The configuration of a guest ([`Vm`]), and the function that runs a command in the guest
+//! ([`Vm::run`]):
+//!
+//! 1. Check the configuration.
+//! 2. Select the kernel and the emulator, and fetch them if they are not cached.
+//! 3. Start the guest and run the command (`session`). If the guest dies or hangs before it is
+//!    ready, start the guest once more.
+//!
+//! A guest has 4 GiB of memory by default, at least 512 MiB. The time limits are 300 s in total by
+//! default, and 120 s plus 10 s per CPU for the boot.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -19,22 +26,23 @@ use crate::kernels::{self, Kernel, KernelChoice};
 use crate::session::{self, EndedGuest};
 use crate::shape::Shape;
 
-/// Default memory of a guest in MiB; the next constant is the minimum that boots.
+/// Default memory of a guest in MiB. The next constant is the minimum with which a guest boots.
 const MEMORY_MIB: usize = 4096;
 const MEMORY_MIB_LEAST: usize = 512;
-/// Default time limit of a command.
+/// Default time limit of a guest, from its start to its end.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit of a guest's boot; the next constant is its extension per CPU. Both are twenty times
-/// the usual duration.
+/// Time limit of a guest's boot. The next constant is added for each CPU of the guest. The limit is
+/// twenty times the usual duration of a boot.
 const BOOT_WITHIN: Duration = Duration::from_secs(120);
 const BOOT_WITHIN_EACH_CPU: Duration = Duration::from_secs(10);
-/// Default directories with discarded writes.
+/// Directories of which the writes are discarded in each guest.
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
-/// Maximum time of an instruction; QEMU counts in powers of two.
+/// Maximum time of an instruction in virtual time. QEMU supports powers of two.
 const INSTRUCTION_NS_MAX: u32 = 256;
-/// Kernel module that joins the host's files and scratch memory in one directory.
+/// The kernel module of overlays, which combine a directory of the host with memory for writes.
 const OVERLAY: &str = "fs/overlayfs/overlay";
-/// Environment variables about things that do not exist in a guest.
+/// Environment variables that are not passed to the command, because they refer to objects that do
+/// not exist in a guest.
 const NOT_PASSED_ON: [&str; 6] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "JOURNAL_STREAM",
@@ -49,25 +57,25 @@ const NOT_PASSED_ON: [&str; 6] = [
 pub struct Vm {
     /// The machine.
     pub shape: Shape,
-    /// Selection of the kernel.
+    /// The kernel that the guest runs.
     pub kernel: KernelChoice,
     /// Source of the guest's clock.
     pub clock: Clock,
     /// CPUs that are offline when the command starts.
     pub cpus_off: CpuSet,
-    /// Memory, in MiB.
+    /// Memory of the guest in MiB.
     pub memory_mib: usize,
-    /// Directories that the command may write in, besides the current one.
+    /// Directories in which the command may write, in addition to the current directory.
     pub writable: Vec<PathBuf>,
-    /// Directories with discarded writes, besides /tmp.
+    /// Directories of which the writes are discarded, in addition to /tmp and /var/tmp.
     pub scratch: Vec<PathBuf>,
-    /// Variables set or changed for the command.
+    /// Environment variables that are set for the command, in addition to those of this process.
     pub environment: Vec<(String, String)>,
-    /// Time limit from start to end.
+    /// Maximum time from the start of the guest to its end.
     pub timeout: Duration,
-    /// Additional words for the kernel.
+    /// Words that are appended to the kernel's command line.
     pub append: String,
-    /// The cache of kernels; default: the user's folder.
+    /// The folder of the cache; `None` selects the user's cache.
     pub cache: Option<PathBuf>,
 }
 
@@ -76,11 +84,12 @@ pub struct Vm {
 pub enum Clock {
     /// The host's clock.
     Host,
-    /// The executed instructions, independent of the host's load.
+    /// Virtual time: the clock counts the executed instructions, and does not depend on the host's
+    /// load.
     Instructions {
-        /// Time per instruction: a power of two up to 256.
+        /// Time per instruction in ns: a power of two up to 256.
         ns: u32,
-        /// How idle time passes.
+        /// How time passes while all CPUs are idle.
         idle: IdleTime,
     },
 }
@@ -88,10 +97,10 @@ pub enum Clock {
 /// How time passes while all CPUs are idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleTime {
-    /// Idle time is skipped: the clock advances to the next wakeup. The duration of waits for the
-    /// host's files is then arbitrary.
+    /// Idle time is skipped: the clock advances at once to the next timer. The measured duration of
+    /// accesses to the host's files is then arbitrary.
     Skipped,
-    /// Idle time passes as on the host.
+    /// Idle time passes in real time.
     Waits,
 }
 
@@ -101,9 +110,9 @@ pub struct Streams<'a> {
     pub out: &'a mut dyn Write,
     /// Standard error of the command.
     pub err: &'a mut dyn Write,
-    /// Console output; `None`: discarded.
+    /// Output of the guest's console; `None` discards it.
     pub console: Option<&'a mut dyn Write>,
-    /// A descriptor that becomes readable to end the guest at once.
+    /// A descriptor that ends the guest when it becomes readable.
     pub interrupt: Option<BorrowedFd<'a>>,
 }
 
@@ -116,14 +125,15 @@ pub enum GuestEnd {
         /// Exit status of the command; 128+N for signal N.
         status: u8,
     },
-    /// The guest was up but could not run the job.
+    /// The guest has booted, but could not run the job.
     Refused {
-        /// Exit status: 126 for a command that cannot be run, 127 for one that does not exist.
+        /// Exit status: 126 if the command cannot be run, 127 if the command does not exist, 125
+        /// for other reasons.
         status: u8,
         /// The reason in one line.
         reason: String,
     },
-    /// The guest died.
+    /// The guest ended without a report of the command's end.
     Died,
     /// The time limit was exceeded.
     TimedOut,
@@ -139,19 +149,21 @@ pub struct GuestOutcome {
     pub end: GuestEnd,
     /// Release of the guest's kernel.
     pub kernel: String,
-    /// Number of started guests: 2 if the first did not come up.
+    /// Number of times that the guest was started: 2 if it was not ready at the first start, 1
+    /// otherwise.
     pub boots: u32,
     /// Time from the start until the command ran.
     pub boot_ms: u64,
-    /// Time from `boot_ms` to the end.
+    /// Time from the start of the command to the end of the guest.
     pub ran_ms: u64,
-    /// The tail of the console output.
+    /// The last 64 KiB of the console output.
     #[serde(skip)]
     pub console: String,
 }
 
 impl GuestOutcome {
-    /// Returns the command's exit status, or the status that gives the reason for its absence.
+    /// Returns the command's exit status. If the command has not ended by itself, returns the exit
+    /// status of the lab for that case.
     pub fn status(&self) -> u8 {
         match self.end {
             GuestEnd::Exited { status } | GuestEnd::Refused { status, .. } => status,
@@ -162,11 +174,11 @@ impl GuestOutcome {
 }
 
 impl Vm {
-    /// Returns a guest with the described machine (`package:2 core:4`) and the newest cached
-    /// kernel.
+    /// Returns the configuration of a guest with this topology, such as `package:2 core:4`, and the
+    /// newest cached kernel.
     ///
     /// # Errors
-    /// A guest cannot have this machine.
+    /// If no guest can have this topology.
     pub fn new(topology: &str) -> Result<Self, LabError> {
         Ok(Self {
             shape: Shape::parse(topology)?,
@@ -183,10 +195,12 @@ impl Vm {
         })
     }
 
-    /// Runs a command. A guest that does not come up is started once more.
+    /// Runs a command in a guest. If the guest dies or hangs before it is ready, starts it once
+    /// more.
     ///
     /// # Errors
-    /// The guest could not be started. A guest that was ended is not an error.
+    /// If the guest cannot be started. If a guest dies, or is ended by a time limit or a signal,
+    /// the result is no error.
     pub fn run(&self, argv: &[String], streams: &mut Streams) -> Result<GuestOutcome, LabError> {
         self.check()?;
         let cache = LabCache::open(self.cache.as_deref())?;
@@ -222,11 +236,11 @@ impl Vm {
         Ok(outcome(ended, &kernel, boots))
     }
 
-    /// Checks that everything for such a guest is present, and fetches missing parts if possible,
-    /// without starting the guest. Returns the kernel's release.
+    /// Checks the configuration, and fetches the kernel and the emulator if they are not cached.
+    /// Does not start a guest. Returns the kernel's release.
     ///
     /// # Errors
-    /// The missing part and the remedy.
+    /// If a part is missing and cannot be fetched. The error names the part and the remedy.
     pub fn ready(&self) -> Result<String, LabError> {
         self.check()?;
         let cache = LabCache::open(self.cache.as_deref())?;
@@ -235,7 +249,7 @@ impl Vm {
         Ok(kernel.release)
     }
 
-    /// Rejects invalid requests before anything is fetched or started.
+    /// Rejects an invalid configuration, before files are fetched or programs are started.
     fn check(&self) -> Result<(), LabError> {
         let cpus = self.shape.cpus();
         let all = CpuSet::range(0, cpus as u32 - 1);
@@ -296,8 +310,8 @@ impl Vm {
             std::env::current_dir().map_err(LabError::io("finding the current directory"))?;
         let mut writable = vec![directory.clone()];
         writable.extend(absolute(&self.writable)?);
-        // The root directory is removed, because otherwise the whole host would be writable by
-        // mistake.
+        // The root directory is removed from the list. Otherwise a lab started in `/` would make
+        // all files of the host writable.
         writable.retain(|dir| dir != Path::new("/"));
         let mut scratch: Vec<PathBuf> = SCRATCH.iter().map(PathBuf::from).collect();
         scratch.extend(absolute(&self.scratch)?);
@@ -322,7 +336,7 @@ fn absolute(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, LabError> {
     dirs.iter().map(resolve).collect()
 }
 
-/// The path of this program for the guest's kernel.
+/// Returns the path of this program, which the guest's kernel starts.
 fn own_program() -> Result<PathBuf, LabError> {
     let path =
         std::env::current_exe().map_err(LabError::io("finding the executable of the lab"))?;

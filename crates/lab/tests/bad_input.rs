@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests that invalid requests are rejected in one line, before anything is fetched or started.
+//! Tests that the lab rejects invalid requests with one line of text, before it fetches files or
+//! starts programs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

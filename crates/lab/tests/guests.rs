@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the lab from a user's view; each test boots a small guest. `make test` runs them.
+//! Tests of the command `usher-lab`, in which each test boots a small guest. `make test` runs them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time limit of all steps on a loaded machine.
+/// Time limit of each step, sufficient for a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const SMALL: &[&str] = &["--topology", "core:2", "--memory", "1024"];
 
@@ -22,8 +22,8 @@ fn lab(options: &[&str], command: &[&str]) -> Command {
     lab
 }
 
-/// Runs a command in a guest. If the guest died, as it may on an overloaded host, runs the command
-/// once more.
+/// Runs a command in a guest. If the guest dies, which can happen on an overloaded host, runs the
+/// command once more.
 fn run(options: &[&str], command: &[&str]) -> Output {
     let output = lab(options, command).output().unwrap();
     if output.status.code() != Some(125) {
@@ -119,8 +119,8 @@ fn distinguishes_unrunnable_commands_and_signals() {
 
 #[test]
 fn guest_that_died_shows_its_console() {
-    // Before the guest dies it writes more than a pipe holds, so that the start of the output has
-    // been sent.
+    // Before its death, the guest writes more data than fit into a pipe. The beginning of its
+    // output has therefore reached the host.
     let script = "echo written; head -c 200000 /dev/zero; echo c >/proc/sysrq-trigger";
     let report = tempfile::NamedTempFile::new().unwrap();
     let file = report.path().to_str().unwrap();
@@ -148,7 +148,7 @@ fn command_is_ended_at_the_time_limit() {
     );
 }
 
-/// The child processes of a process.
+/// Returns the child processes of a process.
 fn children(pid: u32) -> Vec<String> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     list.split_whitespace().map(str::to_owned).collect()
@@ -178,7 +178,8 @@ fn started() -> (Child, Vec<String>) {
 fn processes_of_a_guest_end_with_its_caller() {
     for (signal, status) in [(libc::SIGTERM, Some(143)), (libc::SIGKILL, None)] {
         let (mut lab, below) = started();
-        // SAFETY: the process is our child and has not been waited for.
+        // SAFETY: the process is a child of this process that was not waited for, so its number is
+        // not reused.
         unsafe { libc::kill(lab.id() as i32, signal) };
         assert_eq!(lab.wait().unwrap().code(), status);
         wait_for("QEMU and virtiofsd to end", || {
@@ -187,7 +188,7 @@ fn processes_of_a_guest_end_with_its_caller() {
     }
 }
 
-/// Idle time, ten minutes in this test, passes at once.
+/// Checks that ten minutes of idle time pass at once in virtual time.
 #[test]
 fn virtual_time_skips_idle_time() {
     let script = "read before rest </proc/uptime; sleep 600; read after rest </proc/uptime; \

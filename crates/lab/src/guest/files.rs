@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The host's files as the command sees them, and the writable directories.
+//! Mounts the host's files in the guest: read-only, except for writable directories and scratch
+//! directories.
 //!
-//! The root is the host's, read-only. Writable directories are opened while everything is still
-//! reachable, and mounted over the rest at the end. Scratch directories are the host's with a layer
-//! of memory above: all their content is readable and writable, and writes do not reach the host.
+//! 1. Open handles of the writable directories, before other mounts hide them.
+//! 2. Make the root, which is the host's root, read-only.
+//! 3. Mount empty file systems in memory at `/run` and `/boot`, and write the kernel's
+//!    configuration to `/boot`.
+//! 4. Mount an overlay at each scratch directory: reads return the host's files, and writes go to
+//!    memory and do not reach the host.
+//! 5. Mount the writable directories from their handles at their former paths.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
@@ -18,12 +23,12 @@ use super::machine;
 use super::refusal::Refusal;
 use crate::job::GuestJob;
 
-/// Flag of `finit_module`: the file is compressed.
+/// Flag of `finit_module` for a compressed file.
 const COMPRESSED: i32 = 4;
-/// The directory of the memory layers.
+/// The directory, in memory, with the writes to scratch directories.
 const LAYERS: &str = "/run/usher-lab";
 
-/// Mounts the files as the job requests.
+/// Mounts the host's files with the writable and the scratch directories of the job.
 pub(super) fn arrange(job: &GuestJob) -> Result<(), Refusal> {
     let held = job
         .writable
@@ -48,7 +53,7 @@ pub(super) fn arrange(job: &GuestJob) -> Result<(), Refusal> {
         .try_for_each(|(dir, tree)| restore_tree(dir, &tree))
 }
 
-/// Opens a handle of a directory, which stays valid under later mounts above the directory.
+/// Opens a handle of a directory. The handle stays valid if later mounts hide the directory.
 fn hold(dir: &Path) -> Result<OwnedFd, Refusal> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -66,7 +71,8 @@ fn restore_tree(dir: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
     mount::move_mount(tree, "", CWD, dir, flags).map_err(|why| Refusal::because(doing(), why))
 }
 
-/// Loads the overlay module, unless it is built in.
+/// Loads the kernel module of overlays; `None` means that the kernel has no such module, because
+/// overlays are built in.
 fn load(module: Option<&Path>) -> Result<(), Refusal> {
     let Some(path) = module else { return Ok(()) };
     let doing = || format!("loading {}", path.display());
@@ -79,14 +85,15 @@ fn load(module: Option<&Path>) -> Result<(), Refusal> {
     }
 }
 
-/// Mounts memory over a directory.
+/// Mounts an overlay at a directory, with writes to memory at `layer`.
 fn lay_over(dir: &Path, layer: &Path) -> Result<(), Refusal> {
     let doing = || format!("mounting an overlay in memory over {}", dir.display());
     let prepare = || {
         let [upper, work] = ["upper", "work"].map(|part| layer.join(part));
         fs::create_dir_all(&upper)?;
         fs::create_dir_all(&work)?;
-        // The layer gets the directory's owner and permissions.
+        // The directory for writes gets the owner and permissions of the host's directory, because
+        // the overlay shows them.
         let below = fs::metadata(dir)?;
         std::os::unix::fs::chown(&upper, Some(below.uid()), Some(below.gid()))?;
         fs::set_permissions(&upper, Permissions::from_mode(below.mode()))?;

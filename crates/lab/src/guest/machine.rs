@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets up the guest as a running Linux system: kernel file systems, cgroup v2 with the usual
-//! controllers, loopback, and the CPUs that are to be offline.
+//! Sets up the guest as a Linux system: mounts the file systems of the kernel and cgroup v2 with
+//! the usual controllers, starts the loopback interface, and takes CPUs offline.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,7 +14,7 @@ use super::refusal::Refusal;
 use crate::job::GuestJob;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Controllers enabled at the root, as on a machine with a session manager.
+/// The cgroup controllers that are enabled in the root cgroup, as on a machine with systemd.
 const CONTROLLERS: &str = "+cpuset +cpu +io +memory +pids";
 const CPUS: &str = "/sys/devices/system/cpu";
 
@@ -32,7 +32,7 @@ pub(super) fn mount(
         .map_err(|why| Refusal::because(doing(), why))
 }
 
-/// Mounts the file systems that every further step needs.
+/// Mounts `/proc`, `/sys` and `/dev`, which all further steps need.
 pub(super) fn mount_first() -> Result<(), Refusal> {
     for (place, kind) in [("/proc", "proc"), ("/sys", "sysfs"), ("/dev", "devtmpfs")] {
         mount(kind, place, kind, "")?;
@@ -40,7 +40,7 @@ pub(super) fn mount_first() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The kernel's release.
+/// Returns the kernel's release.
 pub(super) fn release() -> String {
     rustix::system::uname()
         .release()
@@ -48,7 +48,8 @@ pub(super) fn release() -> String {
         .into_owned()
 }
 
-/// Sets up everything that a command may need from the kernel.
+/// Mounts the remaining file systems, starts the loopback interface, and takes the CPUs of the job
+/// offline.
 pub(super) fn arrange(job: &GuestJob) -> Result<(), Refusal> {
     for (place, kind, data) in [
         ("/dev/pts", "devpts", "mode=620,ptmxmode=666"),
@@ -110,13 +111,13 @@ fn take_offline(cpus: &CpuSet) -> Result<(), Refusal> {
 fn loopback() -> std::io::Result<()> {
     use std::os::fd::AsRawFd;
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: an all-zero ifreq is valid, as it consists of plain numbers.
+    // SAFETY: an `ifreq` consists of numbers, for which 0 is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: the descriptor is open, and the request lives and is complete.
+    // SAFETY: `socket` is open, and `request` is a complete `ifreq` that exists during the call.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),

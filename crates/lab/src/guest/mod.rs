@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Init program of a guest: sets up the machine, runs the command, and reports the end of the
-//! command to the host.
+//! The init program of a guest.
 //!
-//! The init program is the program that started the emulator, executed by the guest's kernel from
-//! the host's files. No image has to be built, and both sides always have the same version.
+//! 1. Mount `/proc`, `/sys` and `/dev`, and open the ports to the host.
+//! 2. Read the job from the host.
+//! 3. Mount the host's files (`files`), set up the machine (`machine`), and report to the host that
+//!    the guest is ready.
+//! 4. Run the command and forward its output (`pump`).
+//! 5. Report the command's exit status. If a step fails, report the reason instead (`refusal`).
+//!
+//! The guest's kernel starts the program that has started the emulator, from the host's files. No
+//! image of a root file system is needed, and host and guest always run the same version of the
+//! program.
 
 mod files;
 mod machine;
@@ -20,9 +27,10 @@ use rustix::system::RebootCommand;
 use self::refusal::Refusal;
 use crate::job::{CONTROL, ERR, GuestJob, OUT, Report};
 
-/// Word on the kernel's command line that identifies a guest's init process.
+/// A word on the kernel's command line by which the program recognises that it is the init process
+/// of a guest.
 pub(crate) const WORD: &str = "usher-lab-guest";
-/// Time limit for the kernel to find its ports, and the polling interval.
+/// Time limit until the kernel has found the ports. The next constant is the interval of checks.
 const PORTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -41,17 +49,17 @@ pub(crate) fn is_first() -> bool {
             .is_some_and(|word| word == WORD)
 }
 
-/// Runs the guest.
+/// Runs the init program, which never returns.
 pub(crate) fn run_init() -> ! {
     let ports = machine::mount_first().and_then(|()| ports());
     match ports {
         Ok(ports) => serve(ports),
-        // The console is the only destination for messages at this point.
+        // Without ports, a message can only be written to the console.
         Err(Refusal(_, reason)) => eprintln!("lab, in the guest: {reason}"),
     }
     rustix::fs::sync();
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
-    // The init process must not end.
+    // The kernel would panic if the init process ended.
     loop {
         std::thread::park();
     }
@@ -62,7 +70,7 @@ fn serve(mut ports: GuestPorts) {
         Ok(status) => Report::Ended { status },
         Err(Refusal(status, reason)) => Report::Refused { status, reason },
     };
-    // Flushes first: the host must have all output of the command before the report of its end.
+    // File systems are flushed before the report, because the host kills the emulator after it.
     rustix::fs::sync();
     send_report(&mut ports.control, &report);
 }
@@ -104,7 +112,7 @@ fn ports() -> Result<GuestPorts, Refusal> {
     })
 }
 
-/// The device of a port, once the kernel has found it.
+/// Waits until the kernel has found a port, and returns the path of its device.
 fn port(name: &str) -> Result<PathBuf, Refusal> {
     let begun = Instant::now();
     loop {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the command, forwards its output to the host, and reaps all dead processes, as an init
-//! process must.
+//! Runs the command, forwards its output to the host, and reaps all dead processes, which is a duty
+//! of an init process.
 //!
-//! The command writes into pipes and not into the ports: a port can be opened only once, and
-//! programs reopen /dev/stderr.
+//! The loop waits until a pipe has output or a process has died (SIGCHLD), reaps dead processes,
+//! and forwards the output. It ends when the command has ended.
+//!
+//! The command writes to pipes instead of the ports to the host. Programs may reopen /dev/stderr,
+//! but a port can be opened only once.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,19 +22,20 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use super::refusal::{Refusal, system_message};
 use crate::job::GuestJob;
 
-/// Size of a transfer; the next constant is the number of transfers in a row. Together they are at
-/// most the capacity of a pipe, so that a continuous writer does not delay other work.
+/// Maximum size of a transfer in bytes. The next constant is the maximum number of transfers before
+/// the loop does other work. Their product, 1 MiB, is the maximum capacity of a pipe: a command
+/// that writes continuously cannot delay other work.
 const CHUNK_BYTES: usize = 32 << 10;
 const CHUNKS: usize = 32;
 
-/// A pipe from the command with its port.
+/// A pipe from the command, and the port to which its data are forwarded.
 struct CommandPipe<'a> {
     from: File,
     to: &'a mut File,
     open: bool,
 }
 
-/// Runs the command to its end and returns its exit status.
+/// Runs the command until it ends, and returns its exit status.
 pub(super) fn run(job: &GuestJob, out: &mut File, err: &mut File) -> Result<u8, Refusal> {
     let io = |doing: &'static str| move |why: io::Error| Refusal::because(doing, why);
     let (mut death, deaths) = UnixStream::pair().map_err(io("creating a socket"))?;
@@ -56,7 +60,8 @@ pub(super) fn run(job: &GuestJob, out: &mut File, err: &mut File) -> Result<u8, 
     loop {
         wait(&streams, &death).map_err(io("waiting for the command"))?;
         let _ = death.read(&mut [0; 64]);
-        // Reaps first, and then forwards the output that was written before the death.
+        // Output that a process wrote before its death is in the pipe when the process is reaped.
+        // It is therefore forwarded after the reaping.
         let ended = reap(command);
         for stream in &mut streams {
             stream
@@ -85,7 +90,7 @@ fn start(job: &GuestJob) -> Result<(Pid, File, File), Refusal> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // SAFETY: setsid is async-signal-safe, and the child is new.
+    // SAFETY: the function only calls `setsid`, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
@@ -158,7 +163,7 @@ fn exit_status(status: WaitStatus) -> u8 {
 }
 
 impl CommandPipe<'_> {
-    /// Forwards the available data.
+    /// Forwards the data in the pipe to the port, at most [`CHUNKS`] transfers.
     fn carry(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS {

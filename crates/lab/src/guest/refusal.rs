@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reason why a guest cannot do its job: an exit status and one line of text for the host.
+//! The error of a guest that cannot run its job: an exit status and a reason in one line, which the
+//! guest reports to the host.
 
-/// A job that cannot be done: exit status and reason.
+/// The exit status and the reason of a job that cannot be run.
 #[derive(Debug)]
 pub(super) struct Refusal(pub u8, pub String);
 
@@ -14,7 +15,7 @@ impl Refusal {
     }
 }
 
-/// The system's message without Rust's " (os error 13)".
+/// Returns the system's message for an error, without the suffix " (os error 13)" that Rust adds.
 pub(super) fn system_message(why: &std::io::Error) -> String {
     let text = why.to_string();
     text.split(" (os error ").next().unwrap_or(&text).to_owned()

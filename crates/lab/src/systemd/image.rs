@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The disk of a Debian release with systemd: built once by `make-image.sh` and cached under a name
-//! that depends on the script and on the packages.
+//! Builds the disk of a Debian release with systemd. `make-image.sh` builds a disk once, and the
+//! disk is cached under a name that depends on the script and on the packages. If the script or the
+//! packages change, a new disk is built.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,11 +14,12 @@ use crate::cache::LabCache;
 
 /// The script that builds a disk.
 const SCRIPT: &str = include_str!("make-image.sh");
-/// The kind of a disk in the cache.
+/// Kind of disks in the cache.
 const KIND: &str = "systemd-images";
-/// The partition with the root file system, by the signature that the script writes.
+/// The kernel's name for the partition with the root file system. The script writes the
+/// corresponding signature to the disk.
 pub(super) const ROOT: &str = "PARTUUID=75736872-01";
-/// Programs without which no disk can be built or booted.
+/// Programs that are needed to build and boot a disk.
 const TOOLS: [(&str, &str); 3] = [
     ("mmdebstrap", "--version"),
     ("mke2fs", "-V"),
@@ -65,7 +67,7 @@ pub fn missing() -> Option<String> {
 /// Builds the disk of a release with additional packages if it is not cached. Returns the disk's path.
 ///
 /// # Errors
-/// A tool or package is missing, or the archive is not reachable.
+/// If a tool or package is missing, or if the archive is not reachable.
 pub fn prepare(cache: &LabCache, suite: Suite, packages: &[String]) -> Result<PathBuf, LabError> {
     if let Some(what) = missing() {
         let remedy = "guests with systemd cannot run on this host".to_owned();
@@ -82,8 +84,8 @@ pub fn prepare(cache: &LabCache, suite: Suite, packages: &[String]) -> Result<Pa
     Ok(dir.join("disk"))
 }
 
-/// Returns the name of a disk in the cache. The name depends on the script and on the packages;
-/// when either changes, a new disk is built.
+/// Returns the name of a disk in the cache. The name contains a hash of the script and of the
+/// packages, so that a change of the script or the packages leads to a new disk.
 fn name(suite: Suite, packages: &[String]) -> String {
     let mut hasher = DefaultHasher::new();
     (SCRIPT, packages).hash(&mut hasher);

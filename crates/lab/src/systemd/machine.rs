@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest with systemd in QEMU, from its boot to the end of its job. The guest has 2 GiB of
-//! memory, a disk of its Debian release and a disk with the installed files; changes to both are
-//! discarded. Its console is forwarded, and the last 64 KiB are kept for the report. The guest is
-//! killed when its job has ended or the time limit is exceeded.
+//! Runs a guest with systemd in QEMU, from its boot to the end of its job.
+//!
+//! 1. Build or find the disk of the Debian release (`image`), and build the disk with the installed
+//!    files (`product`).
+//! 2. Start QEMU with 2 GiB of memory and the two disks. Changes of the disks are discarded.
+//! 3. Copy the output of the job, which arrives at a serial line, until its last line, which
+//!    contains the exit status. The last 64 KiB of the console are kept for the result.
+//! 4. Kill QEMU when the job or QEMU has ended, or at the time limit.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,7 +28,7 @@ use crate::shape::Shape;
 use crate::vm::{GuestEnd, GuestOutcome};
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Size of the kept tail of the console.
+/// Maximum size of the kept end of the console output, in bytes.
 const CONSOLE_BYTES: usize = 64 << 10;
 const MEMORY_MIB: usize = 2048;
 
@@ -33,26 +37,27 @@ const MEMORY_MIB: usize = 2048;
 pub struct Guest {
     /// The Debian release of the guest.
     pub suite: Suite,
-    /// Debian packages in addition to those that every guest has.
+    /// Debian packages that the guest has in addition to the packages of all guests.
     pub packages: Vec<String>,
     /// The kernel.
     pub kernel: GuestKernel,
     /// The machine.
     pub shape: Shape,
-    /// The directory with the installed files, which the guest has at `/usr/local`.
+    /// The directory of the host with the installed files. The guest has these files at
+    /// `/usr/local`.
     pub tree: PathBuf,
-    /// The command that root runs once the system is up.
+    /// The command that runs as root when the guest has booted.
     pub job: Vec<String>,
-    /// Time limit from the start to the end.
+    /// Maximum time from the start of the guest to its end.
     pub timeout: Duration,
-    /// The cache of disks and kernels; `None`: the user's cache.
+    /// The folder of the cache of disks and kernels; `None` selects the user's cache.
     pub cache: Option<PathBuf>,
 }
 
 /// A kernel of a guest with systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestKernel {
-    /// A kernel with sched_ext, as for guests without systemd.
+    /// One of the kernels with sched_ext that guests without systemd also run.
     SchedExt(KernelChoice),
     /// The kernel of the Debian release.
     Stock,
@@ -63,7 +68,7 @@ impl Guest {
     /// has ended.
     ///
     /// # Errors
-    /// When the guest cannot be started.
+    /// If the guest cannot be started.
     pub fn run(&self, output: &mut dyn Write) -> Result<GuestOutcome, LabError> {
         let cache = LabCache::open(self.cache.as_deref())?;
         let disk = image::prepare(&cache, self.suite, &self.packages)?;
@@ -82,7 +87,8 @@ impl Guest {
         let kept = vec![their_console.as_raw_fd(), their_port.as_raw_fd()];
         let qemu =
             spawn(&mut command, kept, &their_console).map_err(LabError::io("starting QEMU"))?;
-        // The copies in this process are closed, because open copies would hide the end of QEMU.
+        // This process closes its copies of QEMU's ends of the sockets. With an open copy, the
+        // sockets would not report the end of QEMU.
         drop((command, their_port, their_console));
         let mut watch = RunningGuest {
             _qemu: qemu,
@@ -97,7 +103,7 @@ impl Guest {
         Ok(watch.outcome(end, begun, kernel.release))
     }
 
-    /// QEMU's arguments except for the console and the port.
+    /// Returns QEMU's arguments, without those for the console and the serial line of the job.
     fn arguments(&self, kernel: &Kernel, disk: &Path, product: &Path) -> Vec<String> {
         let Shape {
             packages,
@@ -111,7 +117,7 @@ impl Guest {
             let path = path.display();
             format!("file={path},format=raw,if=none,id={id},snapshot=on,cache=unsafe")
         };
-        // The arguments are the same as for other guests; `emulator` gives the reasons.
+        // These are the arguments of guests without systemd; `emulator.rs` gives the reasons.
         let words = "-accel tcg,thread=single -bios qboot.rom -machine q35 \
                      -cpu max,vendor=GenuineIntel,l3-cache=on -nodefaults -no-user-config \
                      -display none -device nvme,id=nvme0,serial=lab \
@@ -124,7 +130,7 @@ impl Guest {
         all.extend(["-drive".to_owned(), drive("system", disk)]);
         all.extend(["-drive".to_owned(), drive("product", product)]);
         all.extend(["-kernel".to_owned(), kernel.vmlinuz().display().to_string()]);
-        // No unit may fail for its time limit, because an emulated machine is slow.
+        // The time limits of systemd's units are switched off, because an emulated machine is slow.
         let append = format!(
             "root={} rootwait rw init=/sbin/lab-init console=ttyS0 panic=-1 \
              mitigations=off tsc=reliable cpu_init_udelay=0 nowatchdog nokaslr \
@@ -140,7 +146,7 @@ fn pair() -> Result<(UnixStream, UnixStream), LabError> {
     UnixStream::pair().map_err(LabError::io("creating a socket"))
 }
 
-/// Connects the serial console and the serial line of the job.
+/// Connects the serial console and the serial line of the job to sockets.
 fn wire(command: &mut Command, console: &UnixStream, port: &UnixStream) {
     let socket = |id: &str, end: &UnixStream| format!("socket,id={id},fd={}", end.as_raw_fd());
     command
@@ -155,7 +161,7 @@ struct RunningGuest<'a> {
     _qemu: KilledChild,
     port: UnixStream,
     console: UnixStream,
-    /// The unfinished last line of the output.
+    /// The beginning of a line of output of which the end has not arrived yet.
     line: Vec<u8>,
     tail: Vec<u8>,
     first_output: Option<Instant>,
@@ -163,7 +169,7 @@ struct RunningGuest<'a> {
 }
 
 impl RunningGuest<'_> {
-    /// Copies the output until the job has ended, QEMU has ended, or the deadline.
+    /// Copies the output until the job has ended, QEMU has ended, or the deadline has passed.
     fn follow(&mut self, deadline: Instant) -> Result<GuestEnd, LabError> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -191,7 +197,8 @@ impl RunningGuest<'_> {
         Ok(polled.map(|one| !one.revents().is_empty()))
     }
 
-    /// Reads console output. Returns false at the end of the console, which is the end of QEMU.
+    /// Reads console output. Returns false if the console was closed, which means that QEMU has
+    /// ended.
     fn take_console(&mut self) -> bool {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = (&self.console).read(&mut chunk).unwrap_or(0);
@@ -201,7 +208,8 @@ impl RunningGuest<'_> {
         bytes > 0
     }
 
-    /// Passes on complete lines. Returns the exit status when the last line has arrived.
+    /// Reads output of the job, and copies complete lines. Returns the exit status if the last line
+    /// has arrived.
     fn take_output(&mut self) -> Result<Option<u8>, LabError> {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = (&self.port).read(&mut chunk).unwrap_or(0);
@@ -236,7 +244,8 @@ impl RunningGuest<'_> {
     }
 }
 
-/// Returns the exit status that the last line contains.
+/// Returns the exit status if the line is the last line of the job's output; `None` for another
+/// line.
 fn exit_status(line: &[u8]) -> Option<u8> {
     let line = std::str::from_utf8(line).ok()?.trim_end();
     line.strip_prefix(LAST_LINE)?.parse().ok()

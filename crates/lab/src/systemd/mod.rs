@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests that run Debian with systemd, a full cgroup v2 and ordinary users.
+//! Guests that run Debian with systemd, with all controllers of cgroup v2 and with users other than
+//! root.
 //!
 //! Such a guest boots from a disk of its own instead of the host's files:
 //!
@@ -8,14 +9,15 @@
 //!   product disk      /usr/local   installed programs, the kernel's configuration, the job
 //! ```
 //!
-//! The init program of the image mounts the product disk and starts systemd. A service of
-//! the image runs the job as root and copies its output to a serial line. The last line names
-//! the exit status. Changes to either disk are discarded when the guest ends; a reboot
-//! inside the guest keeps them.
+//! 1. The init program of the image mounts the product disk and starts systemd.
+//! 2. A service of the image runs the job as root, and copies the job's output to a serial line.
+//! 3. The last line of the output contains the exit status.
+//!
+//! Changes of the disks are discarded when the guest ends. A reboot inside the guest keeps them.
 //!
 //! - `image`: builds and caches the disk of a release;
-//! - `product`: builds the second disk;
-//! - `machine`: boots both in QEMU and follows the job.
+//! - `product`: builds the product disk;
+//! - `machine`: boots the two disks in QEMU and copies the output of the job.
 
 mod image;
 mod machine;

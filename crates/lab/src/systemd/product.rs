@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The second disk of a guest with systemd: the files that are installed at `/usr/local`, and the
-//! script of the job.
+//! Builds the product disk of a guest with systemd. It contains the files that are installed at
+//! `/usr/local`, the kernel's configuration, and a shell script that runs the job and writes its
+//! output and exit status to a serial line.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,15 +14,15 @@ use crate::LabError;
 use crate::apt::run;
 use crate::kernels::Kernel;
 
-/// The folder of the lab's own files below `/usr/local`.
+/// The folder of the lab's own files in `/usr/local`.
 const OWN: &str = "lib/usher-lab";
-/// The serial line that carries the job's output. A virtio port cannot be used: in Debian 12's
-/// kernel, virtio ports are a module, and the guest has no modules.
+/// The serial line for the job's output. A virtio port would need a kernel module in Debian 12, and
+/// the guest has no modules.
 const PORT: &str = "/dev/ttyS1";
-/// Beginning of the last line of the output; the exit status follows it.
+/// Beginning of the last line of the output. The rest of the line is the exit status.
 pub(super) const LAST_LINE: &str = "usher-lab: the job exited with ";
 
-/// A disk in a folder of its own, which is removed on drop.
+/// A disk in a temporary folder, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct Disk {
     dir: TempDir,
@@ -61,12 +62,13 @@ impl Disk {
     }
 }
 
-/// Returns a shell script that runs the command with its output on the port. A command that ends
-/// because the guest reboots reports no status.
+/// Returns a shell script that runs the command, and writes its output and then its exit status to
+/// the serial line. If the command ends because the guest reboots, the script writes no exit
+/// status.
 fn script_of(job: &[String]) -> String {
     let words: Vec<String> = job.iter().map(|word| quoted(word)).collect();
-    // A process that leads no session opens the line, so that the line does not become a terminal
-    // of the job.
+    // The process that opens the serial line is no session leader. Otherwise the line would become
+    // the controlling terminal of the job.
     format!(
         "#!/bin/sh\nstty -F {PORT} raw\n{{\n{}\nstatus=$?\n\
          [ \"$(systemctl is-system-running)\" = stopping ] || echo \"{LAST_LINE}$status\"\n\
@@ -75,7 +77,7 @@ fn script_of(job: &[String]) -> String {
     )
 }
 
-/// Quotes a word for a shell.
+/// Returns a word in quotation marks for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
