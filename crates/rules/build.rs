@@ -4,8 +4,8 @@
 //!
 //! The result is two static libraries. `usher_rules` has the functions of the headers in `src/bpf`;
 //! `usher_sched_host` has the whole scheduler with the simulated kernel in `src/host`. If
-//! `USHER_HOST_SCHED` names a folder, the shared library `usher_host_sched` in it is linked
-//! instead.
+//! `USHER_HOST_SCHED` names a folder, the shared library `usher_host_sched` in that folder is
+//! linked instead of the two libraries.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -76,7 +76,7 @@ pub struct HeadSkip {
     pub(crate) min_vtime: [u64; MM_QUEUES_PER_LLC],
 }
 
-/// `enum next`: the previous thread continues.
+/// Value of `enum next`: the previous thread continues.
 pub(crate) const NEXT_SAME: u32 = 0;
 
 // The wrappers in `rules.c` keep no pointer, and write only through `*mut` pointers.
@@ -181,7 +181,7 @@ pub struct NewWaiter {
     pub vtime: u64,
     /// Weight.
     pub weight: u64,
-    /// CPU to which it is pinned, counted from 1; 0: not pinned.
+    /// CPU to which the thread is pinned, counted from 1; 0: not pinned.
     pub pinned_cpu: u32,
 }
 
@@ -205,7 +205,7 @@ impl LlcRunQueue {
         self.clock
     }
 
-    /// Advances the clock, if it is behind.
+    /// Advances the clock to `vtime`, if the clock is behind `vtime`.
     pub fn advance(&mut self, vtime: u64) {
         self.clock = later(self.clock, vtime);
     }
@@ -215,7 +215,7 @@ impl LlcRunQueue {
         self.mm_queues.iter().map(|queue| queue.waiting).sum()
     }
 
-    /// Returns the queues.
+    /// Returns the key and the counters of each queue.
     pub fn mm_queues(&self) -> &[MmQueue; MM_QUEUES_PER_LLC] {
         &self.mm_queues
     }
@@ -235,9 +235,9 @@ impl LlcRunQueue {
         found.then_some(least)
     }
 
-    /// Returns the average virtual time of the waiting threads, and at least the clock.
+    /// Returns the average virtual time of the waiting threads, but at least the clock.
     pub fn average(&self) -> u64 {
-        // SAFETY: the array is only read.
+        // SAFETY: the array has the length that the header declares, and is only read.
         unsafe { rules_average_of(&self.mm_queues, self.clock) }
     }
 
@@ -246,7 +246,7 @@ impl LlcRunQueue {
     /// waiter may run. That clock may be behind the clock of the LLC.
     pub fn place(&self, waiter: &NewWaiter, clock: u64, limits: &Limits) -> u64 {
         let max_lag_ns = max_lag(limits.max_lag_ns, limits.slice_ns, waiter.weight);
-        // SAFETY: the array is only read.
+        // SAFETY: the array has the length that the header declares, and is only read.
         unsafe {
             rules_place_at(
                 &self.mm_queues,
@@ -286,16 +286,17 @@ impl LlcRunQueue {
     /// Returns whether all threads of a queue have the same seat, as of this version of the seats.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// The queue `at` does not exist.
     pub fn is_seated(&self, at: usize, version: u32) -> bool {
         // SAFETY: the struct has the layout of the header's struct, and is only read.
         unsafe { rules_is_seated(&self.mm_queues[at], version) }
     }
 
-    /// Removes a waiting thread. `first`: the virtual time of the new head, or the thread's own.
+    /// Removes a waiting thread. `first` is the virtual time of the new head; if the queue becomes
+    /// empty, that of the removed thread.
     ///
     /// # Panics
-    /// There is no such queue.
+    /// The queue `at` does not exist.
     pub fn leave(&mut self, at: usize, first: u64) {
         // SAFETY: the struct has the layout of the header's struct, and the reference to it is
         // exclusive.

@@ -39,7 +39,7 @@ pub struct HostSettings {
     pub smt: u32,
     /// 1: threads of an address space run one after another.
     pub aggregate: u32,
-    /// Last-level caches of the machine.
+    /// Number of last-level caches of the machine.
     pub llcs: u32,
     /// Padding.
     pub unused: u32,
@@ -70,7 +70,7 @@ pub struct HostVariant {
     /// Bitmask of the nodes for which the kernel keeps separate masks of idle CPUs; 0: the kernel
     /// keeps one mask for all nodes.
     pub nodes: u64,
-    /// Words of a CPU set that contain CPUs; set when the scheduler is created.
+    /// Number of words of a CPU set that contain CPUs; [`HostSched::with_variant`] sets this field.
     pub cpu_words: u64,
 }
 
@@ -80,17 +80,17 @@ pub struct HostVariant {
 pub struct Task {
     /// Address space; 0: a kernel thread.
     pub mm: u64,
-    /// Cgroup, which may have a seat; 0: none.
+    /// Number of the task's cgroup, which may have a seat; 0: the task has no cgroup.
     pub cgroup: u64,
-    /// CPU time before; 0: the task is new.
+    /// CPU time that the task has used before; 0: the task is new.
     pub ran_ns: u64,
-    /// `cpu.weight` of its cgroup; 0: the cgroup has none.
+    /// `cpu.weight` of the task's cgroup; 0: the cgroup has no weight.
     pub group_weight: u32,
     /// Weight from the nice value: 100 at nice 0.
     pub weight: u32,
-    /// CPU on which it is forked.
+    /// CPU on which the task is forked.
     pub cpu: u32,
-    /// Task that forks it, if `is_forked` is 1.
+    /// Number of the task that forks this task, if `is_forked` is 1.
     pub parent: u32,
     /// 1: the task is forked now. 0: the task existed before the scheduler was loaded.
     pub is_forked: u32,
@@ -144,19 +144,19 @@ pub struct TaskState {
     pub burst_average_ns: u64,
     /// CPU time, up to the last time that the task's CPU scheduled.
     pub ran_ns: u64,
-    /// CPU time that is not charged to its virtual time yet.
+    /// CPU time that has not been charged to the task's virtual time yet.
     pub uncharged_ns: u64,
-    /// Remaining time of its slice.
+    /// Remaining time of the task's slice.
     pub slice_ns: u64,
     /// Current or last CPU.
     pub cpu: u32,
-    /// LLC of the clock that the virtual time refers to.
+    /// LLC of the clock to which the virtual time refers.
     pub llc: u32,
-    /// 1: urgent.
+    /// 1: the task is urgent.
     pub is_urgent: u32,
     /// Reason for the last dispatch of the task: `enum why`.
     pub why: u32,
-    /// 1: it waits in a dispatch queue.
+    /// 1: the task waits in a dispatch queue.
     pub is_queued: u32,
     unused: u32,
 }
@@ -167,9 +167,9 @@ pub struct TaskState {
 pub struct LlcState {
     /// Minimum virtual time of the waiting tasks; it never decreases.
     pub clock: u64,
-    /// Tasks in the queues of address spaces.
+    /// Number of tasks that wait in the queues of address spaces.
     pub waiting: u32,
-    /// Tasks in the urgent queue.
+    /// Number of tasks that wait in the urgent queue.
     pub urgent: u32,
 }
 
@@ -304,7 +304,7 @@ impl HostSched {
         task.0
     }
 
-    /// Sets the time.
+    /// Sets the simulated time.
     pub fn set_now(&mut self, now_ns: u64) {
         // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
         // exclusively.

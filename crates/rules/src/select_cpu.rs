@@ -33,19 +33,19 @@ pub fn words_of(cpus: &CpuSet) -> CpuWords {
 pub struct Place {
     /// 0: there is no such CPU.
     pub known: u32,
-    /// Number of its LLC.
+    /// Number of the CPU's LLC.
     pub llc: u32,
-    /// Number of its node in the kernel.
+    /// Number of the CPU's NUMA node in the kernel.
     pub node_number: u32,
     /// Padding.
     pub unused: u32,
-    /// Bitmask of the LLCs of its node.
+    /// Bitmask of the LLCs of the CPU's node.
     pub node_llcs: u64,
-    /// CPUs of its core, including itself.
+    /// CPUs of the CPU's core, including the CPU itself.
     pub core: CpuWords,
-    /// CPUs of its LLC.
+    /// CPUs of the CPU's LLC.
     pub near: CpuWords,
-    /// CPUs of its node.
+    /// CPUs of the CPU's node.
     pub node: CpuWords,
 }
 

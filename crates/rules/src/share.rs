@@ -43,7 +43,7 @@ pub fn earlier(a: u64, b: u64) -> u64 {
     if is_before(a, b) { a } else { b }
 }
 
-/// Limits the credit of a thread that slept to one slice.
+/// Limits the credit of a thread to one slice, after the thread has slept.
 pub fn clamp_sleeper(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
     c::rules_clamp_sleeper(vtime, clock, slice_ns)
 }
@@ -85,7 +85,7 @@ pub fn is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
     c::rules_is_overdue(served_ns, now_ns, max_lag_ns)
 }
 
-/// `struct aging`: starvation rule of a CPU.
+/// `struct aging`: a CPU's record of waiting threads for the starvation rule.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Aging {

@@ -6,7 +6,8 @@ mod common;
 
 use common::{MS, Machine, Program, SETTINGS, State};
 
-/// Simulated time before the shares are measured, and length of the measurement.
+/// Simulated time before the measurement of CPU shares begins (warm-up), and length of the
+/// measurement.
 const WARM_UP_NS: u64 = 500 * MS;
 const MEASURED_NS: u64 = 10_000 * MS;
 

@@ -251,8 +251,8 @@ fn turn_of_a_shared_queue_ends() {
         if let Some(thread) = rig.running[0] {
             since[thread] = slice;
         }
-        // Each of the 32 queues has a turn of eight slices and the rest of a slice. A queue may
-        // have up to four threads.
+        // Each of the 32 queues has a turn of eight slices and the rest of a slice. The factor 4
+        // covers queues that several threads share.
         let longest = since.iter().map(|since| slice - since).max().unwrap_or(0);
         assert!(longest < 4 * 32 * 9, "{longest} slices");
     }

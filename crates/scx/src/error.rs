@@ -47,15 +47,15 @@ pub enum ScxError {
         /// Name of the loaded scheduler.
         name: String,
     },
-    /// The machine exceeds the programs' tables.
+    /// The machine has a CPU number beyond the tables of the BPF programs.
     #[error("CPU {cpu} is beyond the {most} CPUs that the scheduler supports")]
     TooManyCpus {
-        /// First CPU beyond the tables.
+        /// Number of the first CPU beyond the tables.
         cpu: u32,
         /// Capacity of the tables.
         most: usize,
     },
-    /// A seat cannot be given.
+    /// The requested CPUs cannot be the seat of a program.
     #[error("invalid seat of '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {reason}")]
     InvalidSeat {
         /// Name of the program.
@@ -64,7 +64,7 @@ pub enum ScxError {
         cgroup: u64,
         /// Requested CPUs.
         cpus: CpuSet,
-        /// Problem with these CPUs.
+        /// Reason why these CPUs cannot be a seat.
         reason: String,
     },
     /// A file could not be read.
@@ -93,7 +93,7 @@ pub enum ScxError {
         /// The end of the verifier's log.
         log: String,
     },
-    /// A map is missing or has another layout.
+    /// A BPF map is missing or has another layout.
     #[error(
         "the BPF map '{name}' is missing or has another size, because another version of usher \
          created it: restart the scheduler with this version"

@@ -69,12 +69,12 @@ impl Kernel {
         }
     }
 
-    /// Possible CPUs, present or not.
+    /// Returns the possible CPUs, whether they are present or not.
     pub(crate) fn possible(&self) -> Result<CpuSet, ScxError> {
         self.cpus("possible")
     }
 
-    /// CPUs that are on line.
+    /// Returns the CPUs that are on line.
     pub(crate) fn online(&self) -> Result<CpuSet, ScxError> {
         self.cpus("online")
     }

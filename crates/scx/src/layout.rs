@@ -230,7 +230,7 @@ pub enum Why {
     Urgent,
     /// The CPU has taken the thread from a queue of another LLC.
     Stolen,
-    /// No other thread was runnable.
+    /// No other thread was runnable on the CPU.
     Alone,
     /// The scheduler runs all threads in FIFO order.
     Fifo,

@@ -80,7 +80,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
 /// Loads the programs into the kernel.
 ///
 /// # Errors
-/// The kernel rejects them; the error contains the end of its log.
+/// The kernel rejects the programs. The error contains the end of the verifier's log.
 pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
     open.load().map_err(|source| {
         let messages = messages();

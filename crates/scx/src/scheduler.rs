@@ -2,10 +2,10 @@
 //! Loads the scheduler into the kernel, and keeps it attached until the [`Scheduler`] is dropped.
 //!
 //! 1. [`Scheduler::start`] checks the kernel, and builds the tables of the topology.
-//! 2. It writes the values that must not change after the load: page size, `hotplug_seq`, flags,
+//! 2. The values that must not change after the load are written: page size, `hotplug_seq`, flags,
 //!    variant.
 //! 3. The kernel verifies and loads the programs.
-//! 4. It writes the settings and the tables, and attaches the scheduler. From then on, the
+//! 4. The settings and the tables are written, and the scheduler is attached. From then on, the
 //!    scheduler runs all threads.
 //! 5. [`Scheduler::set`] changes the settings. When the kernel ends the scheduler,
 //!    [`Scheduler::notify_fd`] becomes readable and [`Scheduler::ending`] returns the reason.

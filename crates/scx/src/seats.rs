@@ -21,7 +21,7 @@ use crate::layout::{CPU_TALLY_BYTES, SeatTally, Tally, ThreadState, words};
 use crate::object;
 use crate::{Kernel, ScxError};
 
-/// Bytes of the field `name` of Returns the bytes of `struct seat`.
+/// Size of the field `name` of `struct seat`, in bytes.
 const NAME_BYTES: usize = 32;
 const SEAT_BYTES: usize = CPU_WORDS * 8 + NAME_BYTES;
 const SEATING_BYTES: usize = 8;
@@ -134,14 +134,14 @@ impl SchedulerHandle {
         self.renew()
     }
 
-    /// Creates the counters of a seat, if they do not exist. Returns whether they are new.
+    /// Creates the counters of a seat, if they do not exist. Returns whether the counters are new.
     fn begin_tally(&self, key: &[u8]) -> Result<bool, ScxError> {
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
         let tallies = &self.seat_tallies;
         match tallies.update_percpu(key, &none, MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
-            // The existing counters continue.
+            // The seat already has counters, which continue.
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(ScxError::bpf("creating the counters of a seat")(error)),
         }
@@ -272,11 +272,11 @@ fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
     }
 }
 
-/// `struct seat`.
+/// Returns the bytes of `struct seat`.
 fn value_of(name: &str, cpus: &CpuSet) -> Vec<u8> {
     let words = words_of(cpus).into_iter();
     let mut value: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
-    // The last byte is the terminating 0.
+    // The name is cut before the last byte of the field, which is the terminating 0.
     let name = &name[..name.floor_char_boundary(NAME_BYTES - 1)];
     value.extend(name.as_bytes());
     value.resize(SEAT_BYTES, 0);

@@ -5,8 +5,8 @@
 //!
 //! The format of the records and their replay are the code of the real journal
 //! ([`usher_act::journal`]). This module models only the order in which records are written and
-//! steps are undone (`act/src/mask.rs`, `acting.rs`, `release.rs`). It takes time in proportion to
-//! the threads of a program for each action. Every thread of the simulation represents a process of
+//! steps are undone (`act/src/mask.rs`, `acting.rs`, `release.rs`). An action takes time in
+//! proportion to the threads of the program. Every thread of the simulation represents a process of
 //! one thread. There are two backends:
 //!
 //! - Cgroups: a seat or a freeze is one write to a cgroup. Removing the cgroup's directory undoes
@@ -42,12 +42,12 @@ pub enum Backend {
 /// A fault that occurs after a number of steps of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectedFault {
-    /// This number of consecutive steps fail.
+    /// The given number of consecutive steps fails.
     Fails(u32),
     /// The program is killed.
     ProgramDies,
-    /// The daemon is killed. If it is writing a record, only this part of the record (in 256ths)
-    /// reaches the journal.
+    /// The daemon is killed. If the daemon is writing a record, only the given part of the record
+    /// (in 256ths) reaches the journal.
     DaemonDies(u8),
 }
 

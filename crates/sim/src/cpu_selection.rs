@@ -29,7 +29,8 @@ pub(crate) struct CpuSelection<'a> {
     pub kernel: &'a Kernel,
     pub cpus: &'a [CpuState],
     pub tasks: &'a TaskTable,
-    /// The CPU that handles the current event, and whose thread therefore wakes other threads.
+    /// The CPU that handles the current event. Threads that wake at this event are woken by calls
+    /// on this CPU.
     pub waker: Option<usize>,
     pub seed: u64,
 }

@@ -9,8 +9,8 @@
 //!
 //! 1. [`Engine::run`] handles the earliest event: at a CPU event, the thread executes its next
 //!    steps, and the kernel ([`SimKernel`]) selects the next thread if necessary.
-//! 2. It repeats this until the given time, or until an event is to be reported to the caller
-//!    ([`SimEvent`]).
+//! 2. [`Engine::run`] repeats step 1 until the given time, or until an event is to be reported to
+//!    the caller ([`SimEvent`]).
 //!
 //! An event takes O(log n) for n CPUs and timers, in addition to the time of the kernel's
 //! selections. Runs that cannot continue end with a [`Fault`].

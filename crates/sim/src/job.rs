@@ -7,8 +7,8 @@
 //! the data:
 //!
 //! 1. `programs.rs` creates a [`Job`] when a program arrives. For each repetition of the program's
-//!    work, it calls [`Job::reset`], which creates the barriers, locks and queues anew, and creates
-//!    all threads anew.
+//!    work, it calls [`Job::reset`], which creates the barriers, locks and queues anew. It then
+//!    creates all threads anew.
 //! 2. `steps.rs` executes the steps of a thread. A step either gives the thread work to do, or lets
 //!    the thread wait for a barrier, a lock, a queue or a timer.
 //! 3. `sim_kernel` decides which thread runs on which CPU, and charges CPU time and work.

@@ -131,10 +131,11 @@ impl Kernel {
 /// A machine that exceeds the tables of Usher's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// Too many CPUs.
+    /// The machine has too many CPUs. The value is their number.
     #[error("the machine has {0} CPUs; Usher's scheduler supports at most {CPUS_MAX}")]
     Cpus(usize),
-    /// Too many last-level caches; some would have to share queues.
+    /// The machine has too many last-level caches, so that some would have to share queues. The
+    /// value is their number.
     #[error("the machine has {0} last-level caches; Usher's scheduler supports at most {LLCS_MAX}")]
     Llcs(usize),
 }

@@ -184,12 +184,12 @@ impl Machine {
         }
     }
 
-    /// The costs of the hardware.
+    /// Returns the costs of the hardware.
     pub fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// The machine's topology.
+    /// Returns the machine's topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }

@@ -21,7 +21,7 @@ use crate::world::{PlannedArrival, SimWorld, StopCondition};
 pub struct MixEntry {
     /// Name of the program.
     pub name: String,
-    /// Steps of its threads.
+    /// Script with the steps of the program's threads.
     pub script: Arc<Script>,
     /// Repetitions per second of the program alone, by number of cores: on the first domain, on the
     /// first two domains, and so on. This curve is the content of a profile store and the baseline

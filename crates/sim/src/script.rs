@@ -95,7 +95,7 @@ pub struct ThreadKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BarrierWait {
-    /// Threads block. Their wake-up costs a context switch.
+    /// Threads block. When the barrier opens, each thread must be scheduled again.
     Block,
     /// Threads spin.
     Spin,

@@ -46,7 +46,7 @@ impl UsherSched {
         &mut self.host
     }
 
-    /// Creates the task of a new thread, whose parent runs on the CPU `parent`.
+    /// Creates the task of a new thread. `parent` is the CPU on which the thread's parent runs.
     pub fn new_task(
         &mut self,
         now_ns: u64,

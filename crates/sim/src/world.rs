@@ -33,7 +33,7 @@ pub struct PlannedArrival {
     /// The arrival, as it is reported to the policy: weight, profile, the program's own binding to
     /// CPUs.
     pub arrival: Arrival,
-    /// The steps of its threads.
+    /// Script with the steps of the program's threads.
     pub script: Arc<Script>,
     /// Time of arrival in virtual nanoseconds.
     pub at_ns: u64,

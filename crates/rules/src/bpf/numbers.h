@@ -59,7 +59,7 @@ static inline __u32 bits_in(__u64 word)
 	return word * 0x0101010101010101ULL >> 56;
 }
 
-/* Returns the number of the lowest bit set; 64 if none is. */
+/* Returns the number of the lowest bit that is set; 64 if no bit is set. */
 static inline __s32 lowest_bit(__u64 bits)
 {
 	return bits_in((bits & -bits) - 1);
@@ -79,8 +79,8 @@ static inline __u32 log2_of(__u64 value)
 }
 
 /*
- * Returns the histogram slot of a value, 0 to 255. There are four slots per power of two: the
- * number consists of the logarithm and the two bits below the leading one.
+ * Returns the histogram slot of a value, 0 to 255. There are four slots per power of two: the slot
+ * number consists of the value's logarithm and the two bits below its leading bit.
  */
 static inline __u32 slot_of(__u64 value)
 {

@@ -48,16 +48,16 @@ struct cpu_set {
 struct place {
 	/* 1: the CPU exists. */
 	__u32 known;
-	/* Number of its LLC, below LLCS_MAX. */
+	/* Number of the CPU's LLC, below LLCS_MAX. */
 	__u32 llc;
-	/* Number of its node in the kernel. */
+	/* Number of the CPU's NUMA node in the kernel. */
 	__u32 node_number;
 	__u32 unused;
-	/* Bitmask of the LLCs of its node. */
+	/* Bitmask of the LLCs of the CPU's node. */
 	__u64 node_llcs;
 	/*
-	 * CPUs of its core, CPUs of its LLC (`near`), and CPUs of its node. Each set contains the
-	 * CPU itself.
+	 * CPUs of the CPU's core, of its LLC (`near`), and of its node. Each of the three sets
+	 * contains the CPU itself.
 	 */
 	struct cpu_set core;
 	struct cpu_set near;

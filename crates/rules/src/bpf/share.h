@@ -28,7 +28,7 @@
 /*
  * Limit of a short burst: a third of the default slice. A thread with shorter bursts probably
  * serves another thread or a user that waits for the result. The limit leaves room for a thread
- * that mostly sleeps, but whose bursts become longer because other threads slow it down.
+ * that mostly sleeps, but has longer bursts because other threads slow it down.
  */
 #define SHORT_BURST_NS 1000000ULL
 
@@ -66,7 +66,7 @@ static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 	return ran_ns * WEIGHT_NORMAL / (weight ? weight : 1);
 }
 
-/* Limits the credit of a thread that slept to one slice. */
+/* Limits the credit of a thread to one slice, after the thread has slept. */
 static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 {
 	__u64 least = clock - slice_ns;
@@ -116,7 +116,7 @@ static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 #define OVERDUE_NS 1000000000ULL
 
 struct aging {
-	/* Highest vtime of the waiters since the first one. */
+	/* Highest vtime of all threads that have waited since the last reset. */
 	__u64 highest;
 	/*
 	 * Value of `highest` at the start of the current period (`recent`) and at the start of the

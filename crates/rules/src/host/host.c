@@ -409,7 +409,7 @@ void host_set_online(struct instance *host, __u32 cpu, _Bool is_online)
 
 /*
  * Gives the tasks of a cgroup a soft seat, or changes the CPUs of their seat. At most SEATS_MAX
- * cgroups have one.
+ * cgroups may have a seat.
  */
 void host_set_seat(struct instance *host, __u64 cgroup,
 		   const struct cpu_set *cpus)

@@ -13,15 +13,15 @@
 struct host_task {
 	/* Address space; 0: none, as for a kernel thread. */
 	__u64 mm;
-	/* Number of its cgroup, which may have a seat; 0: none. */
+	/* Number of the task's cgroup, which may have a seat; 0: the task has no cgroup. */
 	__u64 cgroup;
 	/* CPU time that the task has used before; 0: a new task. */
 	__u64 ran_ns;
-	/* cpu.weight of its only cgroup; 0: the cgroup has no weight. */
+	/* cpu.weight of the task's only cgroup; 0: the cgroup has no weight. */
 	__u32 group_weight;
-	/* Weight by its nice value: 100 for nice 0. */
+	/* Weight by the nice value of the task: 100 for nice 0. */
 	__u32 weight;
-	/* CPU on which it is created. */
+	/* CPU on which the task is created. */
 	__u32 cpu;
 	/* Number of the task that forked this task, if `is_forked` is 1. */
 	__u32 parent;

@@ -18,7 +18,7 @@ struct rq {
 	/* Start of the current run of `curr`. Earlier runs are in its sum_exec_runtime. */
 	__u64 since_ns;
 	_Bool is_online;
-	/* The idle task runs. */
+	/* 1: the CPU runs the idle task. */
 	_Bool is_idle;
 };
 

@@ -27,7 +27,7 @@
 
 #define PF_KTHREAD 0x00200000
 
-/* Values of Linux 6.12 to 7.1. */
+/* Values of the kernel's constants in Linux 6.12 to 7.1. */
 #define DSQ_LOCAL (1ULL << 63 | 2)
 #define DSQ_LOCAL_ON (3ULL << 62)
 #define ENQ_WAKEUP 1ULL
@@ -77,7 +77,7 @@ struct task_struct {
 	struct task_struct *before, *behind;
 	/*
 	 * Dispatch queue into which a callback has inserted the task, and flags of the insertion;
-	 * 0: no callback has inserted it yet.
+	 * 0: no callback has inserted the task yet.
 	 */
 	__u64 to_dsq, to_flags;
 	_Bool by_vtime;

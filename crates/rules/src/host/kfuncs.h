@@ -337,7 +337,10 @@ static void finish_insert(struct task_struct *p)
 		link_behind(dsq_of(dsq), dsq_of(dsq)->last, p);
 }
 
-/* Moves the first task that may run on this CPU to its local queue. */
+/*
+ * Moves the first task of a queue that may run on this CPU to the CPU's local queue. Returns
+ * whether there was such a task.
+ */
 static _Bool take(__u64 dsq)
 {
 	__u32 cpu = instance->cpu;

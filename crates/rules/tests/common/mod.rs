@@ -89,7 +89,7 @@ pub struct Machine {
     pub sched: HostSched,
     pub threads: Vec<Thread>,
     pub now_ns: u64,
-    /// The thread on each CPU.
+    /// The running thread of each CPU.
     pub cpus: Vec<Option<usize>>,
     slice_ends_ns: Vec<u64>,
     by_task: Vec<usize>,
@@ -276,7 +276,8 @@ impl Machine {
         }
     }
 
-    /// Executes one event; false if there is none before `until_ns`.
+    /// Executes the next event. Returns false, and advances the time to `until_ns`, if no event is
+    /// due until then.
     pub fn step(&mut self, until_ns: u64) -> bool {
         let cpus = (0..self.cpus.len()).map(|cpu| self.event_ns(cpu));
         let sleeps = self.sleepers.first().map(|&(at_ns, _)| at_ns);

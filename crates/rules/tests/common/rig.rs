@@ -43,7 +43,7 @@ impl Shape {
         cpu / self.3 / self.2 / self.1
     }
 
-    /// CPUs of the core of a CPU.
+    /// Returns the CPUs of a CPU's core.
     pub fn core(self, cpu: usize) -> impl Iterator<Item = usize> {
         (0..self.cpus()).filter(move |&other| self.core_of(other) == self.core_of(cpu))
     }
@@ -88,7 +88,7 @@ pub fn has(words: &CpuWords, cpu: usize) -> bool {
     words[cpu / 64] >> (cpu % 64) & 1 == 1
 }
 
-/// State of a thread; `On` has the CPU.
+/// State of a thread. `On` contains the CPU on which the thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Asleep,
@@ -109,10 +109,10 @@ pub struct Rig {
     pub sched: HostSched,
     pub shape: Shape,
     pub threads: Vec<RigThread>,
-    /// The thread on each CPU.
+    /// The running thread of each CPU.
     pub running: Vec<Option<usize>>,
     pub now_ns: u64,
-    /// Numbers of threads in the order in which they began to run, with their CPUs.
+    /// Threads in the order in which they began to run, each with its CPU.
     pub began: Vec<(usize, usize)>,
     by_task: Vec<usize>,
     slice_ends_ns: Vec<u64>,

@@ -25,14 +25,14 @@
 
 #include "seats.h"
 
-/* Returns the CPU time that is not charged yet. */
+/* Returns the CPU time of a thread that has not been charged yet. */
 static inline __u64 uncharged(const struct task_struct *p,
 			      const struct thread *thread)
 {
 	return p->se.sum_exec_runtime - thread->counted_ns;
 }
 
-/* Returns the CPU time that is not charged yet, and counts it as charged. */
+/* Returns the CPU time of a thread that has not been charged yet, and marks it as charged. */
 static inline __u64 note_run(struct task_struct *p, struct thread *thread)
 {
 	__u64 ran = uncharged(p, thread);
@@ -131,7 +131,7 @@ static inline void leave_family_wait(struct thread *thread)
 	thread->family_wait_ns = 0;
 }
 
-/* Charges a thread, and the family of a young one, for the CPU time since the last charge. */
+/* Charges a thread, and its family if it is young, for the CPU time since the last charge. */
 ALWAYS void charge(struct task_struct *p, struct thread *thread)
 {
 	_Bool young = has_family(thread);
@@ -144,7 +144,7 @@ ALWAYS void charge(struct task_struct *p, struct thread *thread)
 	thread->vtime += ran;
 }
 
-/* Publishes the lag for `usher sched explain`. */
+/* Stores the thread's lag, which `usher sched explain` displays. */
 static inline void note_lag(struct thread *thread)
 {
 	thread->lag_ns = thread->vtime - llc_rq_of(thread->llc)->clock;
@@ -154,7 +154,10 @@ static inline void note_lag(struct thread *thread)
 static inline void end_burst(struct thread *thread)
 {
 	thread->urgent = 0;
-	/* `enqueue` may follow `select_cpu` for the same wake-up. */
+	/*
+	 * The burst may have ended already, because `enqueue` may follow `select_cpu` for the same
+	 * wake-up.
+	 */
 	if (!thread->burst_ns)
 		return;
 	thread->burst_average_ns =

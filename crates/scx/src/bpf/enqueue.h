@@ -162,7 +162,7 @@ static inline __u64 preempt_flag(const struct thread *thread)
 /*
  * Moves a thread to an idle CPU, and returns whether it was moved. If the thread could also
  * continue on its CPU (ENQ_LAST), only a CPU of an idle core is worth the move. The function is not
- * called for threads that wake, because select_cpu has already searched an idle CPU for them.
+ * called for threads that wake, because select_cpu has already tried to find an idle CPU for them.
  */
 static inline _Bool move_to_idle_cpu(struct task_struct *p,
 				     struct thread *thread, __u32 cpu,
@@ -218,8 +218,8 @@ static inline void kick_nearest_idle(struct task_struct *p,
 	idle = fill_scan_ctx(scan, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
 		/*
-		 * The kernel's set of idle CPUs may not contain the CPU yet. In that case,
-		 * g_idle_cpus may already contain it.
+		 * The kernel's set of idle CPUs may not yet contain a CPU that has just become
+		 * idle. g_idle_cpus may already contain that CPU.
 		 */
 		read_set(&scan->allowed, p->cpus_ptr);
 		read_preferred(scan, p, thread);

@@ -137,7 +137,7 @@ struct sched_ext_ops {
 	void (*dispatch)(__s32 cpu, struct task_struct *prev);
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
-	/* Only the O(1) scheduler of evidence/bench sets it. */
+	/* Only the O(1) scheduler of evidence/bench sets this callback. */
 	void (*stopping)(struct task_struct *p, _Bool runnable);
 	void (*update_idle)(__s32 cpu, _Bool idle);
 	void (*enable)(struct task_struct *p);

@@ -42,8 +42,8 @@
  *
  * 6. Known limits
  * ---------------
- * - If none of the first STEPS_MAX threads of a queue may run on a CPU, the CPU takes the vtime of
- *   the thread that it last took from the queue for the queue's minimum vtime.
+ * - If none of the first STEPS_MAX threads of a queue may run on a CPU, the CPU uses, as the
+ *   minimum vtime of the queue, the vtime of the thread that it last took from the queue.
  * - Address spaces that share a queue also share its turn.
  */
 #ifndef USHER_SCX_RUN_QUEUE_H
@@ -136,7 +136,8 @@ static inline void dequeue_account(__u32 queue, struct thread *thread,
 
 /*
  * Returns the key of the thread's queue. All kernel threads have the same address-space number, 0.
- * Without aggregation, all threads have it, so that only seats and pinned CPUs separate queues.
+ * Without aggregation, all threads have the number 0, so that only seats and pinned CPUs separate
+ * queues.
  */
 static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 				 const struct settings *settings)

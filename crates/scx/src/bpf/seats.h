@@ -35,7 +35,7 @@
  */
 #define SEAT_REFRESH_NS 1000000000ULL
 
-/* Returns the version of the seats; 0: there are none. */
+/* Returns the version of the seats; 0: there are no seats. */
 static inline __u64 seats_version(void)
 {
 	return g_seating.version;
@@ -148,7 +148,7 @@ static inline _Bool preempt_borrower(__u32 cpu)
 	       bit;
 }
 
-/* Implements remote_queues(). Not inlined, so that the verifier checks it once. */
+/* Implements remote_queues(). The function is not inlined, so that the verifier checks it once. */
 __noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);

@@ -137,8 +137,8 @@ static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 }
 
 /*
- * Adds the idle CPUs of the nodes in `unread_nodes` to the scratch sets. This is deferred until the
- * own node has no suitable CPU. Returns whether the scratch set of idle CPUs contains a CPU.
+ * Adds the idle CPUs of the nodes in `unread_nodes` to the scratch sets. Callers defer this until
+ * the own node has no suitable CPU. Returns whether the scratch set of idle CPUs contains a CPU.
  */
 __noinline int read_other_nodes(void)
 {
@@ -208,8 +208,8 @@ static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 }
 
 /*
- * Updates the seat of a running thread after a change of the seats, and whether it is a borrower on
- * its CPU.
+ * Updates the seat of a running thread after a change of the seats, and records whether the thread
+ * is a borrower on its CPU.
  */
 static inline void follow_seats(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
@@ -241,7 +241,10 @@ static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 	return cpu;
 }
 
-/* Selects a CPU: step 2 of the overview. Not inlined, so that the verifier checks it once. */
+/*
+ * Selects a CPU: step 2 of the overview. The function is not inlined, so that the verifier checks
+ * it once.
+ */
 __noinline int choose(__u32 smt, __u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -471,9 +474,9 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
 
 /*
  * Returns a CPU with a running thread that shares its core and may migrate to `idle`; NOWHERE: the
- * search found none. The search covers the LLC of `idle` or, with `other_llcs`, all other LLCs. It
- * takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips a word
- * of 64 CPUs. The next search of this CPU starts where this search ended, so that successive
+ * search found none. The search covers the LLC of `idle` or, with `other_llcs`, all other LLCs. The
+ * search takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips
+ * a word of 64 CPUs. The next search of this CPU starts where this search ended, so that successive
  * searches cover all CPUs. The first search starts at the CPU after `idle`. If all searches started
  * at CPU 0, all idle CPUs would find the same CPU first, and a kick of that CPU has no effect while
  * it runs a real-time thread.

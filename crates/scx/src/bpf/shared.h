@@ -111,7 +111,7 @@ enum why {
 	WHY_URGENT,
 	/* The CPU has taken the thread from a queue of another LLC. */
 	WHY_STOLEN,
-	/* No other thread was runnable. */
+	/* No other thread was runnable on the CPU. */
 	WHY_ALONE,
 	WHY_FIFO,
 };
@@ -154,7 +154,7 @@ struct thread {
 	/* CPU on which the thread last started to run, and the reason for that CPU. */
 	__u32 cpu;
 	enum why why;
-	/* LLC of the clock that the vtime refers to. */
+	/* LLC of the clock to which the vtime refers. */
 	__u32 llc;
 	/* Product of the weights of the thread's cgroups, in per cent. */
 	__u32 group_weight;
@@ -240,7 +240,7 @@ struct counts {
 	__u64 latency[LATENCY_SLOTS];
 };
 
-/* Durations over the whole machine. */
+/* Durations of the sharing of cores, on the whole machine. */
 struct sharing {
 	/* Time during which at least one core ran two or more threads. */
 	__u64 shared_ns;

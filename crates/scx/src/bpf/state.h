@@ -76,8 +76,8 @@ struct cpu_state {
 struct llc_rq {
 	struct mm_queue mm_queues[MM_QUEUES_PER_LLC];
 	/*
-	 * Minimum vtime of the waiting threads; it never decreases. It stands still while no thread
-	 * waits. The clocks of different LLCs are independent.
+	 * Minimum vtime of the waiting threads; it never decreases. It does not change while no
+	 * thread waits. The clocks of different LLCs are independent.
 	 */
 	__u64 clock;
 	/* Number of threads in the queues of address spaces, and in the urgent queue. */
@@ -177,7 +177,7 @@ static inline struct idle_scan_ctx *scan_ctx(void)
 
 /*
  * Numbers of the kernel's dispatch queues: QUEUES + llc * QUEUES_PER_LLC + the index of the queue
- * in the LLC, of which URGENT is the last. FIFO is the only queue of the variant `fifo`.
+ * in the LLC. URGENT is the highest index. FIFO is the only queue of the variant `fifo`.
  */
 #define QUEUES_PER_LLC 64
 #define URGENT MM_QUEUES_PER_LLC
@@ -348,7 +348,7 @@ static inline void read_set(struct cpu_set *to, const struct cpumask *from)
 	bpf_probe_read_kernel(to, bytes, from);
 }
 
-/* Returns whether the thread may run on another CPU than its current one. */
+/* Returns whether the thread may run on another CPU than its current CPU. */
 ALWAYS _Bool is_movable(struct task_struct *p)
 {
 	__u32 disabled = p->migration_disabled;

@@ -95,7 +95,7 @@ pub struct FuzzCase {
     pub topology: Topology,
     /// Kernel of the machine, which runs Usher's scheduler in one of four cases.
     pub kernel: Kernel,
-    /// Mechanism that narrows and stops programs.
+    /// Mechanism by which programs get seats and are stopped.
     pub backend: Backend,
     /// The programs with their arrivals.
     pub arrivals: Vec<PlannedArrival>,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Prepares the programs of a simulated mix: builds the script of each program for the machine, and
 //! measures the program alone. The measurements cover 1, 2, 4, … cores of the first domain, and
-//! then whole domains: every number of domains up to 12, and fewer beyond. They give the program's
-//! curve, best time and work. A measurement is limited to ten times the maximum length of a run.
+//! then whole domains. On machines with up to 12 domains, every number of domains is measured; on
+//! larger machines, 1, 2, 3, 4, 6, 8, 12, … domains and all domains. The measurements give the
+//! program's curve, best time and work. A measurement is limited to ten times the maximum length of
+//! a run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use crate::script::Script;
 
 /// Maximum duration of a program alone, as a multiple of the maximum length of a run.
 const ALONE_FACTOR: f64 = 10.0;
-/// Up to this number of domains, every number of domains is measured.
+/// On machines with up to this number of domains, every number of domains is measured.
 const DOMAINS_ALL: usize = 12;
 
 /// A program of the mix, with the properties that all its copies share.
@@ -30,7 +32,7 @@ pub struct ProgramModel {
     pub name: String,
     /// Description of the program, for output.
     pub about: String,
-    /// The steps of its threads.
+    /// Script with the steps of the program's threads.
     pub script: Arc<Script>,
     /// Repetitions per second of the program alone, by number of cores.
     pub alone: Curve,
@@ -58,10 +60,10 @@ pub struct MixSetup {
 }
 
 impl ProgramModel {
-    /// Builds the script of each program for the machine, and measures the program alone.
+    /// Builds the script of a program for the machine, and measures the program alone.
     ///
     /// # Errors
-    /// A script is invalid, or a program does not end.
+    /// The script is invalid, or the program does not end.
     pub fn measure(
         program: &SimProgram,
         mix: &SimMix,

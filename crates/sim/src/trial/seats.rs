@@ -78,12 +78,12 @@ impl SeatLog {
         }
     }
 
-    /// Adds a program.
+    /// Begins to record the seats of a program that has arrived.
     pub fn arrived(&mut self, program: ProgramId) {
         self.states.entry(program).or_default();
     }
 
-    /// Removes a program.
+    /// Ends the record of a program that has departed.
     pub fn departed(&mut self, program: ProgramId, now_ns: u64) {
         if let Some(state) = self.states.remove(&program) {
             self.close(program, state.open, now_ns);
