@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Features of the kernel and the machine that Usher can use, as `usher doctor` reports them: for
-//! each feature whether it exists, what was found, and what Usher does without it. Only reads; some
-//! features are inferred from the kernel's configuration or version.
+//! Features of the kernel and the machine that Usher can use, as `usher doctor` reports them.
+//!
+//! [`Capabilities::read`] checks each feature once, in a fixed order, and states for each whether
+//! it exists, what was found, and what Usher does with or without the feature. The checks only read
+//! files; some features are inferred from the kernel's configuration or version. An unreadable file
+//! counts as a missing feature.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +30,7 @@ pub struct Capability {
     pub consequence: &'static str,
 }
 
-/// The features of kernel and machine, as reported by `usher doctor`.
+/// The features of the kernel and the machine, as `usher doctor` reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     /// The kernel's release.
@@ -103,8 +106,8 @@ fn may_load_bpf(roots: &Roots) -> bool {
     has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
 }
 
-/// The inode of the initial pid namespace, `PROC_PID_INIT_INO` of the kernel's
-/// `linux/proc_ns.h`. BPF programs see the process numbers of that namespace.
+/// The inode of the initial pid namespace, `PROC_PID_INIT_INO` of the kernel's `linux/proc_ns.h`.
+/// BPF programs get the process numbers of the initial pid namespace.
 const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 
 fn is_numbered_by_container(roots: &Roots) -> bool {
@@ -227,8 +230,9 @@ fn psi(roots: &Roots) -> Capability {
 }
 
 /// The feature `cpu_idle`: whether the kernel can limit a group of processes to idle CPU time, by
-/// cgroup v1, or by v2 if the cpu controller is enabled at the top. Whether Usher uses it depends
-/// on the placement, which `usher doctor` reports in a separate line.
+/// cgroup v1, or by cgroup v2 if the cpu controller is enabled in the root cgroup. Whether Usher
+/// uses `cpu.idle` for a program depends on the program's cgroup, which `usher doctor` reports in a
+/// separate line.
 fn cpu_idle(roots: &Roots) -> Capability {
     let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
     let v1 = mounts.lines().find_map(|line| {

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Perf events of a program: retired instructions if there is a PMU; otherwise the same code
-//! counts the software task clock.
+//! Perf events of a program: retired instructions if the machine has a PMU, or else the software
+//! task clock (CPU time).
 //!
-//! *Launch*: one event on the stopped child before it executes the program. Every thread and
-//! process that the child starts inherits it, and `exec` enables it. The launcher's own
-//! instructions are therefore not counted, and no thread's first instructions are missed. A
-//! thread that ends adds its count to the event that it inherited.
+//! *Launch*: one event is opened on the stopped child before the child executes the program. Every
+//! thread and process that the child starts inherits the event, and `exec` enables the event. The
+//! instructions of the launcher itself are therefore not counted, and the first instructions of
+//! each thread are counted. A thread that ends adds its count to the event that the thread
+//! inherited.
 //!
-//! *Attach*: one event per thread, inherited by everything that the thread starts later.
+//! *Attach*: one event is opened per thread; threads and processes that the thread starts later
+//! inherit its event.
 //!
-//! 1. Threads that start while the events are being opened are covered only if their creator
-//!    already had its event. The kernel does not report which case applies.
-//! 2. Threads that started before the first event was opened are not covered and get an event.
-//!    The list of threads is read again until no such thread is left.
-//! 3. Threads that started later are assumed to be covered.
+//! 1. A thread that starts while the events are being opened has an inherited event only if its
+//!    creator already had an event. The kernel does not report whether a thread has inherited an
+//!    event.
+//! 2. Threads that started before the first event was opened have no inherited event, and get an
+//!    event each. The list of threads is read again until each of these threads has an event.
+//! 3. Threads that started after the first event was opened are assumed to have inherited an event.
 //!
-//! A program that is frozen meanwhile starts no threads.
+//! A program that is frozen during the attachment starts no threads, so that case 1 does not occur.
 //!
-//! If there are more events than hardware counters, the kernel multiplexes them. Each count is
-//! scaled by the time enabled over the time counting.
+//! If there are more events than hardware counters, the kernel multiplexes them. Each count is then
+//! multiplied by the time for which its event was enabled, divided by the time for which a hardware
+//! counter counted it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -56,7 +60,8 @@ impl CounterKind {
     }
 }
 
-/// The reason why there is no counter, and the substitute.
+/// The reason why a program has no counter; the text also names the source of progress that Usher
+/// uses instead.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterGap {
     /// The machine has no PMU that counts the event, like most virtual machines.
@@ -115,7 +120,7 @@ impl CounterGap {
     }
 }
 
-/// The open perf events of one program, and the counts of ended ones.
+/// The open perf events of one program, and the counts of events that have been closed.
 #[derive(Debug)]
 pub struct PerfCounters {
     kind: CounterKind,
@@ -123,8 +128,8 @@ pub struct PerfCounters {
 }
 
 impl PerfCounters {
-    /// Counts a child and everything that the child starts, from its `exec` on. Call it while the
-    /// child is stopped before its `exec`.
+    /// Counts a child, and all threads and processes that the child starts, from the child's `exec`
+    /// on. Call it while the child is stopped before its `exec`.
     ///
     /// # Errors
     /// The reason why there is no counter.
@@ -136,8 +141,8 @@ impl PerfCounters {
         })
     }
 
-    /// Counts running processes and everything that they start, from now on. Processes that end
-    /// during the call are left out.
+    /// Counts running processes, and all threads and processes that these start later. Processes
+    /// that end during the call are left out.
     ///
     /// # Errors
     /// The reason why there is no counter; [`CounterGap::Gone`] if none of the processes exists

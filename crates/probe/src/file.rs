@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads small kernel files, once or repeatedly. [`OpenFile`] stays open and is read with one
-//! system call per reading, up to 4 KiB.
+//! Reads small files of the kernel, once or repeatedly. An [`OpenFile`] stays open; each reading is
+//! one system call and returns at most the first 4 KiB. An error names the file, and whether its
+//! process or cgroup is gone.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};

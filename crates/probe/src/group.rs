@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that has its own cgroup v2, by which the kernel accounts it.
+//! CPU time, waiting time, members and end of a program that has its own cgroup v2.
 //!
-//! `cpu.stat` counts the whole subtree, including ended processes and processes that were
-//! never sampled, with or without a controller. `cgroup.events` raises POLLPRI when the last
-//! process leaves.
+//! The kernel counts the use of the whole cgroup subtree in `cpu.stat`, including ended processes
+//! and processes that were never sampled. `cpu.stat` exists with and without the cpu controller.
+//! Polling `cgroup.events` returns POLLPRI when the last process leaves the cgroup. CPU time and
+//! waiting time cost one read of an open file each; only [`Cgroup::threads`] and
+//! [`Cgroup::processes`] walk the subtree.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,7 +27,8 @@ pub(crate) struct Cgroup {
 impl Cgroup {
     pub(crate) fn open(dir: &Path) -> Result<Self, ProbeError> {
         let mut events = OpenFile::open(dir.join("cgroup.events"))?;
-        // POLLPRI is raised for changes since the last read, so a first read is required.
+        // Polling returns POLLPRI only for changes after the last read. The first read therefore
+        // makes later changes visible.
         events.parse("a cgroup.events file", populated)?;
         Ok(Self {
             cpu: OpenFile::open(dir.join("cpu.stat"))?,

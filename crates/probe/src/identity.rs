@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The identity of a program: which runs share a profile.
+//! The identity of a program, the *profile key*: runs with the same key share a profile. The key
+//! consists of the identity of the executable and the shape of the arguments.
 //!
-//! *Executable*: the GNU build id of an ELF file (`build-id:…`), which every distribution's build
-//! has and which a rebuild changes. Files without a build id (scripts, stripped binaries) have a
-//! BLAKE3 hash of their content (`hash:…`).
+//! *Executable*: the GNU build id of an ELF file (`build-id:…`). The compilers of all distributions
+//! write a build id, and a rebuild changes it. A file without a build id (a script, a stripped
+//! binary) is identified by a BLAKE3 hash of its content (`hash:…`).
 //!
 //! *Shape of the arguments*: one word per argument, joined by blanks:
 //!
@@ -19,18 +20,19 @@
 //! | longer than 64 bytes, or with blanks in it | `word:` and its hash |
 //! | anything else | itself |
 //!
-//! The words are preceded by the environment variables that set the number of threads or how
-//! they wait ([`THREAD_VARIABLES`]), because runs with two and with eight threads have
-//! different curves.
+//! The environment variables that set the number of threads or how threads wait
+//! ([`THREAD_VARIABLES`]) precede the words, because runs with two and with eight threads have
+//! different scalability curves.
 //!
 //! Consequences:
 //!
-//! - Two Python scripts differ. Two encodings of files of similar size with the same options
-//!   do not differ. A run that finds the log of an earlier run does not differ.
+//! - Two Python scripts have different keys. Two encodings of files of similar size with the same
+//!   options have the same key. The existence of the log of an earlier run does not change the key.
 //! - If a run leaves a large file behind under an option not listed above, the second run has
 //!   another key than the first. All later runs have the key of the second.
-//! - A script that is started by its own name has its own hash as key. If it is found running,
-//!   the key is that of its interpreter with the script as an operand: two keys.
+//! - A script that is launched by its own name has the hash of the script as the key's executable.
+//!   A script that is attached while it runs has the interpreter as its executable and the script
+//!   as an operand. The same script therefore has two keys.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -146,7 +148,8 @@ fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
 /// Returns the profile key of a command.
 ///
 /// # Errors
-/// When the executable cannot be read. Operands that cannot be read are treated as words.
+/// The executable cannot be read. An operand that cannot be read is no error: the word itself
+/// becomes part of the key.
 pub fn identify(command: &ProgramCommand) -> Result<ProgramKey, ProbeError> {
     Ok(ProgramKey {
         executable: executable(&command.executable)?,
@@ -199,8 +202,8 @@ fn id_in_notes<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(data: R) 
     None
 }
 
-/// A file reader that refuses reads of more than [`ELF_READ_BYTES_MAX`] at once: the creator of an
-/// ELF file controls the sizes in it.
+/// A file reader that refuses reads of more than [`ELF_READ_BYTES_MAX`] at once, because the
+/// creator of an ELF file determines the sizes that the file contains.
 #[derive(Clone, Copy)]
 struct BoundedReader<R>(R);
 
@@ -229,7 +232,7 @@ fn hash_file(mut file: &File) -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     file.rewind()?;
     if size <= HASHED_BYTES_MAX {
-        // The limit also ends the reading of a file that grows during the reading.
+        // `take` also ends the reading of a file that grows during the reading.
         hasher.update_reader(file.take(HASHED_BYTES_MAX))?;
     } else {
         hasher.update(&size.to_le_bytes());

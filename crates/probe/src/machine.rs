@@ -52,11 +52,11 @@ pub fn usable_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
 pub struct MachineSample {
     /// Idle share of each online CPU, 0..1.
     pub idle: BTreeMap<CpuId, f64>,
-    /// Fraction of the CPU time wanted by this machine that the hypervisor gave to other machines,
-    /// 0..1.
+    /// The CPU time that the hypervisor gave to other virtual machines while this machine had work,
+    /// as a fraction of the CPU time that this machine wanted, 0..1.
     pub steal_share: f64,
-    /// The part of `steal_share` that the CPU times of programs contain: 0 if the kernel subtracts
-    /// steal time itself.
+    /// The part of `steal_share` that the kernel counts as CPU time of programs: 0 if the kernel
+    /// subtracts steal time.
     pub steal_in_cpu_time: f64,
     /// CPU pressure of the whole machine; `None` if the kernel has no PSI.
     pub cpu_pressure: Option<Pressure>,

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The processes of one program, and their CPU time.
 //!
-//! The kernel accounts a program in its own cgroup. Processes that leave this cgroup (they move, or
-//! systemd moves them into a scope) remain members: the caller reports them, and they are tracked
-//! by their numbers from then on. Their use before they left is already in the cgroup's sum.
+//! For a program with its own cgroup, the kernel sums up the CPU time of the cgroup. A process that
+//! leaves the cgroup (it moves itself, or systemd moves it into a scope) remains a member: the
+//! caller reports the process, and from then on [`LeftProcesses`] tracks the process by its number.
+//! The sum of the cgroup already contains the CPU time that the process used before it left. A
+//! program without a cgroup is tracked by the numbers of all its processes (`tree.rs`). A sample
+//! reads one file for the cgroup, and one file per process that is tracked by its number.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +45,7 @@ pub(crate) enum ProgramMembers {
 #[derive(Debug)]
 pub(crate) struct LeftProcesses {
     tree: TrackedProcesses,
-    /// CPU time that these processes had when they were first found outside.
+    /// CPU time that these processes had when the caller first reported them.
     before_ns: u64,
     /// A living process of the program; the probe polls for the end of this process.
     pidfd: Option<OwnedFd>,
@@ -56,7 +59,7 @@ pub(crate) struct TreeMembers {
 }
 
 impl ProgramMembers {
-    /// Opens the members of the program with this home.
+    /// Opens the members of the program that consists of this process tree.
     ///
     /// # Errors
     /// The program has ended, or its cgroup cannot be read.
@@ -78,7 +81,7 @@ impl ProgramMembers {
     /// Also tracks these processes, which have left the program's cgroup.
     pub(crate) fn follow(&mut self, processes: &[ProcessId]) {
         if let Self::Cgroup { leavers, .. } = self {
-            // A process that has already ended is in the cgroup's sum.
+            // The cgroup's sum contains the CPU time of a process that has already ended.
             let known = processes
                 .iter()
                 .filter_map(|&one| leavers.tree.add(one).ok());
@@ -153,7 +156,7 @@ impl ProgramMembers {
         }
     }
 
-    /// The descriptor and the event to poll for the program's end.
+    /// Returns the descriptor and the event by which a caller polls for the program's end.
     pub(crate) fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
         match self {
             Self::Cgroup {
@@ -174,7 +177,8 @@ impl LeftProcesses {
         self.tree.cpu_ns().saturating_sub(self.before_ns)
     }
 
-    /// Samples the tree, and selects a living process, of which the end is then awaited.
+    /// Samples the tree, and selects a living process; [`ProgramMembers::poll`] then polls for the
+    /// end of this process.
     fn sample(&mut self) {
         self.tree.sample();
         if self.pidfd.as_ref().is_none_or(has_died) {

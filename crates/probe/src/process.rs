@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Facts about one process, read before it is managed.
+//! Facts about one process (names, user ids, CPUs), which Usher reads before it manages the
+//! process.
 //!
 //! A process chooses its own name, and the kernel truncates the name to 15 bytes, possibly in the
 //! middle of a character. All texts are therefore read as bytes.
 //!
-//! The main thread of a process may have ended while other threads run. Files that belong to the
-//! address space (`exe`, `cwd`, `environ`, `maps`) are then empty or missing in `/proc/PID`, but
-//! readable in `/proc/PID/task/TID` of a living thread; [`live_dir`] finds that directory.
+//! The main thread of a process may have ended while other threads run. After the end of the main
+//! thread, files that belong to the address space (`exe`, `cwd`, `environ`, `maps`) are empty or
+//! missing in `/proc/PID`, but readable in `/proc/PID/task/TID` of a living thread; [`live_dir`]
+//! returns that directory.
 
 use std::path::{Path, PathBuf};
 

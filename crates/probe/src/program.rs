@@ -2,10 +2,10 @@
 //! Samples of one program: CPU time, waiting time, threads, spinners, progress, and the end of the
 //! program.
 //!
-//! With a cgroup a sample is two small reads of open files. More expensive work (listing threads,
-//! detecting spinners) is done at a lower rate, and not for a program at rest. Without a cgroup the
-//! process tree is walked. Progress comes from the best source that works: heartbeats, then
-//! instructions, then CPU time.
+//! For a program with a cgroup, a sample costs two small reads of open files. Without a cgroup, a
+//! sample walks the process tree. More expensive work (listing threads, detecting spinners) is done
+//! at a lower rate, and not while the program is at rest. Progress comes from the best source that
+//! works: heartbeats, then instructions, then CPU time.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -45,7 +45,8 @@ impl Default for ProbeConfig {
 /// A program that uses less than 1/REST_DIVISOR of a CPU is at rest.
 const REST_DIVISOR: u64 = 100;
 
-/// The first interval between counts of threads; each interval is twice the previous one.
+/// The first interval between counts of threads; each later interval is twice the previous
+/// interval.
 const COUNT_NS_MIN: u64 = 4_000_000;
 /// Intervals between the first checks for spinning, in which threads are sampled. The intervals are
 /// short: programs that run for less than a second must be checked, too.
@@ -93,8 +94,8 @@ struct LastCheck {
 }
 
 impl LastCheck {
-    /// Returns whether the next check is due and the program has run since the last one. A program
-    /// at rest causes no checks.
+    /// Returns whether the next check is due and the program has run since the last check. A
+    /// program at rest causes no checks.
     fn is_due(&self, at_ns: u64, cpu_ns: u64, every_ns: u64) -> bool {
         self.last.is_none_or(|(last_ns, then_ns)| {
             let passed_ns = at_ns.saturating_sub(last_ns);
@@ -105,7 +106,7 @@ impl LastCheck {
 }
 
 impl ProgramProbe {
-    /// Opens a probe of the program with this home.
+    /// Opens a probe of the program that consists of this process tree.
     ///
     /// # Errors
     /// The program has ended, its cgroup cannot be read, or its heartbeat page is invalid.
@@ -160,7 +161,8 @@ impl ProgramProbe {
 
     /// Opens instruction counters on the running program.
     ///
-    /// The reason why there are no counters; the probe works without them.
+    /// # Errors
+    /// The reason why there are no counters; the probe then uses other sources of progress.
     pub fn count_instructions(&mut self) -> Result<(), CounterGap> {
         let processes = self.members.processes().unwrap_or_default();
         let kind = CounterKind::Instructions;
@@ -173,7 +175,7 @@ impl ProgramProbe {
     /// fraction of CPU time that the hypervisor took, 0..1.
     ///
     /// # Errors
-    /// The program has ended and its cgroup is gone, or cannot be read.
+    /// The program has ended and its cgroup is removed, or the cgroup cannot be read.
     pub fn sample(&mut self, at_ns: u64, steal: f64) -> Result<ProgramSample, ProbeError> {
         let now = self.members.totals()?;
         let before = std::mem::replace(&mut self.last, now);
@@ -212,7 +214,8 @@ impl ProgramProbe {
         self.members.follow(leavers);
     }
 
-    /// Returns the pid of the program's oldest living process: its root while the root lives.
+    /// Returns the pid of the program's oldest living process, which is the root of the process
+    /// tree while the root lives.
     pub fn oldest_process(&self) -> Option<i32> {
         let pids = self.members.processes().unwrap_or_default().into_iter();
         let living = pids.filter_map(|pid| {
@@ -233,20 +236,21 @@ impl ProgramProbe {
     }
 
     /// Returns the descriptor and the event to poll for the program's end. After an event, call
-    /// [`ProgramProbe::has_ended`], which also arms the event again. With a cgroup the event is
-    /// raised when the last process leaves, and on other changes of the cgroup's state. Without a
-    /// cgroup the event is raised when a process ends, although other processes may live.
+    /// [`ProgramProbe::has_ended`], which also arms the event again. With a cgroup, polling returns
+    /// the event when the last process leaves, and on other changes of the cgroup's state. Without
+    /// a cgroup, polling returns the event when the polled process ends, although other processes
+    /// of the program may live.
     pub fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
         self.members.poll()
     }
 
-    /// Returns warnings about sources that have failed since the last call. Each failure is
-    /// reported once; from then on the next best source is used.
+    /// Returns warnings about sources of progress that have failed since the last call. Each
+    /// failure is reported once; after a failure, the probe uses the next best source.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Counts threads and checks them for spinning, if either is due.
+    /// Counts the threads if a count is due, and checks the threads for spinning if a check is due.
     fn check_threads(&mut self, at_ns: u64) {
         let (cpu_ns, every_ns) = (self.last.cpu_ns, self.config.threads_every_ns);
         let watch_pause_ns = FIRST_CHECKS_NS.get(self.watches).unwrap_or(&every_ns);
@@ -290,8 +294,8 @@ impl ProgramProbe {
         self.waited = (at_ns, waits);
     }
 
-    /// The best available source of progress. The total of a source never decreases, but the
-    /// source changes when a program begins late to report heartbeats.
+    /// The best available source of progress. The total of a source never decreases. The source
+    /// changes when a program begins to report heartbeats after its first samples.
     fn best_progress(&mut self, kept: f64) -> Option<Progress> {
         let spins = self.spin.spinners() > 0;
         let progress = |total, source: ProgressSource| {

@@ -2,9 +2,11 @@
 //! CPU quotas: the CPU time that the cgroups of a process allow.
 //!
 //! A quota applies to a cgroup and all cgroups below it. The effective quota is therefore the
-//! minimum from the process's cgroup up to the root. The minimum includes the user's limits, which
-//! systemd writes to the user's slice. cgroup v2 has `cpu.max`, v1 has `cpu.cfs_quota_us` and
-//! `cpu.cfs_period_us`. In a container only the cgroups that are visible there are read.
+//! minimum of the quotas of all cgroups from the process's cgroup up to the root. The minimum
+//! includes a user's limits, because systemd writes them to the user's slice. cgroup v2 has
+//! `cpu.max`, v1 has `cpu.cfs_quota_us` and `cpu.cfs_period_us`. In a container, only the cgroups
+//! that are visible in the container are read. The cost is one or two file reads per level of the
+//! hierarchy.
 
 use std::path::{Path, PathBuf};
 

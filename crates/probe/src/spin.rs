@@ -72,8 +72,8 @@ pub(crate) struct SpinDetector {
     checks_left: u32,
     pause: u32,
     warning: Option<String>,
-    /// Whether a runtime is loaded that fixes its way of waiting at its start. `waits_in_runtime`:
-    /// whether threads were sampled while they waited in such a runtime.
+    /// Whether the program has loaded a runtime that fixes its way of waiting at its start. The
+    /// field `waits_in_runtime` states whether samples of threads were inside such a runtime.
     loaded: Option<bool>,
     waits_in_runtime: Option<bool>,
     samples: u32,
@@ -121,8 +121,8 @@ impl SpinDetector {
         }
     }
 
-    /// Searches the newest of these processes for runtimes. At the first check a process may not
-    /// have loaded its runtime yet.
+    /// Searches the newest of these processes for runtimes at each check, because a process may not
+    /// have loaded its runtime at the first check.
     pub(crate) fn find_runtimes(&mut self, pids: &BTreeSet<i32>) {
         if self.last.is_empty() {
             return;
@@ -145,7 +145,7 @@ impl SpinDetector {
         (self.checks_left, self.pause) = (1, 1);
     }
 
-    /// Returns the reason why threads cannot be sampled, once.
+    /// Returns the reason why threads cannot be sampled; later calls return `None`.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
         self.warning.take()
     }
@@ -174,8 +174,8 @@ impl SpinDetector {
         self.spinners.retain(|tid| tids.contains(tid));
     }
 
-    /// Ends a round of sampling, or starts a round if one is due. The interval between rounds grows
-    /// with each round.
+    /// Ends the round of sampling in progress, or starts a round that is due. The interval between
+    /// rounds of sampling grows with each round.
     fn sample(&mut self, busy: &BTreeSet<i32>) {
         if let Some(sampler) = self.sampler.take() {
             let counts = sampler.finish(&self.proc_root);

@@ -31,7 +31,7 @@ pub struct Pressure {
     pub some_10s: f64,
     /// Nanoseconds in which some task waited.
     pub some_ns: u64,
-    /// Nanoseconds in which all tasks waited; 0 if the kernel does not report it.
+    /// Nanoseconds in which all tasks waited; 0 if the kernel does not report this time.
     pub full_ns: u64,
 }
 
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(each.keys().copied().collect::<Vec<_>>(), [0, 11]);
     }
 
-    /// Generates nearly valid texts: pieces of valid texts in any order.
+    /// Generates nearly valid texts, which consist of pieces of valid texts in random order.
     fn almost() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             Just("usage_usec ".to_owned()),

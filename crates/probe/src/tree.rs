@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program without a cgroup: its processes are tracked by their numbers.
+//! CPU time and processes of a program without a cgroup: its processes, the *members*, are tracked
+//! by their numbers.
 //!
-//! Each sample visits the known members, finds their children, and adds up CPU time: the
-//! members' own time, plus the time of children that they have waited for (`cutime`,
-//! `cstime`). A member that has ended since the last sample is handled as follows:
+//! Each sample visits the known members, finds their children, and adds up CPU time: the members'
+//! own time, plus the time of children that the members have waited for (`cutime`, `cstime`). A
+//! sample costs a few file reads per member. A member that has ended since the last sample is
+//! handled as follows:
 //!
-//! 1. If its nearest living ancestor waited for it, the ancestor's `cutime` and `cstime` have
-//!    risen by the member's time.
-//! 2. Otherwise (an ignored SIGCHLD, an adoption by init) the missing time is added at its last
-//!    known value.
+//! 1. If the nearest living ancestor has waited for the ended member, the ancestor's `cutime` and
+//!    `cstime` have risen by the member's time.
+//! 2. If not (the ancestor ignores SIGCHLD, or init has adopted the member), the last known CPU
+//!    time of the member is added to the sum of ended members.
 //!
 //! Lost time:
 //!
 //! - the time between the last sample and the end of a member that no process waited for;
-//! - members that another process adopted before they were ever sampled.
+//! - the whole time of members that another process adopted before their first sample.
 //!
-//! A program that starts thousands of short orphans is measured too low; a cgroup has no such
-//! gap. The resolution is the clock tick (10 ms on nearly all kernels).
+//! The CPU time of a program that starts thousands of short-lived orphans is therefore measured too
+//! low; the CPU time of a cgroup is exact. The resolution is the clock tick (10 ms on nearly all
+//! kernels).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -35,7 +38,7 @@ pub(crate) struct TrackedProcesses {
     ns_per_tick: u64,
     /// The members at the last sample.
     members: BTreeMap<i32, ProcStat>,
-    /// Ticks of members that ended and were not added to an ancestor.
+    /// CPU time of ended members that no ancestor's `cutime` and `cstime` contain, in clock ticks.
     ended_ticks: u64,
     highest_ticks: u64,
 }
@@ -126,7 +129,7 @@ impl TrackedProcesses {
         self.members.iter().flat_map(tasks).collect()
     }
 
-    /// The members that still run, and all their descendants.
+    /// Returns the members that still run, and all their descendants.
     fn living(&self) -> BTreeMap<i32, ProcStat> {
         let mut found = BTreeMap::new();
         let mut known: Vec<(i32, Option<u64>)> = self
@@ -179,8 +182,8 @@ impl TrackedProcesses {
     }
 
     fn living_ancestor(&self, mut pid: i32, living: &BTreeMap<i32, ProcStat>) -> Option<i32> {
-        // A chain of ancestors longer than the number of members would be a cycle, which only
-        // reused pids could cause.
+        // The loop ends after as many ancestors as there are members: a longer chain would be a
+        // cycle, which only reused pids could cause.
         for _ in 0..=self.members.len() {
             if living.contains_key(&pid) {
                 return Some(pid);

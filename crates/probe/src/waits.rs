@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Samples of where threads spend CPU time: in the program, or in a runtime that waits.
+//! Samples in which code threads use CPU time: in the program's own code, or in a runtime (MPI,
+//! OpenMP) that waits.
 //!
-//! In every counter of the kernel, a thread that spins in user space is identical to a thread that
-//! computes: no system call, and no switch except at the tick. Only the executed code differs. For
-//! about a second the software task clock, which every machine has, samples the thread's
-//! instruction pointer four hundred times per second of CPU time. An address inside the library of
-//! an MPI or OpenMP runtime counts as a wait, since these libraries do no computation of their own.
+//! A thread that spins in user space and a thread that computes have the same values in all
+//! counters of the kernel: no system call, and no context switch except at the timer tick. The two
+//! threads differ only in the code that they execute. For about a second the software task clock,
+//! which every machine has, samples the thread's instruction pointer four hundred times per second
+//! of CPU time. An address inside the library of an MPI or OpenMP runtime counts as a wait, since
+//! these libraries do no computation of their own.
 //!
 //! Not detected: statically linked runtimes, spin loops of the program itself, and processes
 //! that this user may not trace.
@@ -76,7 +78,7 @@ impl std::fmt::Debug for WaitSampler {
 }
 
 impl WaitSampler {
-    /// Starts to sample threads; threads that have ended are left out.
+    /// Starts to sample these threads, without threads that have ended.
     pub(crate) fn start(tids: &BTreeSet<i32>) -> Result<Self, CounterGap> {
         let mut samplers = BTreeMap::new();
         for &tid in tids.iter().take(THREADS_MAX) {
@@ -117,8 +119,8 @@ impl SampleCounts {
 }
 
 /// Returns whether a process has loaded a runtime that determines at its start, by the number of
-/// CPUs found, how its threads wait; `None` if the mappings cannot be read. GNU OpenMP does not
-/// count with `OMP_WAIT_POLICY=passive` in the environment.
+/// CPUs found, how its threads wait; `None` if the mappings cannot be read. GNU OpenMP with
+/// `OMP_WAIT_POLICY=passive` in the environment does not count as such a runtime.
 pub(crate) fn fixes_waiting_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
     let dir = live_dir(proc_root, pid);
     let maps = ExecutableMaps::parse(&file::read(&dir.join("maps")).ok()?);
@@ -159,7 +161,7 @@ fn next_ip(sampler: &mut Sampler) -> Option<u64> {
     }
 }
 
-/// The executable mappings of a process: by start address, the end and the file name.
+/// The executable mappings of a process: end address and file name, by start address.
 #[derive(Debug, Default)]
 struct ExecutableMaps {
     by_start: BTreeMap<u64, (u64, String)>,

@@ -17,7 +17,7 @@ use usher_probe::{ProbeConfig, ProgramProbe, process_id};
 struct TestCgroup(PathBuf);
 
 impl TestCgroup {
-    /// Creates it; prints a skip and returns `None` if that fails.
+    /// Creates the cgroup. If that fails, reports the test as skipped and returns `None`.
     fn make(name: &str) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find_map(|line| {
@@ -143,8 +143,8 @@ fn without_a_cgroup_the_tree_is_nearly_as_accurate() {
     // The time of the zombie can still be read, because no process has waited for it yet.
     let last = probe.sample(u64::MAX, 0.0).unwrap();
     let known = program.cpu_time();
-    // The tolerance covers a clock tick per process, and a child that is reaped between two reads
-    // and so counts both alive and in its parent's sum.
+    // The tolerance covers a clock tick per process, and a child that is reaped between two reads.
+    // Such a child counts twice: as a living process and in its parent's sum.
     let ratio = last.cpu_ns as f64 / known.as_nanos() as f64;
     assert!((0.7..1.35).contains(&ratio), "{last:?} {known:?}");
     assert_eq!(last.wait_ns, None);
@@ -174,7 +174,7 @@ fn without_a_cgroup_the_end_of_the_last_process_is_awaited() {
     drop(root.stdin.take());
     root.wait().unwrap();
     assert!(is_raised(&probe));
-    // The event was raised once; another poll sleeps until the child ends.
+    // The poll above has returned the event once; another poll sleeps until the child ends.
     assert!(!probe.has_ended().unwrap());
     assert!(!is_raised(&probe));
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();

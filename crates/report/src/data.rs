@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The results of a mix: filled in by a runner, and the input of every report. This module neither
+//! The results of a mix. The program that runs a mix fills in a [`MixResult`], and every report is
+//! made from it. This module contains only data and the arithmetic of NTT and ANTT; it neither
 //! measures nor draws.
 //!
 //! Terms of paper 1 (CaSAS, section 2): the *normalised turnaround time* (NTT) of a program is the
@@ -45,7 +46,8 @@ pub struct MachineFacts {
     pub cpu_model: String,
     /// Whether hardware performance counters were readable.
     pub pmu: bool,
-    /// Further facts for the reader: load of neighbours, governor, cgroup version.
+    /// Further facts for the reader of the report: other load of the host, CPU frequency governor,
+    /// cgroup version.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -57,8 +59,8 @@ pub struct Protocol {
     pub repeats_min: u32,
     /// Number of rounds; each policy has one result per round.
     pub rounds: u32,
-    /// Whether the policies alternated round by round. Alternation spreads drift of the machine
-    /// over all policies, and ratios are then paired by round.
+    /// Whether the policies alternated round by round. If the policies alternated, a drift of the
+    /// machine's speed affects all policies, and ratios are paired by round.
     pub interleaved: bool,
     /// Assignment of programs to sessions ("each in a session of its own"), which matters because
     /// of autogroup.
@@ -76,7 +78,7 @@ pub struct Protocol {
     pub notes: Vec<String>,
 }
 
-/// A program of a mix with its results alone.
+/// A program of a mix, with its results when it runs alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramFacts {
     /// Name of the program in the mix.
@@ -94,7 +96,7 @@ pub struct ProgramFacts {
     pub alone_best_seconds: Option<f64>,
     /// Number of cores at which `alone_best_seconds` was measured.
     pub alone_best_cores: Option<f64>,
-    /// Origin of the curve ("measured here, 3 runs a point").
+    /// Origin of the curve, as text, for example "measured here, 3 runs a point".
     pub curve_source: String,
 }
 
@@ -133,15 +135,14 @@ pub struct PolicyResult {
 /// One round of one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoundResult {
-    /// Average NTT; `None` where a program's NTT is unknown. See
-    /// [`RoundResult::new`].
+    /// ANTT of the round; `None` if a program's NTT is unknown. [`RoundResult::new`] computes it.
     pub antt: Option<f64>,
     /// One entry per program, in the order of the mix.
     pub programs: Vec<ProgramRound>,
     /// Seats over time, in any order.
     #[serde(default)]
     pub timeline: Vec<SeatSpan>,
-    /// Notes of the policy, by seconds since the start of the round.
+    /// Notes of the policy, each with its time in seconds since the start of the round.
     #[serde(default)]
     pub notes: Vec<(f64, String)>,
     /// Whether the policy left the programs to the kernel for the whole round.
@@ -176,7 +177,7 @@ pub struct ProgramRound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpanMode {
-    /// The program ran on its own or on borrowed CPUs.
+    /// The program ran on the CPUs of its seat, or on borrowed CPUs.
     Seated,
     /// The program was scheduled by the kernel together with other programs.
     Shared,
@@ -225,20 +226,20 @@ pub struct SeatSpan {
     pub borrowed_from: Option<Lender>,
 }
 
-/// Comparison of a policy with the baseline: ratios policy / baseline, below 1 is better.
-/// [`crate::stats::ratio`] defines the estimator.
+/// Comparison of a policy with the baseline: the policy's values divided by the baseline's. A ratio
+/// below 1 means that the policy is better. [`crate::stats::ratio`] defines the estimator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Name of the baseline.
     pub baseline: String,
-    /// Ratio of the ANTTs; `None` if no round has both.
+    /// Ratio of the ANTTs; `None` if no round has both ANTTs.
     pub antt: Option<Estimate>,
     /// Ratio of the NTTs of each program, in the order of the mix.
     pub programs: Vec<(String, Option<Estimate>)>,
 }
 
-/// Mean time of the repetitions divided by the best time alone. `None` without a repetition or a
-/// positive time alone.
+/// Mean time of the repetitions divided by the best time alone. `None` if there is no repetition,
+/// or if the time alone is missing or not positive.
 pub fn ntt(seconds: &[f64], alone_best_seconds: Option<f64>) -> Option<f64> {
     let alone = alone_best_seconds.filter(|s| s.is_finite() && *s > 0.0)?;
     let mean = crate::stats::mean(seconds)?;
@@ -331,8 +332,8 @@ impl MixResult {
         self.policies.iter().find(|p| p.name == name)
     }
 
-    /// Computes every policy's comparison with the baseline, paired by round. Without a baseline
-    /// nothing is computed.
+    /// Computes every policy's comparison with the baseline, paired by round. Without a baseline,
+    /// all comparisons stay `None`.
     pub fn compare(&mut self) {
         let Some(baseline) = self.baseline().cloned() else {
             return;

@@ -9,7 +9,8 @@
 //! 3. Equal pieces of adjacent rows of one domain are joined.
 //!
 //! The result has few rectangles even if many spans overlap. Programs that share CPUs are in one
-//! block.
+//! block. For n spans, a row has at most 2n pieces, so that the cost is proportional to CPUs times
+//! spans squared at most.
 
 use usher_model::{CpuId, DomainId, PackageId};
 
@@ -48,8 +49,8 @@ pub struct TimelineBlock {
     pub start_s: f64,
     /// End in seconds since the start of the round; after `start_s`.
     pub end_s: f64,
-    /// The programs of the block in the order of the mix; never empty. For lent CPUs it contains
-    /// the borrower and not the owner.
+    /// The programs of the block in the order of the mix; never empty. For lent CPUs, `occupants`
+    /// contains the borrower and not the owner.
     pub occupants: Vec<Occupant>,
 }
 
@@ -64,8 +65,8 @@ pub struct Layout {
     pub blocks: Vec<TimelineBlock>,
 }
 
-/// Computes the layout of a round's timeline. Empty, reversed and non-finite spans are skipped, and
-/// CPUs that the topology does not contain.
+/// Computes the layout of a round's timeline. Empty, reversed and non-finite spans are skipped.
+/// CPUs that the topology does not contain are skipped, too.
 pub fn layout(mix: &MixResult, round: &RoundResult) -> Layout {
     let names = names(mix, round);
     let rows = rows(mix);

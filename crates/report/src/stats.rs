@@ -128,9 +128,9 @@ pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The quantile at `p` in 0..=1, linear between the order statistics at p (n - 1) (Hyndman and
-/// Fan's type 7, the default of R and numpy). `None` as for [`mean`], and for a `p` outside the
-/// range.
+/// The quantile at `p` in 0..=1, by linear interpolation between the order statistics next to the
+/// position p (n - 1). This is type 7 of Hyndman and Fan, the default of R and numpy. `None` as for
+/// [`mean`], and for a `p` outside the range.
 pub fn quantile(values: &[f64], p: f64) -> Option<f64> {
     let mut sorted = all_finite(values)?.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -213,7 +213,8 @@ fn resampled(values: &[f64], statistic: Statistic, seed: u64) -> Option<Vec<f64>
         .collect()
 }
 
-/// The tail a of the expanded percentile interval for n values; `None` for one value.
+/// Returns the tail probability a of the expanded percentile interval for n values; `None` for one
+/// value.
 fn expanded_tail(n: usize) -> Option<f64> {
     let n = n as f64;
     let t = StudentsT::ppf(0.975, n - 1.0);

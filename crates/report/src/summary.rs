@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Summary of a mix: statistics over its rounds, and the conclusion as a sentence.
 //!
-//! Averages over rounds and over mixes are geometric; the ratio of two averages is therefore the
-//! average of the ratios.
+//! 1. [`antt`] and [`across_mixes`] compute means over rounds and over mixes, with confidence
+//!    intervals.
+//! 2. [`headline`] selects the candidate with the lowest ratio to the baseline. If the 95 %
+//!    interval of this ratio excludes 1, the sentence names the better policy; if it contains 1,
+//!    the sentence states that no policy is measurably better.
+//! 3. Remarks name abstentions, failures, and programs that are too short to compare.
+//!
+//! Means over rounds and over mixes are geometric; the ratio of two means is therefore the mean of
+//! the ratios.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +19,7 @@ use crate::data::{MixResult, PolicyResult, PolicyRole, RoundResult, SpanMode};
 use crate::stats::{self, Estimate, NoiseBand, Statistic};
 use crate::text;
 
-/// A statistic over the rounds: geometric mean, minimum and maximum.
+/// The values of a quantity over the rounds: geometric mean, minimum and maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// Geometric mean.
@@ -41,7 +48,7 @@ pub fn antt(mix: &MixResult, policy: &PolicyResult) -> Option<Estimate> {
     stats::estimate(&policy.antts(), Statistic::GeometricMean, seed)
 }
 
-/// The A/A band of a mix with two runs of the baseline.
+/// The noise band of a mix, from the two runs of the baseline in each round (A/A).
 pub fn aa_band(mix: &MixResult) -> Option<NoiseBand> {
     let again = mix
         .policies
@@ -180,7 +187,7 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
     }
 }
 
-/// Returns whether the difference is below the accuracy of the simulation's model.
+/// Returns whether the ratio differs from 1 by less than the accuracy of the simulation's model.
 fn is_alike(ratio: f64) -> bool {
     (ratio - 1.0).abs() < 0.005
 }
@@ -276,7 +283,7 @@ fn noise(mix: &MixResult) -> Option<String> {
     ))
 }
 
-/// Returns a remark for each candidate that abstained, or one remark that no candidate did.
+/// Returns a remark for each candidate that abstained, or one remark that no candidate abstained.
 fn abstentions(mix: &MixResult) -> Vec<String> {
     let remarks: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
     match remarks.is_empty() && mix.policies.iter().any(|p| p.role == PolicyRole::Candidate) {

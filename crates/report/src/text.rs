@@ -39,7 +39,7 @@ pub fn seconds(value: impl Into<Option<f64>>) -> String {
     }
 }
 
-/// The difference of a ratio from 1 with sign: 0.82 is `−18.0 %`.
+/// The difference of a ratio from 1, with its sign: the text for 0.82 is `−18.0 %`.
 pub fn change(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
     if !percent.is_finite() {

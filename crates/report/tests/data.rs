@@ -54,8 +54,8 @@ fn policies_are_compared_round_by_round() {
     mix.compare();
     assert_eq!(mix.policies[0].role, PolicyRole::Baseline);
     assert_eq!(mix.policies[0].comparison, None);
-    // Expected from the pairs (0.5, 1) and (8, 4): the second round is incomplete and skipped on
-    // both sides.
+    // The expected value follows from the pairs (0.5, 1) and (8, 4): the second round is
+    // incomplete, and is skipped for both policies.
     let antt = mix.policies[4].comparison.as_ref().unwrap().antt.unwrap();
     assert!((antt.value - 1.0).abs() < 1e-12);
     assert_eq!((antt.n, antt.low), (2, None));

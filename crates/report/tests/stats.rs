@@ -69,7 +69,8 @@ fn few_values_give_no_interval_or_their_range() {
     };
     let two = stats::ratio(&pairs(2), 1).unwrap();
     assert_eq!((two.low, two.high, two.n), (None, None, 2));
-    // For n = 3, a = 7e-8, so none of ten thousand resamples lies outside the interval.
+    // For n = 3, the tail probability a is 7e-8: none of ten thousand resamples lies outside the
+    // interval.
     let three = stats::ratio(&pairs(3), 1).unwrap();
     assert!(close(three.low.unwrap(), 1.0) && close(three.high.unwrap(), 1.2));
     assert!(!three.reaches_level() && stats::ratio(&pairs(6), 1).unwrap().reaches_level());
@@ -130,7 +131,7 @@ fn interval_agrees_with_second_implementation() {
 
 #[test]
 fn interval_covers_the_true_value_at_its_level() {
-    // 200 experiments of 8 rounds with a true ratio of 0.9 and 5 % noise.
+    // Simulates 200 experiments of 8 rounds each, with a true ratio of 0.9 and 5 % noise.
     let mut random = oorandom::Rand64::new(42);
     let mut noise = || {
         let sum: f64 = (0..12).map(|_| random.rand_float()).sum();

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Builds `burn.c` into a directory; also builds `poll` with a library that has the name of an MPI
-/// library.
+/// Builds `burn.c` into a directory, and also the program `poll` with a library that has the name
+/// of an MPI library.
 pub fn build(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/burn.c");
     let cc = |arguments: &[&str]| {
@@ -44,7 +44,8 @@ impl BurnProcess {
         let mut command = Command::new(program);
         command.args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // SAFETY: setsid may be called between fork and exec.
+        // SAFETY: the closure only calls `setsid`, which is async-signal-safe and therefore allowed
+        // between `fork` and `exec`.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
         let mut child = command.spawn().unwrap();
         let mut byte = [0];
@@ -86,7 +87,7 @@ pub fn wait4(pid: i32) -> Duration {
     // SAFETY: rusage consists of plain numbers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: both locations are ours and live through the call.
+    // SAFETY: `status` and `usage` are local variables that live through the call of `wait4`.
     let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
     assert_eq!(
         (waited, status),

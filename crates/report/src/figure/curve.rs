@@ -27,8 +27,9 @@ const RIGHT: f64 = 10.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 42.0;
 
-/// Returns the rate relative to that on one core; `None` if the result is not a number. If the
-/// first point is above one core, the rate on one core is extrapolated proportionally.
+/// Returns the rate at this number of cores, divided by the rate on one core; `None` if the result
+/// is not a number. If the first point of the curve has more than one core, the rate on one core is
+/// extrapolated proportionally.
 pub fn speed_up(curve: &Curve, cores: f64) -> Option<f64> {
     let ratio = curve.rate(cores) / curve.rate(1.0);
     ratio.is_finite().then_some(ratio)

@@ -24,14 +24,15 @@ pub struct DotRow {
     pub dots: Vec<Dot>,
 }
 
-/// A series: name and colour class; hollow series are reference figures of others.
+/// A series: name and colour class. A hollow series contains reference values, such as published
+/// figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// Name in the legend.
     pub name: String,
     /// Colour class, for example `q3`.
     pub class: String,
-    /// Whether dots are drawn as rings, for figures to compare with.
+    /// Whether the dots are drawn as rings, which mark reference values.
     pub hollow: bool,
 }
 

@@ -17,7 +17,7 @@ const TOP: f64 = 8.0;
 const STEP: f64 = 28.0;
 const BOTTOM: f64 = 40.0;
 
-/// ANTT relative to the baseline, of each policy with a comparison.
+/// Draws the ratio of each policy's ANTT to the baseline's ANTT, for each policy with a comparison.
 pub fn ratio(mix: &MixResult) -> Markup {
     let Some(baseline) = mix.baseline() else {
         return html! { p.empty { "There is no comparison to draw, because no policy is the \

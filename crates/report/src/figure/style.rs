@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Colours and strokes of figures, for pages and standalone files.
 //!
-//! Programs have the colours of Okabe and Ito, which are distinguishable with any colour vision,
-//! then darker (on dark pages lighter) variants. A key letter accompanies the colour if there is
-//! room, so colour is not the only distinction. The colours of policies also differ in lightness.
+//! The first programs get the colours of Okabe and Ito, which are distinguishable with any colour
+//! vision. Further programs get darker variants of these colours (lighter variants on dark pages).
+//! Where there is space, a key letter accompanies the colour, so that colour is not the only
+//! distinction. The colours of policies also differ in lightness.
 
 use maud::{Markup, html};
 

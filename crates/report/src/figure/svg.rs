@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Common parts of figures: axes, coordinates, colour classes.
 //!
-//! Figures are generated without a plotting library: they take their colours from the page (light,
-//! dark, print), contain tooltips, and use hatching.
+//! Figures are generated without a plotting library, because a figure takes its colours from the
+//! page (light, dark, print), contains tooltips, and uses hatching. All coordinates are in CSS
+//! pixels, rounded to a tenth of a pixel.
 
 use crate::data::{MixResult, PolicyRole};
 
@@ -17,7 +18,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Maps `from` to `to`. An empty, nearly empty or non-finite range becomes 0..1.
+    /// Maps the range `from` to the range `to`. If `from` is empty, nearly empty or not finite, the
+    /// range 0..1 replaces it.
     pub fn new(from: (f64, f64), to: (f64, f64)) -> Self {
         let least = 1e-9 * from.0.abs().max(from.1.abs()).max(1e-200);
         let sane = (from.1 - from.0).is_finite() && from.1 - from.0 > least;
@@ -65,7 +67,8 @@ pub fn points(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     pairs.join(" ")
 }
 
-/// Estimates the width of a text at a font size. The estimate is rather too wide.
+/// Estimates the width of a text at a font size; the estimate is slightly too wide rather than too
+/// narrow.
 pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.58
 }
@@ -75,8 +78,8 @@ pub fn program_class(index: usize) -> String {
     format!("p{}", index % 16)
 }
 
-/// The colour class of a policy: the baseline is grey, well-known policies have fixed colours,
-/// other policies take the remaining colours in order.
+/// Returns the colour class of a policy. The baseline is grey, Usher's policies have fixed colours,
+/// and other policies get the remaining colours in order.
 pub fn policy_class(mix: &MixResult, name: &str) -> String {
     let role = mix.policy(name).map(|p| p.role);
     match (role, name) {

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Timeline of seats: CPUs from top to bottom, grouped by last-level-cache domain and package; time
-//! from left to right.
+//! Timeline of seats as SVG: CPUs from top to bottom, grouped by last-level-cache domain and
+//! package; time from left to right.
+//!
+//! 1. `layout.rs` divides the round into blocks of adjacent CPUs with the same programs.
+//! 2. A block of one program is drawn as a rectangle. A block of several programs is drawn as one
+//!    band per program, or as one grey rectangle if the bands would be too thin.
+//! 3. Notes of the policy become numbered marks above the rows.
+//!
+//! The constants below bound the heights; a timeline of many CPUs is therefore not higher than a
+//! page.
 
 use maud::{Markup, html};
 
@@ -11,7 +19,7 @@ use crate::text;
 
 const LEFT: f64 = 118.0;
 const RIGHT: f64 = 12.0;
-/// Space above the rows, with and without marks.
+/// Space above the rows, whether or not there are marks.
 const TOP: f64 = 26.0;
 const TOP_BARE: f64 = 4.0;
 const BOTTOM: f64 = 40.0;
@@ -31,8 +39,9 @@ const BAND_MIN: f64 = 2.0;
 /// Distance below which two notes share a mark.
 const MARK_WIDTH: f64 = 24.0;
 
-/// The timeline of one round on a time axis of `seconds_max`, which makes the policies of a mix
-/// comparable. A round without spans gives a sentence.
+/// Draws the timeline of one round. All policies of a mix get the same time axis, up to
+/// `seconds_max`, so that their timelines are comparable. For a round without spans, returns a
+/// sentence instead of a figure.
 pub fn timeline(
     mix: &MixResult,
     policy: &PolicyResult,
@@ -200,7 +209,7 @@ fn all_share(block: &TimelineBlock) -> bool {
     block.occupants.iter().all(|o| o.mode == SpanMode::Shared)
 }
 
-/// One grey rectangle for programs that share CPUs and are too many for bands.
+/// Draws one grey rectangle for a block with too many programs for one band each.
 fn shared_area(layout: &Layout, block: &TimelineBlock, area: &Rectangle, cpus: &str) -> Markup {
     let names = block
         .occupants
@@ -239,7 +248,7 @@ fn fill(occupant: &Occupant, area: &Rectangle) -> Markup {
     };
     let class = format!("{} {mode}", program_class(occupant.program));
     let (x, y) = (c(area.left), c(area.top));
-    // Leaves a small gap between neighbours; thin rows have no space for a gap.
+    // Leaves a small gap between neighbouring rectangles, unless the row is too thin for a gap.
     let trim = if area.height >= 4.0 { 0.6 } else { 0.0 };
     let (w, h) = (c(area.width.max(0.5)), c((area.height - trim).max(0.5)));
     html! {

@@ -51,7 +51,8 @@ fn policy_name(mix: &MixResult, policy: &PolicyResult) -> Markup {
     html! { i class={ "bar " (policy_class(mix, &policy.name)) } {} (policy.label) }
 }
 
-/// ANTT of every policy in every round; rows show the pairs of a comparison.
+/// ANTT of every policy in every round. A row contains the values of one round, which are paired in
+/// the comparisons.
 fn rounds(mix: &MixResult) -> Markup {
     let most = mix
         .policies

@@ -56,8 +56,8 @@ fn interval(estimate: Option<Estimate>) -> String {
     }
 }
 
-/// NTT of every program (rows) under every policy (columns) over the rounds; green or red if the
-/// interval of the ratio to the baseline excludes 1.
+/// NTT of every program (rows) under every policy (columns) over the rounds. A value is green or
+/// red if the interval of its ratio to the baseline excludes 1.
 pub fn ntt(mix: &MixResult, style: TerminalStyle) -> String {
     let mut head = vec!["program", "best alone"];
     head.extend(mix.policies.iter().map(|p| p.label.as_str()));

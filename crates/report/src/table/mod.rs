@@ -66,7 +66,7 @@ fn coloured(text: impl ToString, style: TerminalStyle, color: Option<Color>) -> 
     }
 }
 
-/// Green if the interval lies below 1, red if it lies above.
+/// Returns green if the interval of the ratio lies below 1, and red if the interval lies above 1.
 fn verdict_colour(ratio: Option<crate::stats::Estimate>) -> Option<Color> {
     let ratio = ratio?;
     if ratio.is_below(1.0) {

@@ -139,8 +139,8 @@ fn escape(color: Color) -> &'static str {
     }
 }
 
-/// Seats of a round, one line per program: the number of CPUs over time, in eighths of the machine;
-/// `░` shared, `·` none.
+/// Draws the seats of a round, one line per program: the number of CPUs over time, in eighths of
+/// the machine. `░` means that the program shared CPUs, `·` that it had none.
 pub fn seats(mix: &MixResult, round: &RoundResult, style: TerminalStyle) -> String {
     let length = round.length_s();
     if length <= 0.0 {

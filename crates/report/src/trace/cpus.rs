@@ -2,8 +2,8 @@
 //! Trace of a simulated run: the program on every CPU, and the seat of every program, over time.
 //!
 //! The trace has two processes. *CPUs* has a track for each CPU with the programs that ran on it.
-//! *programs* has a track for each program with its seats. For a real run only the seats are known
-//! (`perfetto`).
+//! *programs* has a track for each program with its seats. The trace of a real run (`perfetto`)
+//! contains only the seats, because the program on each CPU at each time is not known.
 
 use serde_json::{Value, json};
 

@@ -73,7 +73,7 @@ struct Shown {
     bottom: f64,
 }
 
-/// Bounding boxes from a mean letter width, wide enough for most fonts.
+/// Returns a bounding box for a text, from a mean letter width that is wide enough for most fonts.
 fn shown(node: Node) -> Shown {
     let number = |name: &str| {
         node.attribute(name)

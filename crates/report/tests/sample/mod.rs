@@ -94,7 +94,8 @@ pub fn protocol(rounds: u32) -> Protocol {
     }
 }
 
-/// Amdahl-like with `serial` in 0..1; `fall` gives a decline after a peak (USL).
+/// A scalability curve by Amdahl's law with a serial share of `serial`, 0..1. A positive `fall`
+/// makes the curve decline after a peak (universal scalability law).
 pub fn curve(serial: f64, fall: f64, cores: usize) -> Curve {
     let usl = |n: f64| n / (1.0 + serial * (n - 1.0) + fall * n * (n - 1.0));
     let step = (cores / 8).max(1);
@@ -284,7 +285,8 @@ fn notes(length: f64) -> Vec<(f64, String)> {
     .into()
 }
 
-/// Spans: all programs share under linux; other policies give equal or growing seats, with loans.
+/// Generates the spans of a round: under linux, all programs share all CPUs; under other policies,
+/// programs have equal or growing seats, with loans.
 fn timeline(
     topology: &Topology,
     facts: &[ProgramFacts],
