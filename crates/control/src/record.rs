@@ -79,7 +79,10 @@ pub enum RecordError {
         what: String,
     },
     /// The decision of the replayed policy differs from the recorded decision.
-    #[error("step {step} of the record does not replay: the policy made another decision")]
+    #[error(
+        "step {step} of the record does not replay: the decision of the policy differs from the \
+         recorded decision"
+    )]
     Differs {
         /// Step number, from 0.
         step: usize,

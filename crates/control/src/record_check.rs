@@ -44,7 +44,7 @@ impl RecordCheck {
     pub fn step(&mut self, step: &RecordStep) -> Result<(), String> {
         let seen = &step.observation;
         self.check_cpus(&seen.usable)
-            .map_err(|what| format!("the line lists as usable {what}"))?;
+            .map_err(|what| format!("the line has the usable {what}"))?;
         if seen.at_ns < self.at_ns {
             return Err(
                 "the time of the line is earlier than that of the previous line".to_owned(),

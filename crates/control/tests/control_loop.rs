@@ -287,7 +287,7 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
         error_after(3, "\"usable\":\"0-3\"", "\"usable\":\"0-7\""),
         message(
             3,
-            "the line lists as usable CPUs 4-7, but the recorded machine has CPUs 0-3"
+            "the line has the usable CPUs 4-7, but the recorded machine has CPUs 0-3"
         )
     );
     assert_eq!(

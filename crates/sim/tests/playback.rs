@@ -152,7 +152,7 @@ fn rejects_invalid_records() {
     let elsewhere = text.replacen("\"usable\":\"0-1\"", "\"usable\":\"0-95\"", 1);
     assert_eq!(
         said(elsewhere.as_bytes()),
-        "line 2 of the record contradicts earlier lines: the line lists as usable CPUs 2-95, but \
+        "line 2 of the record contradicts earlier lines: the line has the usable CPUs 2-95, but \
          the recorded machine has CPUs 0-1; was the line recorded on another machine?"
     );
 }

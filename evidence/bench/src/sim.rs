@@ -450,7 +450,7 @@ fn ranges(args: &SimArgs) -> Result<Part> {
             let off = evaluation.sample_off();
             if off > SAMPLE_OFF_MAX {
                 let mark = format!(
-                    " (the sample mix deviates from the paper by {:.0} % there)",
+                    " (with this value, the sample mix deviates from the paper by {:.0} %)",
                     100.0 * off
                 );
                 bars.iter_mut().for_each(|bar| bar.what.push_str(&mark));

@@ -334,8 +334,8 @@ impl Actuator {
             Err(left) => Err(ActError::NotUndone {
                 program,
                 what: format!(
-                    "{left} (Usher wanted to undo the changes because it cannot manage the \
-                     program: {error})"
+                    "{left}; Usher undoes the changes because the program cannot be managed: \
+                     {error}"
                 ),
             }),
         }

@@ -305,7 +305,11 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
         tally.idle_threads,
     );
     row(rows, "  threads that waited for a turn", tally.queued);
-    row(rows, "  threads that waited as urgent", tally.soon);
+    row(
+        rows,
+        "  threads that waited in the queue of urgent threads",
+        tally.soon,
+    );
     row(rows, "  CPUs preempted by urgent threads", tally.preempted);
     row(
         rows,
