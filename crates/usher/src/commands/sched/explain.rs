@@ -28,7 +28,8 @@ Columns, for each thread:
   lag         the virtual time of the thread minus that of the threads that it competes with,
               when the thread last ran or woke; a thread with a negative lag runs earlier
   avg burst   average CPU time of the thread between two sleeps
-  cpu.weight  factor in the weight of the thread by the cpu.weight of its cgroups, in per cent
+  cpu.weight  factor by which the cpu.weight of its cgroups multiplies the weight of the
+              thread, in per cent
 
 The command reads the threads one after the other, so it may show two threads on one CPU.
 

@@ -30,7 +30,8 @@ use super::remote::{self, Found, TAKES_OVER};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 docs/sched.md describes the scheduler. If no daemon listens, the command starts the systemd
-service usher, or, if that is not installed, a daemon that ends after 'usher sched stop'.
+service usher. If the service is not installed, the command starts a daemon that ends after
+'usher sched stop'.
 With --foreground the scheduler runs without a daemon and ends with this command (Ctrl-C).
 
 Examples:
