@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         "storm" => storm(number(&args, 0)),
         "spawner" => spawner(),
         "pinned" => pinned(),
+        "ending" => ending(),
         "pinner" => pinner(number(&args, 0)),
         other => unreachable!("no such part: {other}"),
     };
@@ -139,6 +140,33 @@ fn cpus_of_this_process() -> CpuSet {
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     line.expect("a list").parse().expect("a CPU list")
+}
+
+/// A process whose main thread has ended. Its other thread needs 100 ms for its end after standard
+/// input has ended, as a thread that closes files.
+fn ending() -> ! {
+    std::thread::spawn(|| {
+        let state = |stat: String| {
+            stat.rsplit(')')
+                .next()
+                .map(|rest| rest.trim().as_bytes()[0])
+        };
+        while std::fs::read_to_string("/proc/self/stat")
+            .map(state)
+            .expect("procfs")
+            != Some(b'Z')
+        {
+            std::thread::yield_now();
+        }
+        let _ = live();
+        std::thread::sleep(Duration::from_millis(100));
+        // SAFETY: `_exit` ends the process without the destructors of the main thread, which is gone.
+        unsafe { libc::_exit(0) }
+    });
+    loop {
+        // SAFETY: the system call ends the calling thread, which holds no lock.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
 }
 
 /// The random number generator xorshift64. Its sequence is a function of the seed, so that a test

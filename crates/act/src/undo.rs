@@ -82,8 +82,9 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let own = procs.own()?;
     for instance in files::subdirs(&dir) {
         let keeper = crate::keeper::of_instance(&instance);
-        if keeper.is_some_and(|keeper| keeper != own && procs.can_run(keeper)) {
-            continue; // it does so, and starts the owner again
+        let runs = |keeper| procs.can_run(keeper) && procs.stays_alive(keeper);
+        if keeper.is_some_and(|keeper| keeper != own && runs(keeper)) {
+            continue; // the keeper undoes the changes, and starts the owner again
         }
         match undo_instance(config, &instance) {
             Ok(one) => report.add(one),
@@ -110,7 +111,7 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
     let Some(owner) = owner_in_name(dir) else {
         return Ok(report);
     };
-    if procs.lives(owner) {
+    if procs.stays_alive(owner) {
         return Ok(report);
     }
     let Some(_lock) = lock(&procs, dir)? else {

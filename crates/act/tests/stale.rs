@@ -162,6 +162,26 @@ fn ignores_a_journal_that_another_user_could_have_written() {
     assert!(dir.exists() && is_stopped(&program));
 }
 
+/// `kill -9` of a daemon ends its main thread first. An undo that started then found the daemon
+/// alive, and nothing undid its changes.
+#[test]
+fn the_undo_waits_for_the_last_thread_of_an_owner_that_ends() {
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let mut ending = Program::start(&["ending"]);
+    let owner = (ending.id.pid, ending.id.start_ticks);
+    let program = Program::start(&["tree", "0", "0"]);
+    bind_to_first_cpu(&program);
+    stop(&program);
+    let mut lines = vec![head(owner, &boot())];
+    lines.extend(lines_about(&program, program.id.start_ticks));
+    let dir = instance(&config, owner, &lines);
+    drop(ending.child.stdin.take());
+    assert_eq!(undo_all_stale(&config, "a thread that ends"), (1, 1));
+    assert!(!dir.exists());
+    assert_eq!(masks(program.pid()), BTreeSet::from([cpu_list()]));
+}
+
 #[test]
 fn the_journal_of_a_living_instance_is_not_undone() {
     let runtime = tempfile::tempdir().unwrap();
