@@ -30,7 +30,7 @@ pub struct LabCache {
     root: PathBuf,
 }
 
-/// The lock held while an entry is fetched.
+/// The lock of the cache, which is held while an entry is created.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "the lock is only held")] File);
 

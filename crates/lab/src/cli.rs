@@ -190,7 +190,7 @@ fn perform(args: &Args) -> anyhow::Result<u8> {
     run(args)
 }
 
-/// Prints the cached and the available kernels.
+/// Prints the cached kernels, and the kernels that the archive offers.
 fn list(here: &[Kernel], offered: Option<Vec<String>>, json: bool) -> anyhow::Result<u8> {
     let out = &mut io::stdout().lock();
     if json {

@@ -56,7 +56,7 @@ fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Returns 0: guests do not run on other architectures.
+/// Returns 0. The value is not used, because guests require an x86-64 host.
 #[cfg(not(target_arch = "x86_64"))]
 fn counter() -> u64 {
     0

@@ -49,7 +49,7 @@ pub enum LabError {
     /// The guest has started but could not run the command.
     #[error("the guest could not run the command: {0}")]
     Guest(String),
-    /// A system call failed.
+    /// A system call or a file operation failed.
     #[error("{doing}: {source}")]
     Io {
         /// The operation and its object.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab: runs a command under another kernel on another machine.
+//! The lab runs a command in a guest, which has another topology and another kernel than the host.
 //!
 //! A *guest* is a machine that QEMU emulates. Its topology is described in one line
 //! (`package:4 die:2 core:6 pu:1`), and it runs a Debian kernel with sched_ext. The command sees

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program `usher-lab`: runs a command under another kernel on another machine. If it is
-//! started as the first process of a guest, it acts as the guest's init.
+//! The program `usher-lab` runs a command in a guest: an emulated machine with another topology and
+//! another kernel than the host. If the kernel of a guest starts this program as its first process,
+//! the program is the guest's init process.
 
 use std::process::ExitCode;
 

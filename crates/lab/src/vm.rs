@@ -104,7 +104,7 @@ pub enum IdleTime {
     Waits,
 }
 
-/// Destinations of a guest's output.
+/// The destinations of a guest's output, and the descriptor that ends the guest.
 pub struct Streams<'a> {
     /// Standard output of the command.
     pub out: &'a mut dyn Write,
@@ -137,7 +137,7 @@ pub enum GuestEnd {
     Died,
     /// The time limit was exceeded.
     TimedOut,
-    /// The caller ended the guest.
+    /// The caller has ended the guest by the interrupt descriptor.
     Interrupted,
 }
 
@@ -152,7 +152,7 @@ pub struct GuestOutcome {
     /// Number of times that the guest was started: 2 if it was not ready at the first start, 1
     /// otherwise.
     pub boots: u32,
-    /// Time from the start until the command ran.
+    /// Time from the start of the guest to the start of the command.
     pub boot_ms: u64,
     /// Time from the start of the command to the end of the guest.
     pub ran_ms: u64,

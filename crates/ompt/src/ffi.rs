@@ -12,7 +12,8 @@ pub(crate) type Interface = unsafe extern "C" fn();
 pub(crate) type Callback = unsafe extern "C" fn();
 /// `ompt_function_lookup_t`.
 pub(crate) type Lookup = unsafe extern "C" fn(name: *const c_char) -> Option<Interface>;
-/// `ompt_set_callback_t`. The result states whether the runtime will report the event.
+/// `ompt_set_callback_t`. The result of `ompt_set_callback` states whether the runtime will call
+/// the callback for the event.
 pub(crate) type SetCallback = unsafe extern "C" fn(event: c_int, callback: Callback) -> c_int;
 
 /// `ompt_start_tool_result_t`.
@@ -20,7 +21,8 @@ pub(crate) type SetCallback = unsafe extern "C" fn(event: c_int, callback: Callb
 pub struct StartToolResult {
     pub(crate) initialize: extern "C" fn(Lookup, c_int, *mut c_void) -> c_int,
     pub(crate) finalize: extern "C" fn(*mut c_void),
-    /// `ompt_data_t`: a union of a 64-bit number and a pointer.
+    /// The tool's own data (`ompt_data_t`), which is a union of a 64-bit number and a pointer. This
+    /// tool does not use it.
     pub(crate) tool_data: u64,
 }
 

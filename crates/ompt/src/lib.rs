@@ -91,11 +91,12 @@ extern "C" fn initialize(lookup: ffi::Lookup, _device: c_int, _tool: *mut c_void
         let Some(found) = found else {
             return 0;
         };
-        // SAFETY: the runtime returns the function of this name; the specification fixes its type.
+        // SAFETY: `found` is the runtime's function `ompt_set_callback`, for which the
+        // specification defines the type `SetCallback`.
         let set = unsafe { std::mem::transmute::<ffi::Interface, SetCallback>(found) };
         for (event, callback) in thread::callbacks() {
-            // SAFETY: each callback has the type of its event. A runtime does not call callbacks of
-            // events that it does not know.
+            // SAFETY: each callback has the type that the specification defines for its event. The
+            // runtime rejects an event that it does not know.
             unsafe { set(event as c_int, callback) };
         }
         // SAFETY: the handler of the forked child only discards the thread-local record of the

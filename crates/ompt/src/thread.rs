@@ -89,7 +89,8 @@ impl Thread {
         self.slot.enter(SlotState::Useful);
     }
 
-    /// Records that the thread continues with this task.
+    /// Records that the thread continues with `task`: it waits if `task` is the innermost waiting
+    /// task, and does useful work otherwise.
     fn continue_with(&mut self, task: Task) {
         let waiting = self.depth.checked_sub(1).and_then(|i| self.waiting.get(i));
         self.slot.enter(match waiting == Some(&task) {

@@ -110,7 +110,7 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_WORKERS = 3,
 	/* The system could not start a thread for a worker. */
 	USHER_TASKS_ERROR_THREAD = 4,
-	/* There is no memory. */
+	/* There is no memory for the operation. */
 	USHER_TASKS_ERROR_MEMORY = 5,
 	/* The groups are outside the limits of the policy. */
 	USHER_TASKS_ERROR_GROUPS = 6,
@@ -118,11 +118,12 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_REGISTERED = 7,
 	/* The task was resolved more often than its count. */
 	USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN = 8,
-	/* Some tasks are unfinished or have failed; see the report. */
+	/* Some tasks are unfinished or have failed. The report lists them. */
 	USHER_TASKS_ERROR_UNFINISHED = 9,
-	/* A task would wait for itself. */
+	/* A task tried to wait for its own runtime, and thus for itself. */
 	USHER_TASKS_ERROR_INSIDE = 10,
-	/* A task would wait for a runtime that waits for the task's runtime. */
+	/* A task tried to wait for another runtime, whose tasks wait for the
+	 * runtime of the calling task. */
 	USHER_TASKS_ERROR_DEADLOCK = 11,
 	/* The runtime is being destroyed, or belongs to the parent of this
 	 * forked process. */
@@ -134,11 +135,11 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_RANGE = 14,
 	/* The graph has more than 2^32 - 1 tasks or dependencies. */
 	USHER_TASKS_ERROR_TOO_LARGE = 15,
-	/* Tasks of the graph failed; see the report. */
+	/* Tasks of the graph have failed. The report lists them. */
 	USHER_TASKS_ERROR_FAILED = 16,
-	/* The graph is being run. */
+	/* The graph is being run by another call. */
 	USHER_TASKS_ERROR_BUSY = 17,
-	/* The caller must be a task. */
+	/* The function may only be called by a task. */
 	USHER_TASKS_ERROR_OUTSIDE = 18,
 	/* The sizes of blocks or headers are invalid. */
 	USHER_TASKS_ERROR_COLORING = 19,
@@ -395,7 +396,7 @@ enum usher_tasks_unfinished_kind {
 	USHER_TASKS_UNFINISHED_UNRESOLVED = 2,
 	/* The token was resolved, but no task was registered. */
 	USHER_TASKS_UNFINISHED_UNREGISTERED = 3,
-	/* The task is part of a dependency cycle. */
+	/* The task is part of a dependency cycle of a graph. */
 	USHER_TASKS_UNFINISHED_CYCLE = 4
 };
 

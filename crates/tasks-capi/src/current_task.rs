@@ -40,7 +40,8 @@ unsafe impl Sync for TaskCall {}
 struct CurrentTask {
     /// The runtime of the running task; null if no task runs on this thread.
     runtime: Cell<*mut RuntimeHandle>,
-    /// Whether the innermost task has failed.
+    /// Whether the running task has failed. If tasks are nested on this thread, it refers to the
+    /// innermost task.
     has_failed: Cell<bool>,
     /// Whether this thread is registering a task. The argument of that task still belongs to the
     /// caller.
@@ -55,7 +56,8 @@ thread_local! {
             is_registering: Cell::new(false),
         }
     };
-    /// Messages of failed tasks that are still running, the innermost last.
+    /// Messages of tasks on this thread that have failed and are still running. The message of the
+    /// innermost task is last.
     static FAILURES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -153,7 +155,8 @@ pub unsafe extern "C" fn usher_tasks_fail(message: *const c_char) -> c_int {
         if message.is_null() {
             return fail("without a message".to_owned());
         }
-        // SAFETY: the caller guarantees a string that ends with a 0.
+        // SAFETY: `message` is not null, so it is a string that ends with a 0, as the caller
+        // guarantees.
         let message = unsafe { CStr::from_ptr(message) };
         fail(message.to_string_lossy().into_owned())
     })

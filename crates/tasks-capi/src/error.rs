@@ -28,7 +28,7 @@ pub enum ErrorCode {
     Workers,
     /// The system could not start a thread.
     Thread,
-    /// There is no memory.
+    /// There is no memory for the operation.
     Memory,
     /// The groups are outside the limits of the policy.
     Groups,
@@ -38,7 +38,7 @@ pub enum ErrorCode {
     ResolvedTooOften,
     /// Tasks are unfinished or have failed.
     Unfinished,
-    /// A task would wait for itself.
+    /// A task tried to wait for its own runtime, and thus for itself.
     Inside,
     /// A task would wait for a runtime whose tasks wait for the task's own runtime.
     Deadlock,
@@ -55,7 +55,7 @@ pub enum ErrorCode {
     Failed,
     /// The graph is being run.
     Busy,
-    /// The caller must be a task.
+    /// The function may only be called by a task.
     Outside,
     /// The sizes of blocks or headers are invalid.
     Coloring,
@@ -121,7 +121,7 @@ impl ErrorCode {
     }
 }
 
-/// The error of a call.
+/// The error of a call of a C function: a code and a text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     code: ErrorCode,
@@ -166,13 +166,13 @@ impl fmt::Display for StaticErrorText {
 }
 
 impl Failure {
-    /// An error with its text.
+    /// Creates an error from a code and a text.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let text = ErrorText::Dynamic(message.into());
         Self { code, text }
     }
 
-    /// Returns the error that the given argument is null.
+    /// Returns the error that the argument with this name is null.
     pub fn null(argument: &str) -> Self {
         Self::new(ErrorCode::Null, format!("{argument} is NULL"))
     }

@@ -68,7 +68,7 @@ struct GraphCalls {
 pub struct GraphHandle {
     calls: Arc<GraphCalls>,
     count: usize,
-    /// Whether a thread has exclusive access to the graph.
+    /// Whether a call that runs, explains or destroys the graph has exclusive access to the graph.
     is_acquired: AtomicBool,
     /// This lock is held while the graph is explained. Another thread that runs or destroys the
     /// graph waits for the lock instead of returning an error.
@@ -136,7 +136,8 @@ impl GraphHandle {
         }
     }
 
-    /// Explains the order of the tasks. Returns an empty string while the graph runs.
+    /// Returns a table of the orders that were tried for the graph and of their times; an empty
+    /// string while the graph runs.
     pub fn explain(&self) -> String {
         let _lock = self.explain_lock();
         if self.acquire_unlocked().is_err() {

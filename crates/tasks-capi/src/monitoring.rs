@@ -264,7 +264,8 @@ pub unsafe extern "C" fn usher_tasks_graph_explain(
         let explanation = graph.map_or_else(String::new, GraphHandle::explain);
         if !text.is_null() && bytes > 0 {
             let shown = explanation.len().min(bytes - 1);
-            // SAFETY: the caller guarantees `bytes` writable bytes.
+            // SAFETY: `text` is not null, so `bytes` bytes are writable there, as the caller
+            // guarantees.
             unsafe {
                 ptr::copy_nonoverlapping(explanation.as_ptr(), text.cast(), shown);
                 text.add(shown).write(0);

@@ -25,13 +25,15 @@ pub struct Options {
     pub size: usize,
     /// Number of workers, 1 to 1024.
     pub workers: u32,
-    /// Number of the policy: 0 usher, 1 paper, 2 first come first served, 3 last come first served.
+    /// Number of the policy: 0 is `usher`, 1 is `paper`, 2 is first come, first served, 3 is last
+    /// come, first served.
     pub policy: u32,
     /// Number of temporal groups of the policy `paper`.
     pub t_groups: u32,
     /// Number of spatial groups of the policy `paper`.
     pub s_groups: u32,
-    /// Binding of workers: 0 to the CPUs of last-level caches; 1 none.
+    /// Binding of workers: 0 binds each worker to the CPUs of a last-level cache, 1 binds no
+    /// worker.
     pub binding: u32,
     /// Reserved field, which must be 0.
     pub reserved: u32,

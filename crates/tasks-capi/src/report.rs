@@ -52,7 +52,8 @@ pub struct Report {
     skipped: u64,
 }
 
-/// Converts a message for C. Returns false if there is no memory for the final 0.
+/// Converts a message to a C string: removes all 0 bytes and appends one at the end. Returns false
+/// if there is no memory for it.
 fn terminate(message: &mut String) -> bool {
     message.retain(|letter| letter != '\0');
     let has_room = message.try_reserve(1).is_ok();
@@ -222,7 +223,7 @@ impl Report {
         lines.nth(at)
     }
 
-    /// Sets the out-pointer to null.
+    /// Sets the caller's report pointer to null.
     ///
     /// # Safety
     /// `pointer` is null or writable.
@@ -247,8 +248,8 @@ impl Report {
             return Err(self);
         }
         room.push(self);
-        // The cast is valid, because a boxed slice of one element has the layout of a box, and the
-        // same allocator.
+        // The cast is valid, because a boxed slice with one element has the same memory layout and
+        // allocator as a box of that element.
         let report = Box::into_raw(room.into_boxed_slice()).cast::<Self>();
         // SAFETY: `pointer` is not null, so it is writable, as the caller guarantees.
         unsafe { pointer.write(report) };
@@ -294,7 +295,7 @@ pub unsafe extern "C" fn usher_tasks_report_at(
                 format!("the report has no line {line}: it has {count} lines"),
             )
         })?;
-        // SAFETY: the pointer is not null, so the caller guarantees that it is writable.
+        // SAFETY: `unfinished` is not null, so it is writable, as the caller guarantees.
         unsafe { unfinished.write(line) };
         Ok(())
     })

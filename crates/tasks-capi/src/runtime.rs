@@ -74,7 +74,7 @@ static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
 static NEXT_ENTRY: Mutex<usize> = Mutex::new(0);
 
 impl RuntimeHandle {
-    /// Stores a runtime in a free entry, and marks it as alive.
+    /// Stores a runtime in a free entry of the table, and sets the entry's `is_alive`.
     fn insert(runtime: Runtime) -> Result<&'static Self, Failure> {
         let runtime = Box::new(runtime);
         let mut next = NEXT_ENTRY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
         }
         let closed = this.gate.write().unwrap_or_else(PoisonError::into_inner);
         let ending = this.runtime()?;
-        // Unfinished tasks are not reported, because they are dropped.
+        // The wait does not report unfinished tasks, because the destruction drops them.
         ending.wait_until_idle()?;
         this.is_alive.store(false, Ordering::Release);
         // The `discard` functions of tasks may call the library, so they must run before the

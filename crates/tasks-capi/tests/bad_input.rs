@@ -46,8 +46,8 @@ fn invalid_runtimes_are_rejected() {
         refused(1, 1, (u32::MAX, u32::MAX)).0,
         ErrorCode::Groups as c_int
     );
-    // SAFETY: the function accepts null, both as out-pointer (an error) and as options (the
-    // default).
+    // SAFETY: the function accepts null as the out-pointer, which is an error, and as the options,
+    // which selects the defaults.
     unsafe {
         let code = usher_tasks_runtime_new(ptr::null(), ptr::null_mut());
         fails(code, ErrorCode::Null, "the pointer to the runtime is NULL");

@@ -424,7 +424,7 @@ fn each_failure_is_reported_to_one_waiting_thread() {
 }
 
 unsafe extern "C-unwind" fn fails_at_once(_: *mut c_void) {
-    // SAFETY: null means no text.
+    // SAFETY: the function accepts null, which means that there is no message.
     assert_eq!(unsafe { usher_tasks_fail(ptr::null()) }, OK);
 }
 
@@ -465,7 +465,8 @@ fn a_failure_belongs_to_one_task() {
         // SAFETY: the argument is a string that ends with a 0.
         assert_eq!(unsafe { usher_tasks_fail(c"inner".as_ptr()) }, OK);
     }
-    /// Fails if its argument is set, and runs a graph with a single task, which fails.
+    /// A task that runs a graph with a single task, which fails. If its argument is not null, the
+    /// task marks itself as failed before.
     unsafe extern "C-unwind" fn outer(arg: *mut c_void) {
         if !arg.is_null() {
             // SAFETY: the argument is a string that ends with a 0.

@@ -151,7 +151,7 @@ fn counters_add_up() {
 fn the_current_grouping_is_reported() {
     let together = |runtime| {
         let mut together = u32::MAX;
-        // SAFETY: the runtime is valid and the pointer local.
+        // SAFETY: the runtime is valid, and the pointer refers to a local variable.
         let code = unsafe { usher_tasks_current_grouping(runtime, &raw mut together) };
         (code, together)
     };

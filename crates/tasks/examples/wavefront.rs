@@ -49,7 +49,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures each policy without hints, without hints but with tracing, and with hints.
+/// Measures each policy in three ways: without groups, without groups but with tracing, and with
+/// groups.
 fn measure(numbers: &[usize]) {
     let number = |at: usize, or: usize| numbers.get(at).copied().unwrap_or(or);
     let (workers, frames) = (number(0, 1), number(4, 200));

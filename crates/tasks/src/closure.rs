@@ -80,12 +80,12 @@ pub(crate) struct Closure {
     storage: ClosureStorage,
 }
 
-// SAFETY: a `Closure` is only made from closures that are `Send`.
+// SAFETY: `Closure::new` only accepts closures that are `Send`.
 unsafe impl Send for Closure {}
 
 impl Closure {
-    /// Stores the closure of a task. `is_guessed` means that the groups of the task are a guess.
-    /// Returns `None` if there is no memory.
+    /// Stores the closure of a task. `is_guessed` states whether the runtime has guessed the groups
+    /// of the task. Returns `None` if there is no memory.
     pub fn new<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Option<Self> {
         if fits::<F>() {
             return Some(Self::small(closure, is_guessed));
@@ -137,14 +137,14 @@ impl Drop for Closure {
     }
 }
 
-/// As `Box::new`, but returns `None` if there is no memory.
+/// Stores a value in a box; `None` if there is no memory.
 fn try_box<T>(value: T) -> Option<Box<T>> {
     let layout = Layout::new::<T>();
     if layout.size() == 0 {
         // A box of a type of size 0 does not allocate memory.
         return Some(Box::new(value));
     }
-    // SAFETY: the size is not 0.
+    // SAFETY: the size of the layout is not 0, as checked above.
     let place = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
     // SAFETY: the memory has the size and alignment of the value, and comes from the allocator of
     // boxes.

@@ -57,7 +57,7 @@ pub enum ColorError {
     /// next block.
     #[error("a header cannot have 0 bytes: the size must be at least 1 byte")]
     NoHeader,
-    /// Headers would extend beyond their blocks.
+    /// The headers of some colours would extend beyond the end of their blocks.
     #[error(
         "blocks of {block_bytes} bytes have no room for headers of {header_bytes} bytes in \
          {colors} colours"
@@ -127,7 +127,8 @@ impl Coloring {
     /// Returns the offset of the header of the block at `base`, in bytes.
     pub fn shift(&self, base: usize) -> usize {
         let number = base / self.block_bytes;
-        // The hash includes upper bits, because blocks are often a power of two apart.
+        // The hash includes upper bits of the number, because the distances of blocks are often
+        // powers of two, which have equal lower bits.
         let folded = number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
         let color = folded % self.colors;
         let inset = color / 2 * LINE_BYTES;
@@ -174,7 +175,7 @@ struct BlockPool {
     blocks: usize,
 }
 
-// SAFETY: the pointers refer to memory that belongs to this value alone.
+// SAFETY: the pointers refer to memory that only this value accesses and frees.
 unsafe impl Send for BlockPool {}
 
 impl Blocks {
@@ -210,7 +211,7 @@ impl Blocks {
         Ok(unsafe { base.add(shift) })
     }
 
-    /// Returns a block, given any pointer into it.
+    /// Gives a block back to this source. `inside` is any pointer into the block.
     ///
     /// # Safety
     /// The block came from [`Self::take`] of this value and is not used after this call.
@@ -255,8 +256,8 @@ impl Blocks {
 impl Drop for Blocks {
     fn drop(&mut self) {
         for (chunk, layout) in self.pool().chunks.drain(..) {
-            // SAFETY: the chunk was allocated with this layout. Blocks are handed out as raw
-            // pointers, which are valid only while this value lives.
+            // SAFETY: the chunk was allocated with this layout. Callers have blocks as raw
+            // pointers, which must not be used after this drop.
             unsafe { alloc::dealloc(chunk.as_ptr(), layout) };
         }
     }
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn releasing_blocks_allocates_nothing() {
-        // Four blocks per chunk.
+        // With this block size, a chunk contains four blocks.
         let blocks = Blocks::new(Coloring::new(CHUNK_BYTES / 4, 64, 4).unwrap());
         let taken: Vec<NonNull<u8>> = (0..41).map(|_| blocks.take().unwrap()).collect();
         let room = blocks.pool().free.capacity();

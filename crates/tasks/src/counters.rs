@@ -25,7 +25,7 @@ pub(crate) struct AtomicWorkerCounters {
     pub asleep: SleepTime,
 }
 
-/// A counter with one writer.
+/// A counter that a single thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct RelaxedCounter(AtomicU64);
 

@@ -19,7 +19,7 @@ pub enum RuntimeError {
         /// Upper limit of the number of workers.
         max: usize,
     },
-    /// The policy `paper` would keep too many queues.
+    /// The policy `paper` would need too many queues.
     #[error(
         "{t_groups} temporal groups x {s_groups} spatial groups need too many queues: the \
          maximum is {max}"
@@ -38,7 +38,7 @@ pub enum RuntimeError {
         /// The number of queues.
         queues: u64,
     },
-    /// The system could not start a thread.
+    /// The system could not start a thread for a worker.
     #[error("starting the thread of worker {worker}: {source}")]
     Thread {
         /// Number of the worker that was to run on the thread, from 0.
@@ -71,7 +71,7 @@ pub enum GraphError {
     TooLarge {
         /// Number of tasks or dependencies.
         count: usize,
-        /// What exceeds the limit: tasks or dependencies.
+        /// The name of what exceeds the limit: `tasks` or `dependencies`.
         what: &'static str,
     },
 }

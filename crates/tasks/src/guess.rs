@@ -32,14 +32,14 @@ const TASKS: u32 = 512;
 /// Size in bytes of the regions for groups by data.
 const REGION_BYTES: usize = 1 << 16;
 
-/// What the tasks of a guessed group have in common.
+/// The rule by which the runtime groups tasks without declared groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
-    /// The time of registration.
+    /// Tasks of a group have neighbouring times of registration.
     Time,
-    /// The region of the tasks' data.
+    /// Tasks of a group have data in the same region of memory.
     Data,
-    /// Nothing in common: the tasks have no groups.
+    /// The tasks have no groups.
     None,
 }
 

@@ -53,9 +53,9 @@ struct Forked<F, R> {
 /// The thread that waits for the function and may sleep.
 #[derive(Debug, Clone)]
 enum WaitingThread {
-    /// A worker of the same runtime.
+    /// A worker of the same runtime, by its index.
     Worker(usize),
-    /// A thread that is no worker of the runtime.
+    /// A thread that is no worker of the runtime, and the latch at which it sleeps.
     Outside(Arc<Latch>),
 }
 
@@ -235,7 +235,8 @@ mod interleavings {
 
     impl<F: FnOnce() -> R, R> SendPtr<F, R> {
         fn complete(self) -> WaitingThread {
-            // SAFETY: the function is completed once, and freed after it is done.
+            // SAFETY: this is the only call of `complete` for this function, and the function is
+            // freed only after `done` is set.
             unsafe { complete(self.0) }
         }
     }

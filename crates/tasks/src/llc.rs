@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which CPUs share a last-level cache (LLC), as the kernel reports it.
+//! Finds the CPUs that share a last-level cache (LLC), in files of the kernel.
 //!
 //! 1. For each CPU, read the caches in `/sys/devices/system/cpu/cpuN/cache`; the cache with the
 //!    highest level is the LLC.
@@ -63,7 +63,7 @@ pub(crate) fn of(topology: &Topology) -> Vec<Llc> {
         .collect()
 }
 
-/// Returns the CPUs that share the outermost cache of a CPU.
+/// Returns the CPUs that share the LLC of a CPU.
 fn last_level(cpu: &Path) -> Option<CpuSet> {
     let caches = (0..).map(|index| cpu.join(format!("cache/index{index}")));
     let caches = caches.map_while(|dir| Some((value::<u32>(&dir.join("level"))?, dir)));

@@ -135,7 +135,7 @@ static CLAIMED_CPUS: StaticMutex<Vec<CpuSet>> = StaticMutex::new(Vec::new());
 pub(crate) struct CpuClaim(Vec<CpuSet>);
 
 impl CpuClaim {
-    /// Claims the CPUs of workers that were placed by the caller.
+    /// Adds the CPU sets of the bound workers in `places` to [`CLAIMED_CPUS`].
     pub fn of(places: &WorkerPlaces) -> Self {
         Self::take(places, &mut CLAIMED_CPUS.lock())
     }

@@ -56,7 +56,7 @@ pub struct Runtime {
     registry: Arc<Registry>,
     threads: Vec<JoinHandle<()>>,
     claim: Option<CpuClaim>,
-    /// The process to which the worker threads belong.
+    /// Number of the process that created the runtime, in which the worker threads run.
     creator_pid: u32,
 }
 
@@ -169,7 +169,7 @@ thread_local! {
         const { Cell::new((ptr::null(), ptr::null())) };
 }
 
-/// Sets [`CURRENT_WORKER`] for the lifetime of a worker.
+/// Sets [`CURRENT_WORKER`] until the guard is dropped at the end of the worker.
 struct CurrentWorkerGuard;
 
 impl CurrentWorkerGuard {

@@ -62,7 +62,7 @@ pub(crate) struct Slab<T> {
     of: PhantomData<T>,
 }
 
-// SAFETY: the pointers refer to blocks that belong to this slab.
+// SAFETY: only this slab accesses the blocks to which its pointers refer.
 unsafe impl<T: Send> Send for Slab<T> {}
 
 impl<T> Default for Slab<T> {

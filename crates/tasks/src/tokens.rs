@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that are registered one by one and identified by tokens (paper 5, section 3.2).
+//! Single tasks that are identified by tokens (paper 5, section 3.2).
 //! `register(token, count, entry)` adds a task that waits for `count` resolutions. `resolve(token)`
 //! is one resolution, which may precede the registration.
 //!
@@ -120,7 +120,8 @@ impl TaskPtr {
         unsafe { (*self.0.as_ptr()).token }
     }
 
-    /// Returns the state. The argument proves that the caller holds the lock of the shard.
+    /// Returns the state. The argument of type `Shard` proves that the caller holds the lock of the
+    /// shard.
     fn state(self, _: &Shard) -> TaskState {
         // SAFETY: a task in a table exists. The argument of type `Shard` proves that this thread
         // holds the lock that protects the state.
@@ -140,7 +141,8 @@ impl TaskPtr {
     unsafe fn set_entry(self, _: &mut Shard, groups: Groups, entry: Closure) {
         let task = self.0.as_ptr();
         let (vtable, storage) = entry.into_parts();
-        // SAFETY: only the holder of the lock accesses an early task.
+        // SAFETY: only the thread that holds the lock of the shard accesses an early task, and the
+        // second argument proves that this thread holds it.
         unsafe {
             (*task).job = Job::new(NonNull::from(vtable).cast(), groups);
             (*task).storage = storage;

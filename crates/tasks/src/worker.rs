@@ -99,7 +99,8 @@ pub(crate) struct Registry {
     owners: Box<[AtomicU32]>,
     places: WorkerPlaces,
     sleepers: Sleepers,
-    /// Workers that sleep in a wait during which they may run only some of the ready tasks.
+    /// Workers that sleep in a nested wait in which they may run only some of the ready tasks.
+    /// Other sleeping workers are in `sleepers`.
     waiters: Sleepers,
     closing: AtomicBool,
     /// The number of workers that may still make tasks ready. A worker ends only when this number
@@ -533,7 +534,8 @@ impl<'a> Worker<'a> {
         until_check == 0 && self.has_overdue()
     }
 
-    /// Returns whether tasks may be overdue. If none can be, the next interval begins.
+    /// Returns whether tasks may be overdue: injected tasks, tasks in the inbox, or at every
+    /// [`AGE_INTERVAL`]-th check queued tasks. If there are none, the next interval begins.
     #[cold]
     fn has_overdue(&self) -> bool {
         let checks = self.checks.get().wrapping_add(1);
@@ -580,7 +582,8 @@ impl<'a> Worker<'a> {
         first.or_else(|| local_queues.pop())
     }
 
-    /// Searches for a task everywhere except in the queues of the innermost wait.
+    /// Searches for a task in the own steal slots and inbox, then in those of other workers and
+    /// among the injected tasks, then in the queues of outer waits.
     fn find_work_elsewhere(&self) -> Option<JobRef> {
         let steal_slots = &self.shared.steal_slots;
         let overflow = || match self.is_deep() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of tasks by token: the guarantees of the paper's calls `register` and `resolve`, and the
-//! errors for wrong use.
+//! Tests of tasks by token: the guarantees of paper 5 for `register` and `resolve`, and the errors
+//! after wrong calls.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 

@@ -108,7 +108,7 @@ struct Forks {
     most: AtomicUsize,
 }
 
-/// Waits until a number is at least `least`, with a limit of attempts.
+/// Waits until a number is at least `least`, but at most 20,000 times.
 fn await_at_least(number: &AtomicU32, least: u32) {
     let mut attempts = (0..20_000).map(|_| std::thread::yield_now());
     while number.load(Ordering::Relaxed) < least && attempts.next().is_some() {}

@@ -9,7 +9,7 @@ pub struct Breach {
     pub path: String,
     /// The number of the line, from 1. 0 means the file as a whole.
     pub line: usize,
-    /// What is wrong and what to do about it.
+    /// A text that states what is wrong and what to do.
     pub what: String,
 }
 

@@ -106,7 +106,8 @@ const GROUPS: [Group; 5] = [
 pub enum Kind {
     /// A Markdown file.
     Document,
-    /// A string literal of at least four words, outside of tests; help texts are comments.
+    /// A string literal of at least four words, outside of tests. Help texts count as comments,
+    /// because they are doc comments.
     Message,
     /// A comment of Rust or C.
     Comment,

@@ -17,7 +17,7 @@ const SENTENCE_WORDS_MIN: usize = 4;
 /// A sentence with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentence {
-    /// `FILE:LINE` of its paragraph.
+    /// `FILE:LINE` of the paragraph that contains the sentence.
     pub place: String,
     /// The text, in one line.
     pub text: String,

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Maximum number of characters of a subject.
 const SUBJECT_CHARS: usize = 72;
-/// The commit that adds this file is the first to which the rule applies.
+/// The rule applies to commits after the commit that added this file.
 const SINCE: &str = "crates/tidy/src/subjects.rs";
 
 /// The reason why the subjects of a checkout cannot be read: git is missing, or the checkout is no

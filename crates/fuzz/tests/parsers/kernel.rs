@@ -94,7 +94,7 @@ fn processes() {
     });
 }
 
-/// Follows a process tree as the daemon does.
+/// Samples a process tree by the functions that the daemon uses.
 fn follow(proc_root: &Path) {
     let home = ProcessTree {
         program: ProgramId(1),

@@ -81,7 +81,7 @@ fn copies_of_sys() {
     });
 }
 
-/// A copy of the files of a machine with two cores and one cache.
+/// Writes the files of a machine with two cores and one cache into the directory.
 fn write_copy(dir: &Path) {
     let write = |file: String, text: &str| {
         let path = dir.join(file);

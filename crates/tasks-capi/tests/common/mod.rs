@@ -27,7 +27,7 @@ use usher_tasks_capi::runtime::{
     usher_tasks_runtime_new, usher_tasks_wait,
 };
 
-/// The code of success.
+/// The error code that means success.
 pub const OK: c_int = 0;
 
 /// A runtime, destroyed when dropped.
@@ -102,7 +102,8 @@ impl Drop for OwnedRuntime {
 }
 
 impl OwnedRuntime {
-    /// Destroys the runtime. The caller must then forget this value.
+    /// Destroys the runtime. The caller must not drop this value afterwards (`mem::forget`),
+    /// because the drop would destroy the runtime again.
     pub fn destroy(&self) -> c_int {
         // SAFETY: this value owns the runtime. Calls of other threads are already in progress.
         unsafe { usher_tasks_runtime_destroy(self.0) }
@@ -151,7 +152,7 @@ pub fn read(report: *mut Report) -> (Vec<ReportLine>, u64) {
     }
 }
 
-/// Returns the last error in this thread.
+/// Returns the text of the last error in this thread.
 pub fn last_error() -> String {
     // SAFETY: the text is a string that is valid until the next error of this thread.
     let text = unsafe { CStr::from_ptr(usher_tasks_last_error()) };

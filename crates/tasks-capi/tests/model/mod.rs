@@ -44,7 +44,7 @@ struct ModelTask {
     discarded: AtomicU32,
     /// The error code that the task's own call returned.
     code: AtomicI32,
-    /// The expected values of the fields above.
+    /// The expected values of `ran`, `discarded` and `code`.
     expected: (u32, u32, c_int),
 }
 
@@ -54,7 +54,7 @@ unsafe extern "C-unwind" fn does(arg: *mut c_void) {
     let note = unsafe { &*arg.cast::<ModelTask>() };
     note.ran.fetch_add(1, Ordering::SeqCst);
     let own = usher_tasks_current();
-    // SAFETY: the runtime is that of the calling task, so it lives.
+    // SAFETY: the runtime is that of the calling task, so it exists.
     let code = unsafe {
         match note.does {
             TaskAction::Nothing => OK,
@@ -277,7 +277,7 @@ impl Machine {
 
     fn cancel(&mut self) {
         let mut dropped = usize::MAX;
-        // SAFETY: the runtime is valid and the pointer local.
+        // SAFETY: the runtime is valid, and the pointer refers to a local variable.
         let code = unsafe { usher_tasks_cancel(self.runtime(), &raw mut dropped) };
         assert_eq!(code, OK);
         assert_eq!(dropped, self.waiting.len() + self.early.len());

@@ -31,7 +31,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// No group of either kind.
+    /// No temporal and no spatial group.
     pub const NONE: Self = Self { t: 0, s: 0 };
 
     /// Groups `t` and `s`.

@@ -28,17 +28,18 @@ use super::{Dispatch, Dispatcher, Groups};
 #[derive(Debug, Clone)]
 pub struct Paper<I> {
     s_count: usize,
-    /// Queue of (t, s) at `t * s_count + s`.
+    /// The queues of ready tasks. The queue of temporal group `t` and spatial group `s` has the
+    /// index `t * s_count + s`.
     queues: Vec<VecDeque<I>>,
-    /// By t: the spatial groups with ready tasks.
+    /// For each temporal group, the spatial groups with ready tasks.
     ready: BitSets,
     /// The temporal groups with ready tasks.
     ready_t: BitSets,
     /// The active temporal group, T'. 0 before a temporal group has become active.
     active: usize,
-    /// By worker: the spatial groups that the worker owns.
+    /// For each worker, the spatial groups that the worker owns.
     owned: BitSets,
-    /// By spatial group: the worker that owns the group.
+    /// For each spatial group, the worker that owns the group.
     owners: Vec<Option<usize>>,
     len: usize,
 }

@@ -20,10 +20,10 @@
 //!    at most 32, beginning with the oldest tasks of the group that is served last. If no worker is
 //!    idle and there are as many published chains as other workers, the worker keeps its last task.
 //!    If a worker is idle, the last free slot gets all queued tasks if these are at most 8.
-//! 4. A worker continues with its active temporal group, last in, first out. When that group is
-//!    empty, the next group by number becomes active, cyclically. Tasks without a temporal group
-//!    come last. When all its queues are empty, the worker takes back its published tasks, the
-//!    latest first.
+//! 4. A worker continues with its active temporal group, beginning with the task that was queued
+//!    last. When that group is empty, the next group by number becomes active, cyclically. Tasks
+//!    without a temporal group come last. When all its queues are empty, the worker takes back its
+//!    published tasks, the latest first.
 //! 5. A worker without any task takes a chain that another worker has published, else all injected
 //!    tasks, else all tasks that were sent to another worker. The worker becomes the owner of the
 //!    spatial groups of the tasks that it takes.
@@ -71,7 +71,7 @@ type Chain<I> = Vec<QueuedTask<I>>;
 /// The state of one worker.
 #[derive(Debug, Clone)]
 struct WorkerQueues<I> {
-    /// Tasks that no other worker sees.
+    /// The worker's own queues, which other workers do not access.
     local: LocalQueues<QueuedTask<I>>,
     /// Tasks published for other workers.
     steal_slots: [Chain<I>; SLOTS],
@@ -79,9 +79,9 @@ struct WorkerQueues<I> {
     inbox: VecDeque<QueuedTask<I>>,
     /// The spatial group of the task that the worker ran last.
     last_s: u32,
-    /// Whether the worker got a task in its last call.
+    /// Whether the worker got a task in its last call of `next`.
     is_busy: bool,
-    /// Whether the worker got nothing in its last call.
+    /// Whether the worker got no task in its last call of `next`.
     is_idle: bool,
 }
 
@@ -134,7 +134,7 @@ impl<I> WorkerQueues<I> {
 #[derive(Debug, Clone)]
 pub struct Usher<I> {
     workers: Vec<WorkerQueues<I>>,
-    /// By spatial group: the worker that owns the group.
+    /// For each spatial group, the worker that owns the group.
     owners: Vec<Option<usize>>,
     /// Tasks that became ready since the last call of `next`.
     fresh: VecDeque<QueuedTask<I>>,
@@ -395,10 +395,11 @@ mod tests {
         let mut order = Usher::new(3);
         ready(&mut order, 0, &[('a', 1, 0), ('b', 1, 0), ('c', 1, 0)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // No task stays queued behind a.
+        // Worker 0 has published all other tasks, so worker 1 can steal c while worker 0 runs a.
         assert_eq!(order.next(1).unwrap().item, 'c');
         assert_eq!(order.next(2).unwrap().item, 'b');
-        // No task stays queued behind d either, although the first slot is full.
+        // Worker 0 publishes e, because there are fewer published chains than other workers. Later
+        // it keeps g, because the first slot is full and no worker is idle.
         ready(&mut order, 0, &[('d', 1, 0), ('e', 1, 0)]);
         assert_eq!(order.next(0).unwrap().item, 'd');
         ready(&mut order, 0, &[('f', 1, 0), ('g', 1, 0)]);

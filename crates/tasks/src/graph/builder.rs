@@ -45,7 +45,7 @@ pub struct GraphBuilder {
     groups: Vec<Groups>,
     /// Dependencies: pairs of a task and of a task that runs after it.
     edges: Vec<(usize, usize)>,
-    /// Pairs of a task and the address of its data; in the next field, pairs of a task and the
+    /// Pairs of a task and the address of its data. The next field contains pairs of a task and the
     /// address of its code.
     data: Vec<(usize, usize)>,
     code: Vec<(usize, usize)>,
@@ -149,8 +149,8 @@ fn check_acyclic(after: &Successors) -> Result<(), GraphError> {
     }
 }
 
-/// Returns a cycle among the remaining tasks. Each remaining task depends on another remaining
-/// task, so following these dependencies leads back to a task seen before.
+/// Returns a cycle among the tasks with unresolved dependencies. Each remaining task depends on
+/// another remaining task, so following these dependencies leads back to a task seen before.
 fn find_cycle(after: &Successors, waits: &[u32]) -> Vec<usize> {
     let mut before = vec![None; after.count()];
     let left = || (0..after.count()).filter(|&task| waits[task] > 0);

@@ -72,8 +72,8 @@ impl<B: Fn(usize) + Sync> GraphInner<B> {
 /// The task number that stands for the end of a chain.
 const NONE: u32 = u32::MAX;
 
-/// Resolves the dependencies on a task that has run. Returns the newly ready task to run next on
-/// this worker, or [`NONE`].
+/// Resolves the dependencies of the successors of a task that has run. Returns the newly ready task
+/// to run next on this worker, or [`NONE`].
 ///
 /// # Safety
 /// The graph exists. The task belongs to the graph, and its dependents were not resolved in this
@@ -226,7 +226,8 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
         (graph.cast_const(), Cell::new((*graph).task(&job)))
     };
     while at.get() != NONE {
-        // SAFETY: the task belongs to this worker and has not run. Counters do not move.
+        // SAFETY: this worker holds the task, and the task has not run, so the graph exists.
+        // Counters do not move.
         let run_chain = || unsafe {
             match (&(*graph).plan.pending, worker.is_only_worker()) {
                 (DependencyCounters::Narrow(counters), true) => {
@@ -245,7 +246,8 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
         };
         match catch_unwind(AssertUnwindSafe(run_chain)) {
             Ok(()) => return,
-            // SAFETY: the task was not resolved, so the graph lives.
+            // SAFETY: the successors of the task that panicked were not resolved, so the graph
+            // exists.
             Err(panic) => unsafe {
                 (*graph).record_panic(at.get(), panic);
                 at.set(resume(graph, at.get(), worker));

@@ -79,7 +79,8 @@ impl OrderFinder {
             .iter()
             .position(|(count, _)| *count == workers);
         self.current = known.unwrap_or(self.searches.len());
-        // A graph that is run once must not pay for the search.
+        // The first run uses the default order, because a graph that is run once must not pay for a
+        // search.
         if known.is_none() {
             let search = OrderSearch::new(vec![self.default_order()]);
             self.searches.push((workers, search));
@@ -150,7 +151,7 @@ impl OrderFinder {
             order,
             ns_per_task: search.trials.fastest_ns(alternative).map(|ns| ns / tasks),
         };
-        // After a single run there are no trials yet.
+        // Before the second run, no candidates were tried, so there is no best order.
         let best = search
             .trials
             .best()
@@ -181,7 +182,7 @@ pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
 pub struct Explanation {
     /// Whether the tasks have groups, which determine the order.
     pub hinted: bool,
-    /// The orders tried, by expected speed.
+    /// The candidate orders, sorted by expected speed.
     pub orders: Vec<TriedOrder>,
     /// The chosen order; `None` while the search is in progress, and if declared groups determine
     /// the order.

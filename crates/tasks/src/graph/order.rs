@@ -79,8 +79,8 @@ pub(super) struct GraphInfo<'a> {
 }
 
 impl GraphInfo<'_> {
-    /// Returns the orders worth trying, without duplicates, sorted by expected speed. `None` if
-    /// there is no memory.
+    /// Returns the candidate orders, sorted by expected speed. Of orders with equal ranks, only the
+    /// first is returned. `None` if there is no memory.
     pub fn orders(&self) -> Option<Vec<TaskOrder>> {
         let mut orders = try_collect(ORDERS_MAX, [])?;
         if has_distinct(self.data) {

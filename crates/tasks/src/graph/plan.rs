@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The dependencies of a graph, packed for running it.
+//! The dependencies of a graph in a compact form for running the graph.
 //!
 //! An empty task takes about 20 ns. The runtime's data per task must therefore be small: reading
 //! them takes time, and they displace data of the tasks from the cache. A dependency takes four
@@ -304,7 +304,7 @@ mod tests {
         let mut plan = plan(2000, &edges);
         for _ in 0..2 {
             let sinks = (1..2000).step_by(2);
-            // SAFETY: the plan lives, and each of its tasks ends once.
+            // SAFETY: the plan exists, and each of its sinks ends once.
             let ended: Vec<bool> = sinks
                 .map(|sink| unsafe { Plan::ended(&raw const plan, sink) })
                 .collect();
@@ -345,7 +345,7 @@ mod interleavings {
                 move || {
                     for &task in tasks {
                         run.graph.with(|_| ());
-                        // SAFETY: the plan lives, and each of its tasks ends once.
+                        // SAFETY: the plan exists, and each of its sinks ends once.
                         if unsafe { Plan::ended(&raw const run.plan, task) } {
                             let done = Arc::clone(&run.done);
                             done.open();

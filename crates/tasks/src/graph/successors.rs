@@ -13,7 +13,7 @@ pub(super) struct Successors {
     /// The successors of task `i` are `tasks[first[i]..first[i + 1]]`.
     pub first: Vec<u32>,
     pub tasks: Vec<u32>,
-    /// By task: the number of dependencies.
+    /// The number of dependencies of each task, by task number.
     pub waits: Vec<u32>,
 }
 

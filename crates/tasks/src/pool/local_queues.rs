@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef};
 
-/// Number of temporal groups with a queue of their own.
+/// Number of queues for temporal groups.
 pub(crate) const T_QUEUES: usize = 256;
 const WORDS: usize = T_QUEUES / 64;
 /// The groups of forked tasks. A program cannot give its tasks these groups.
@@ -65,8 +65,8 @@ pub(crate) struct LocalQueues<T> {
     others: VecDeque<T>,
     forked: VecDeque<T>,
     len: usize,
-    /// The queue that [`Self::pop_in_turn`] serves next; [`T_QUEUES`] stands for tasks without a
-    /// temporal group.
+    /// Index of the queue from which [`Self::pop_in_turn`] removes the next task. [`T_QUEUES`]
+    /// means the tasks without a temporal group.
     next_in_turn: usize,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct SpanRing {
 pub(crate) struct RingContents {
     /// The spans, oldest first.
     pub spans: Vec<SpanWords>,
-    /// Number of spans that were overwritten.
+    /// Number of requested spans that were overwritten by later spans.
     pub lost: u64,
 }
 

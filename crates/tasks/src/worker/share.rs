@@ -122,8 +122,8 @@ impl Worker<'_> {
         self.local_queues.borrow().len() > 0 || self.is_nested()
     }
 
-    /// Publishes all queued tasks for which there are free slots, because the running task
-    /// continues.
+    /// Publishes all queued tasks for which there are free slots. Called when a task continues
+    /// after a wait, or begins a wait without running other tasks.
     pub(super) fn publish_all(&self) {
         if self.allows_stealing {
             self.publish(true);

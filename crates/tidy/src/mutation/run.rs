@@ -39,7 +39,7 @@ pub enum Outcome {
 pub struct Tested {
     /// The mutant.
     pub mutant: Mutant,
-    /// What became of it.
+    /// The result of the test.
     pub outcome: Outcome,
 }
 
