@@ -3,8 +3,8 @@
 //! sources and installed packages do not change.
 //!
 //! 1. Create a scratch directory with a separate configuration of apt. The settings for the access
-//! to archives (proxies, certificates, date checks) are copied from the system's configuration;
-//! hooks and pins are not copied.
+//!    to archives (proxies, certificates, date checks) are copied from the system's configuration;
+//!    hooks and pins are not copied.
 //! 2. Find the address of the archive in the system's sources, and fetch the lists of the requested
 //!    suites from it.
 //! 3. Query, download and unpack packages by apt and dpkg-deb with this configuration.

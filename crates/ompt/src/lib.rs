@@ -2,7 +2,7 @@
 //! An OpenMP tool (OMPT) that reports parallel efficiency to Usher.
 //!
 //! 1. LLVM's OpenMP runtime loads `libusher_ompt.so` if `OMP_TOOL_LIBRARIES` names the library.
-//! Other runtimes that descend from Intel's do the same.
+//!    Other runtimes that descend from Intel's do the same.
 //! 2. The runtime calls the tool when a thread begins and ends to wait: at a barrier, for tasks,
 //!    for a lock, or for the next parallel region.
 //! 3. The tool adds up each thread's useful and waiting time, both as wall time and as CPU time, in

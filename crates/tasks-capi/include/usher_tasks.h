@@ -447,7 +447,8 @@ USHER_TASKS_API int usher_tasks_builder_new(usher_tasks_builder **builder);
 /*
  * Declares a task. If task is not NULL, stores the number of the task, from 0,
  * into *task. Declare tasks in the order in which a sequential program would
- * run them. If the tasks have no groups, the runtime begins with this order.
+ * run them. If the tasks have no groups, this order is one of the orders that
+ * the runtime tries.
  *
  * Errors: NULL, MEMORY.
  */

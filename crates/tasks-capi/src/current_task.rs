@@ -3,7 +3,7 @@
 //! variables.
 //!
 //! 1. Before a task is called, the runtime of the task replaces the previous value, and the failure
-//! flag is cleared.
+//!    flag is cleared.
 //! 2. `usher_tasks_fail()` sets the flag and stores the message.
 //! 3. After the task has returned, the previous values are restored. They belong to an outer task
 //!    if the task ran while that outer task waited for a graph on the same thread.

@@ -7,7 +7,7 @@
 //! insertion and removal accesses a header, so colouring spreads the headers over the cache sets.
 //!
 //! 1. Blocks with free slots are in a doubly linked list. An insertion uses a free slot of the
-//! first block of the list, or a new block if the list is empty.
+//!    first block of the list, or a new block if the list is empty.
 //! 2. A block without free slots is removed from the list. It is added again when one of its slots
 //!    is freed.
 //! 3. A block without values is returned to the source of blocks, unless it is the only block in

@@ -4,7 +4,7 @@
 //! is one resolution, which may precede the registration.
 //!
 //! 1. The first call with a token creates a task. A hash of the token selects one of 64 shards.
-//! Each shard has a lock, a hash table from tokens to tasks, and memory for tasks.
+//!    Each shard has a lock, a hash table from tokens to tasks, and memory for tasks.
 //! 2. Each call locks the shard and updates the state of the task ([`TaskState`]).
 //! 3. When the task is registered and no resolution is missing, the task becomes ready. From then
 //!    on it belongs to the worker that holds it.

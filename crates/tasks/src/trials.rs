@@ -9,8 +9,8 @@
 //!    lower number, which was expected to be better, the latter is chosen instead.
 //! 4. After 1000 runs of the chosen alternative, the trials are repeated. Alternatives that took
 //!    more than twice the time of the fastest alternative are then left out.
-//!    5. If 16 consecutive runs take more than 1.5 times the fastest time, the work has changed,
-//!       and the trials of all alternatives are repeated.
+//! 5. If 16 consecutive runs take more than 1.5 times the fastest time, the work has changed, and
+//!    the trials of all alternatives are repeated.
 //!
 //! Recording a run takes constant time, except at the end of trials. This module reads no clock;
 //! the caller passes the time of each run.

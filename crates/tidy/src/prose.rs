@@ -3,7 +3,7 @@
 //! long sentences (CONTRIBUTING.md, "Text").
 //!
 //! 1. Extract the prose of each file, and assign it to an area: documents, messages, or the
-//! comments of a crate.
+//!    comments of a crate.
 //! 2. Report each word for people, such as `nobody`: threads, queues and programs are things.
 //! 3. In each area of at least 2,000 words, count the uses of each further group of words
 //!    (`GROUPS`). These words are ordinary English, so all uses are reported only if there are more

@@ -35,9 +35,9 @@
 //!   the last [`Dispatcher::next`] are attributed to the worker that makes the following call. If
 //!   that worker got no task in its last call, the tasks are attributed to a thread outside the
 //!   runtime.
-//!   - The caller must pass the preferred successor of a task first. In the runtime, the preferred
-//!     successor is the successor with the next higher number than the task, or with the lowest
-//!     number if all successors have lower numbers than the task.
+//! - The caller must pass the preferred successor of a task first. In the runtime, the preferred
+//!   successor is the successor with the next higher number than the task, or with the lowest
+//!   number if all successors have lower numbers than the task.
 //! - A worker is idle if it got nothing in its last call. A worker of the runtime searches for a
 //!   while before it becomes idle, and stays idle until it is woken and searches again.
 //! - A worker of the runtime pauses between two steals, whereas the dispatcher reads no clock. In

@@ -2,7 +2,7 @@
 //! Runs a task of a graph, and then the chain of successors that it makes ready.
 //!
 //! 1. The worker calls the body of a task, and then decrements the dependency counter of each
-//! successor.
+//!    successor.
 //! 2. Of the successors that become ready, the last becomes the next task of the chain. The worker
 //!    queues the others, or sends them to the owners of their spatial groups.
 //! 3. The chain ends if no successor became ready, or if other tasks of the worker are overdue.

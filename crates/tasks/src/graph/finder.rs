@@ -2,7 +2,7 @@
 //! Finds a fast order for a graph without groups, by trials during the runs of the graph.
 //!
 //! 1. The first run uses the order of the data addresses if they are known, else the declared
-//! order. A graph that runs once therefore does not pay for a search.
+//!    order. A graph that runs once therefore does not pay for a search.
 //! 2. Before the second run, `order` proposes up to 8 candidate orders.
 //! 3. Each following run uses a candidate that `trials` selects, and `trials` gets the run's time.
 //! 4. After enough runs `trials` chooses the fastest order, which later runs use.

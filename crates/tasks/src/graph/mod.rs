@@ -2,7 +2,7 @@
 //! Graphs of tasks, declared once and run repeatedly.
 //!
 //! 1. [`GraphBuilder`] declares the tasks and dependencies (`builder`), and packs them for running
-//! (`plan`).
+//!    (`plan`).
 //! 2. Before each run, the counter of each task is set to the number of its dependencies. For
 //!    graphs without groups, `finder` also chooses an order.
 //! 3. The tasks without dependencies are passed to the workers. A worker that has run a task

@@ -8,8 +8,8 @@
 //!    bit of one sleeping worker and wakes it.
 //!
 //! Because of the two fences, the worker sees the task or the thread sees the bit, so no wake-up is
-//! lost. `README.md` in this folder contains the proof. If no worker sleeps, a wake-up costs the
-//! fence and one load per 64 workers.
+//! lost. `README.md` in this folder describes the protocol in detail. If no worker sleeps, a
+//! wake-up costs the fence and one load per 64 workers.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;

@@ -8,7 +8,7 @@
 //! 4. If all tests pass, the thread compiles the library with optimisation. If the object code is
 //!    equal to that of the original, the mutant is equivalent to the original; otherwise it is a
 //!    survivor.
-//!    5. The thread restores the header.
+//! 5. The thread restores the header.
 
 use std::collections::BTreeMap;
 use std::fs;
