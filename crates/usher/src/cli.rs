@@ -4,8 +4,8 @@
 //!
 //! clap parses the arguments. Two things differ from clap's defaults: an environment variable that
 //! is set to an empty value counts as unset, and an error is printed in one line with clap's tip
-//! and the help command to use. `--color` is read before clap parses, because help output also
-//! obeys it.
+//! and the help command to use. `--color` is read before clap parses, because it also applies to
+//! help output.
 
 pub mod options;
 
@@ -136,7 +136,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Cli, Output), 
 /// Returns clap's message about an unknown command.
 pub fn unknown_command(args: &[OsString]) -> String {
     let argv = std::iter::once(OsString::from("usher")).chain(args.iter().cloned());
-    // The same commands, without external commands.
+    // Without external commands, clap reports an unknown command and suggests a similar one.
     let strict = clap::Command::new("usher")
         .subcommand_required(true)
         .subcommands(command().get_subcommands().cloned());
@@ -188,7 +188,7 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
     format!("{line}; see 'usher {names}--help'")
 }
 
-/// Reads `--color` before anything else is parsed, so that help obeys it.
+/// Reads `--color` before clap parses the arguments, so that it also applies to help output.
 fn help_color(args: &[OsString]) -> ColorChoice {
     let words: Vec<&str> = args.iter().filter_map(|a| a.to_str()).collect();
     let mut words = words.iter().take_while(|&&w| w != "--");

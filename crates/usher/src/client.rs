@@ -2,10 +2,14 @@
 //! The client side of the daemon's interface: finds a daemon that this user may trust, makes calls
 //! with a time limit of 10 s, and converts errors to text.
 //!
-//! The system's daemon is tried first, then the user's own, unless the user names a runtime
-//! directory. A socket that another user created is rejected, and so is a daemon of another PID
-//! namespace. If the registration or the attach of a program times out, the connection is shut down:
-//! the daemon then undoes the call, unless its reply had already been delivered.
+//! 1. The client tries the sockets of the system daemon and of the user's own daemon, in this
+//!    order. If the user names a runtime directory, the client tries only the socket in this
+//!    directory.
+//! 2. The client rejects a socket that another user (other than root) created, and a daemon of
+//!    another PID namespace.
+//! 3. The client sends a call and waits for the reply. If the registration or the attach of a
+//!    program times out, the client shuts the connection down: the daemon then undoes the call,
+//!    unless its reply had already been delivered.
 
 use std::fmt;
 use std::io::{self, BufReader, Read};
@@ -28,7 +32,8 @@ use crate::runtime;
 /// Upper limit of the time for an answer of the daemon.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns why a daemon of another PID namespace cannot be used, and what to do.
+/// Returns the text that states why a daemon of another PID namespace cannot be used, and the
+/// remedy.
 fn foreign_daemon(socket: &Path) -> String {
     format!(
         "the daemon at {} belongs to another PID namespace and cannot manage programs of this \
@@ -53,12 +58,12 @@ impl TrustedConnection {
     /// Connects to the socket. Each read and write waits for `timeout` at most.
     ///
     /// # Errors
-    /// No process listens there, or it cannot be trusted.
+    /// No process listens on the socket, or this user cannot trust the process.
     pub fn open(path: &Path, timeout: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         let owner = peer::credentials(&stream)?;
         if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
-            // Another user created a socket in the place of the daemon's.
+            // Another user created the socket, at the path of the daemon's socket.
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let Some(pid) = owner.pid else {
@@ -137,8 +142,8 @@ impl Daemon {
         })
     }
 
-    /// Returns why the daemon that listens cannot be used: it is a process of an outer PID
-    /// namespace, where pids mean other processes.
+    /// Returns why the listening daemon cannot be used, if it is a process of another PID
+    /// namespace: in that namespace, the same pids belong to other processes.
     pub fn foreign(runtime_dir: Option<&Path>) -> Option<String> {
         let foreign = |path: &PathBuf| {
             let stream = UnixStream::connect(path).ok()?;
@@ -160,9 +165,9 @@ impl Daemon {
 
     /// Converts the result of a call.
     ///
-    /// A caller that gives up must know whether the daemon has carried out the call. From the
-    /// shutdown on, the daemon cannot deliver its reply and undoes the call; a reply that was
-    /// delivered before is valid.
+    /// After a timeout, the caller must know whether the daemon has carried out the call. The
+    /// connection is therefore shut down: from then on, the daemon cannot deliver its reply and
+    /// undoes the call. A reply that was delivered before the shutdown is valid.
     fn outcome<T: DeserializeOwned>(
         &mut self,
         result: Result<T, api::Error>,
@@ -175,7 +180,7 @@ impl Daemon {
             return Err(self.convert_error(error));
         }
         let late = late_reply(&self.stream);
-        // Nothing more can be read from the old connection.
+        // After the shutdown, further calls need a new connection.
         if let (Some(reply), Ok(again)) = (late, Self::connect(&self.path, self.timeout)) {
             *self = again;
             return Ok(reply);
@@ -183,7 +188,8 @@ impl Daemon {
         Err(self.convert_error(error))
     }
 
-    /// Converts an error: what the daemon reported, or why its answer cannot be interpreted.
+    /// Converts an error to text: the error that the daemon reported, or the reason why its answer
+    /// cannot be interpreted.
     fn convert_error(&self, error: api::Error) -> DaemonError {
         let mut converted = DaemonError::from(error);
         if converted.is_strange {
@@ -203,7 +209,8 @@ impl Daemon {
         converted
     }
 
-    /// Returns whether the daemon has closed the connection: because it ended, or after an error.
+    /// Returns whether the daemon has closed the connection, because the daemon ended or after an
+    /// error.
     pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
@@ -323,15 +330,15 @@ pub struct RegisterRequest {
     pub pid: i32,
     /// `--name`.
     pub name: Option<String>,
-    /// The command that it will execute.
+    /// The command that the process will execute.
     pub argv: Vec<String>,
     /// Working directory of the process.
     pub cwd: Option<String>,
     /// `--weight`.
     pub weight: Option<f64>,
-    /// Path of its progress page.
+    /// Path of the program's heartbeat page.
     pub heartbeat: Option<String>,
-    /// Whether it has executed its program already.
+    /// Whether the process has already executed its program.
     pub running: bool,
     /// The policy of `usher bg`; `None`: foreground.
     pub background: Option<Regulation>,
@@ -347,13 +354,13 @@ pub struct DaemonError {
     is_gone: bool,
     /// The daemon did not answer in time.
     is_late: bool,
-    /// The answer does not belong to this version's interface.
+    /// The answer does not match the interface of this version of Usher.
     is_strange: bool,
 }
 
 impl DaemonError {
-    /// Returns the program that a process belongs to, if an error reports that as the reason why
-    /// the daemon did not admit it.
+    /// Returns the number of the program to which a process already belongs, if this is the reason
+    /// for the error of a registration.
     pub fn part_of(error: &anyhow::Error) -> Option<i64> {
         error.downcast_ref::<Self>()?.part_of
     }
@@ -439,7 +446,8 @@ fn has_timed_out(error: &api::Error) -> bool {
     )
 }
 
-/// Returns whether one side does not know the call or the reply of the other.
+/// Returns whether the error means that daemon and client have different versions: the daemon does
+/// not know the call, or the client does not know the reply.
 fn is_strange(error: &api::Error) -> bool {
     use varlink::ErrorKind as V;
     matches!(
@@ -455,8 +463,8 @@ fn is_strange(error: &api::Error) -> bool {
     )
 }
 
-/// Stops waiting for a reply: the daemon's write fails from here on. Returns the reply if it has
-/// arrived already.
+/// Shuts the connection down after a timeout, so that the daemon's write of a reply fails. Returns
+/// the reply if it has arrived before the shutdown.
 fn late_reply<T: DeserializeOwned>(stream: &UnixStream) -> Option<T> {
     stream.shutdown(Shutdown::Read).ok()?;
     let mut bytes = Vec::new();

@@ -46,8 +46,8 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
     ExitCode::from(status(&error))
 }
 
-/// Combines the results of independent parts: every failure is reported, and the last one
-/// determines the status.
+/// Combines the results of independent parts: prints every failure; the last failure determines the
+/// exit status.
 pub fn combine(parts: impl IntoIterator<Item = anyhow::Result<()>>) -> Outcome {
     let failed = parts.into_iter().filter_map(Result::err);
     let mut failed: Vec<anyhow::Error> = failed.filter(|e| !is_closed_reader(e)).collect();

@@ -31,7 +31,8 @@ const STACK_BYTES: usize = 8 << 20;
 const STACK_MIN_BYTES: u64 = 2 << 20;
 
 fn main() -> ExitCode {
-    // Managed programs have their users' limits, and so has this process.
+    // The process inherits its user's limit of file sizes; writing beyond the limit returns an
+    // error instead of ending the process.
     usher_host::launch::ignore_file_size_signal();
     let stack = getrlimit(Resource::Stack).current;
     if stack.is_none_or(|bytes| bytes >= STACK_MIN_BYTES) {

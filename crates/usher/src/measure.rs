@@ -48,9 +48,9 @@ pub struct Interruption {
 }
 
 impl Interruption {
-    /// Watches for signals that request the end. A second one ends the process at once, and the
-    /// keeper cleans up. A signal that is ignored from the start (`nohup`, background jobs of
-    /// scripts) stays ignored.
+    /// Watches for signals that request the end. A second signal ends the process at once, and the
+    /// keeper undoes the changes. A signal that is ignored from the start (`nohup`, background jobs
+    /// of scripts) stays ignored.
     ///
     /// # Errors
     /// When a handler cannot be set.
@@ -66,12 +66,13 @@ impl Interruption {
         Ok(own)
     }
 
-    /// Becomes true when such a signal arrives.
+    /// Returns a flag that becomes true when a signal that requests the end arrives.
     pub fn flag(&self) -> &AtomicBool {
         &self.came
     }
 
-    /// Returns the result of a measurement, or the signal that ended it.
+    /// Returns the result of a measurement, or an error that names the signal that ended the
+    /// measurement.
     ///
     /// # Errors
     /// As the measurement.
@@ -94,7 +95,7 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Warns if a daemon seats programs that will disturb the measurement.
+/// Warns if a daemon manages programs, because these programs disturb the measurement.
 pub fn warn_of_neighbours(global: &Global, progress: &Progress) {
     let state = Daemon::find(global.runtime_dir.as_deref()).and_then(|mut d| d.status().ok());
     let managed = state.map_or(0, |state| state.programs.len());

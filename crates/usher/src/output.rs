@@ -27,7 +27,7 @@ pub enum Color {
     Never,
 }
 
-/// The output settings of this run.
+/// The output settings of this process: JSON or text, with or without colour.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     /// JSON instead of text.
@@ -151,9 +151,9 @@ fn push_shown(to: &mut String, c: char) {
     }
 }
 
-/// The last filter before standard output: as [`shown`], but line ends and tabs stay, and styles
-/// (`ESC [ digits m`) if colour is on. Foreign texts pass [`shown`] before they become part of a
-/// text, so their styles do not get here.
+/// The last filter before standard output. It escapes the same characters as [`shown`], except line
+/// ends, tabs, and styles (`ESC [ digits m`) if colour is on. Foreign texts pass [`shown`] before
+/// they become part of a text, so that this filter never sees their styles.
 fn filtered(text: &str, styled: bool) -> String {
     let mut filtered = String::with_capacity(text.len());
     let mut rest = text;
@@ -185,8 +185,8 @@ fn style_at(text: &str) -> usize {
     }
 }
 
-/// Returns a JSON text with every character that [`shown`] escapes written as `\uXXXX`. serde_json
-/// escapes only those below U+0020.
+/// Returns a JSON text in which every character that [`shown`] escapes is written as `\uXXXX`.
+/// serde_json itself escapes only the characters below U+0020.
 fn ascii_controls(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -294,8 +294,8 @@ pub fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Writes texts by file name into a directory. Returns the written paths, and the errors for the
-/// others.
+/// Writes texts by file name into a directory. Returns the paths of the written files, and the
+/// errors of the files that could not be written.
 pub fn write_files<N: AsRef<Path>>(
     dir: &Path,
     files: impl IntoIterator<Item = (N, anyhow::Result<String>)>,

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Background work without a daemon: this process runs the control loop for it, without seats.
+//! Background work without a daemon: this process runs a control loop that regulates the program
+//! and gives no seats.
 //!
-//! The loop ends with the last process of the work: a program that forks and exits stays regulated.
-//! A keeper watches, so that nothing stays stopped when this process is killed.
+//! 1. [`LocalRegulator::start`] starts the control loop and its keeper. If this process is killed,
+//!    the keeper undoes the changes, so that no process stays stopped.
+//! 2. The program is launched, or running processes are admitted, as background work.
+//! 3. The process waits for the program, and then for the processes that the program has left
+//!    behind (checked every [`CHECK_INTERVAL`]).
+//! 4. At the end, or after a signal, the control loop ends and undoes all changes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -32,8 +37,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// A process that is seen in this number of checks after the command's end counts as left behind.
 const LEFT_BEHIND_CHECKS: u32 = 3;
 
-/// Set by Ctrl-C and `SIGTERM`. Made before anything is changed: from then on, a request to end
-/// this process also undoes its changes.
+/// Becomes readable at Ctrl-C and `SIGTERM`. It is created before the first change, so that each
+/// request to end this process also undoes its changes.
 pub struct StopSignal(Arc<OwnedFd>);
 
 impl StopSignal {
@@ -43,7 +48,8 @@ impl StopSignal {
     /// A handler cannot be set.
     pub fn catch() -> anyhow::Result<Self> {
         const CATCHING: &str = "catching signals";
-        // If Ctrl-Z stopped this process, nothing would continue the programs that it has stopped.
+        // Ctrl-Z is ignored: if it stopped this process, no process would continue the programs
+        // that this process has stopped.
         signal_hook::flag::register(SIGTSTP, Arc::default()).context(CATCHING)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
         for signal in [SIGINT, SIGTERM] {
@@ -51,14 +57,14 @@ impl StopSignal {
             let notify = move || {
                 let _ = rustix::io::write(stop.as_fd(), &1u64.to_ne_bytes());
             };
-            // SAFETY: write(2) is async-signal-safe, and nothing else is done.
+            // SAFETY: the handler only calls `write(2)`, which is async-signal-safe.
             unsafe { signal_hook::low_level::register(signal, notify) }.context(CATCHING)?;
         }
         Ok(Self(stop))
     }
 }
 
-/// A control loop of this process's own.
+/// The control loop of this process.
 pub struct LocalRegulator {
     engine: Engine,
     ended: Arc<OwnedFd>,
@@ -68,7 +74,8 @@ impl LocalRegulator {
     /// Starts the loop and its keeper.
     ///
     /// # Errors
-    /// There are no means to act, the keeper does not start, or the thresholds are invalid.
+    /// This user can neither freeze nor stop processes, the keeper does not start, or the
+    /// thresholds are invalid.
     pub fn start(
         runtime_dir: Option<&Path>,
         store: Option<&Path>,
@@ -111,7 +118,8 @@ impl LocalRegulator {
         print_warnings(&adopted.warnings);
         self.report_gaps()?;
         let mut running = held.release()?;
-        // A stopped program could not handle the signal to end.
+        // The program is released before the signal is forwarded, because a stopped program could
+        // not handle the signal.
         let asking = rustix::process::geteuid().as_raw();
         let release = || {
             // An error is ignored, because the program may have ended meanwhile.
@@ -159,14 +167,14 @@ impl LocalRegulator {
         failure::combine(refused)
     }
 
-    /// Continues to regulate the processes that a program left behind when it ended, until they
-    /// have ended too, or a signal ends this process.
+    /// Continues to regulate the processes that a program has left behind, until these processes
+    /// have ended or a signal ends this process.
     fn regulate_left_behind(&self, id: ProgramId, signals: &mut Forwarder) -> anyhow::Result<()> {
         let mut seen = 0;
         while self.programs()?.contains(&id) {
             let left = self.engine.status()?.programs;
             let alive = left.iter().any(|p| p.id == id && p.threads > 0);
-            // Processes that are just ending do not count.
+            // Processes that end soon after the command do not count as left behind.
             seen += u32::from(alive);
             if alive && seen == LEFT_BEHIND_CHECKS {
                 failure::print_error(
@@ -182,8 +190,8 @@ impl LocalRegulator {
         Ok(())
     }
 
-    /// Reports what could not be done for this work, one line each. With a daemon, `usher explain`
-    /// and `usher status` report it.
+    /// Prints one line for each limitation of the regulation, such as a priority that could not be
+    /// lowered. With a daemon, `usher explain` and `usher status` report these limitations.
     fn report_gaps(&self) -> anyhow::Result<()> {
         let status = self.engine.status()?;
         let each = status.programs.into_iter().filter_map(|p| p.background);
@@ -197,7 +205,8 @@ impl LocalRegulator {
             false => " (root has more of these features)",
         };
         let what = format!("some features for regulating background work are unavailable{advice}");
-        // The mails of a nightly job should not repeat these lines.
+        // Without a terminal, a line with the number replaces the list, because the mails of a
+        // nightly job would repeat the list every day.
         if !std::io::stderr().is_terminal() {
             let count = usher_report::text::count(all.len(), "reason");
             failure::print_error(&format!(

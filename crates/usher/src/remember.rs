@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Adds the duration of a program that ran without a daemon to the profile store, as a point of its
-//! curve on the whole machine. The run counts only if it ended well, took at least 0.5 s, and other
-//! programs used at most 0.1 CPUs meanwhile.
+//! Adds the duration of a program that ran without a daemon to the profile store, as a point of the
+//! program's scalability curve at the number of cores of the whole machine. A run counts only if it
+//! succeeded, took at least 0.5 s, and other programs used at most 0.1 CPUs during the run.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,8 @@ use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 use crate::machine::usable_machine;
 use crate::{failure, runtime};
 
-/// Programs that ran for less contain no information about their scalability.
+/// Minimum duration of a run that counts: the duration of a shorter run says little about
+/// scalability.
 pub const DURATION_MIN: Duration = Duration::from_millis(500);
 /// CPUs that other programs may use without counting as a disturbance.
 const QUIET_CPUS: f64 = 0.1;
@@ -31,7 +32,8 @@ impl MeasuredRun {
     /// Starts the measurement; costs a read of `/proc/stat`.
     pub fn begin(spec: &LaunchSpec) -> Self {
         let mut machine = MachineProbe::new(&Roots::default());
-        // If it cannot be read, the second sample fails too.
+        // An error is ignored: if `/proc/stat` cannot be read, the second sample also fails, and
+        // the run does not count.
         let _ = machine.sample();
         Self {
             started: Instant::now(),
@@ -40,8 +42,8 @@ impl MeasuredRun {
         }
     }
 
-    /// Stores a run that ended well, was long enough and undisturbed. The program has done its
-    /// work, so errors here are only reported.
+    /// Stores a run that succeeded, was long enough and undisturbed. Errors are only printed,
+    /// because the program has already done its work.
     pub fn end(self, exit: Exit, spec: &LaunchSpec, name: Option<&str>, store: Option<&PathBuf>) {
         let took = self.started.elapsed();
         if !exit.success() || took < DURATION_MIN {

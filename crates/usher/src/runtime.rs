@@ -20,7 +20,8 @@ use crate::failure;
 pub const SOCKET: &str = "usher.varlink";
 /// The socket's name of a scheduler that runs without a daemon.
 pub const FOREGROUND_SOCKET: &str = "sched.varlink";
-/// Environment variable of the runtime directory, with precedence over all else.
+/// Environment variable that names the runtime directory; it takes precedence over the default
+/// directories.
 pub const RUNTIME_DIR: &str = "USHER_RUNTIME_DIR";
 
 /// The system's runtime directory, which root's daemon uses.
@@ -28,8 +29,8 @@ const SYSTEM: &str = "/run/usher";
 
 /// Returns the directory of the socket and journal of a daemon of this user: the given one, else
 /// `/run/usher` for root, else `$XDG_RUNTIME_DIR/usher`, else `/run/user/UID/usher` if logind has
-/// made its parent, else a directory of the user's own in /tmp. Any user can create the last one
-/// first; see [`is_safe`].
+/// made its parent, else a directory of the user's own in /tmp. Another user may have created the
+/// directory in /tmp; [`is_safe`] checks this.
 pub fn own_dir(given: Option<&Path>) -> PathBuf {
     if let Some(dir) = given {
         return dir.to_owned();
@@ -165,7 +166,8 @@ pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Threshol
         Err(error) if given.is_none() && error.kind() == ErrorKind::NotFound => {
             return Ok(Thresholds::default());
         }
-        // HOME may belong to another user, and the file was not given explicitly.
+        // The default file may be in a home folder of another user (`HOME` after `sudo`): without
+        // an explicit file, a missing permission is no error.
         Err(error) if given.is_none() && error.kind() == ErrorKind::PermissionDenied => {
             let path = path.display();
             failure::print_error(&format!(

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::output::Color;
 use crate::runtime;
 
-/// Upper limit of the length of a name, which must fit into a table.
+/// Upper limit of the length of a program's name, because a name must fit into a table.
 const NAME_BYTES_MAX: usize = 256;
 
 /// Checks the name of a program.
@@ -55,7 +55,8 @@ pub struct StoreArg {
     pub path: Option<PathBuf>,
 }
 
-/// How background work is distinguished from foreground, and when it interferes.
+/// Options that determine which services count as foreground, and the thresholds at which
+/// background work is stopped.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct RegulationArgs {
     /// Read the thresholds of background work from FILE; by default, use the result of `usher bench
@@ -69,7 +70,8 @@ pub struct RegulationArgs {
 }
 
 impl RegulationArgs {
-    /// Rejects options that only a daemon's own command line can set, if a daemon runs.
+    /// Rejects these options if a daemon runs, because a daemon uses the options of its own command
+    /// line.
     ///
     /// # Errors
     /// One of the options is given.

@@ -2,8 +2,8 @@
 //! `usher attach`: the daemon starts to manage running processes, each with its descendants as one
 //! program.
 //!
-//! Sends one `Attach` call per pid. A refused pid does not prevent the others; the exit status
-//! reports the failure. Requires a daemon.
+//! Sends one `Attach` call per pid. If the daemon refuses a pid, the command still attaches the
+//! other pids, and returns an exit status of failure. Requires a daemon.
 
 use serde_json::json;
 
@@ -37,7 +37,8 @@ pub struct Args {
     weight: Option<f64>,
 }
 
-/// Attaches the processes one after the other. A refusal does not prevent the others.
+/// Attaches the processes one after another. A refused process does not prevent the attachment of
+/// the other processes.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
     let attached = args
@@ -53,7 +54,7 @@ impl Args {
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);
         let name = known.map_or("the program", |p| &p.name);
-        // A seat of all CPUs does not require a move.
+        // The reply has no CPUs if the seat consists of all CPUs, because no thread has to move.
         let seat = known.filter(|p| matches!(p.mode, Program_mode::seated));
         let cpus = match reply.cpus.is_empty() {
             true => seat.map_or("", |p| &p.cpus),

@@ -2,10 +2,10 @@
 //! `usher bg`: runs or attaches background work, which uses idle resources and stops while
 //! foreground work needs them.
 //!
-//! If a daemon listens, it regulates the program. Otherwise this process regulates it with an
-//! engine of its own until the program ends. With `--attach`, running processes become background
-//! work; a process that this command descends from is rejected. The regulation itself is in
-//! `usher_policy::background`.
+//! If a daemon listens, the daemon regulates the program. If no daemon listens, this process
+//! regulates the program with its own engine until the program ends. With `--attach`, running
+//! processes become background work; an ancestor of this command is rejected. The rules by which
+//! background work stops and continues are in `usher_policy::background`.
 
 use std::ffi::OsString;
 
@@ -95,7 +95,7 @@ impl From<Policy> for Regulation {
     }
 }
 
-/// Runs or attaches.
+/// Runs the command as background work, or attaches running processes.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     if !args.attach.is_empty() {
         return args.take_in(global, out);
@@ -115,7 +115,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 /// Returns whether this process is `pid` or descends from it.
 fn runs_below(pid: i32) -> bool {
     let parent = |pid: i32| -> Option<i32> {
-        // The name, which comes first, may contain any bytes.
+        // The name of the process precedes the parsed fields of the line, and may contain any
+        // bytes.
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         let (_, after_name) = stat.rsplit_once(") ")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher daemon`: parses the options of the service that seats programs and runs it. The service
-//! itself is in `crate::daemon`.
+//! `usher daemon`: parses the options of the service that gives programs their seats, and runs the
+//! service. The service itself is in `crate::daemon`.
 
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ pub struct Args {
     store: StoreArg,
 }
 
-/// Serves until a signal or a failure ends it.
+/// Runs the service until a signal or a failure ends it.
 pub fn run(args: &Args, global: &Global) -> Outcome {
     daemon::run(&Config {
         runtime_dir: runtime::own_dir(global.runtime_dir.as_deref()),

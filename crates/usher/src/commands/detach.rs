@@ -2,8 +2,9 @@
 //! `usher detach`: ends the management of programs, which keep running with their former affinity.
 //!
 //! Programs are given by pid, name or the number in `usher status`; a name selects every program of
-//! that name. A pid that is no program's first process is resolved by the daemon to the program
-//! that contains the process. A refused program does not prevent the others.
+//! that name. For a pid that is not the first process of a program, the daemon finds the program
+//! that contains the process. If the daemon refuses to release a program, the command still
+//! releases the other programs.
 
 use anyhow::Context;
 use serde_json::json;
@@ -48,7 +49,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
             )
         })?);
     }
-    // A program may be given twice.
+    // The arguments may name a program twice.
     ids.sort_unstable();
     ids.dedup();
     let (mut gone, mut refused) = (Vec::new(), Vec::new());

@@ -3,8 +3,9 @@
 //! works without the missing ones.
 //!
 //! The report covers kernel features, the daemon, the way in which launched programs get a cgroup,
-//! the sched_ext scheduler, journals of dead daemons and the profile store. The command only reads;
-//! it succeeds even if features are missing.
+//! the sched_ext scheduler, journals of dead daemons and the profile store. The command reads each
+//! part once, prints one line per finding, and changes nothing; it succeeds even if features are
+//! missing.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub struct Args {
     store: StoreArg,
 }
 
-/// The name of the kernel's file by which a cgroup yields.
+/// The name of the kernel's file that restricts a cgroup to idle CPU time.
 const CPU_IDLE: &str = "cpu.idle";
 
 /// The whole report.
@@ -51,7 +52,8 @@ struct DoctorReport {
     daemon: Option<api::State>,
     /// Why the daemon that listens cannot be used.
     foreign_daemon: Option<String>,
-    /// How launched programs get a cgroup: from the daemon, or else from a command of this user.
+    /// How launched programs get a cgroup, according to the daemon; without a daemon, as a command
+    /// of this user would place them.
     placing: Option<PlacingReport>,
     /// The scheduler that runs, and whether `usher sched start` would succeed.
     scheduler: sched::SchedDoctorReport,
@@ -68,7 +70,7 @@ struct PlacingReport {
     reasons: Vec<String>,
 }
 
-/// Queries the daemon, or else detects it.
+/// Returns the placement that the daemon reports; without a daemon, detects the placement.
 fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<PlacingReport> {
     if let Some(state) = daemon {
         let placing = state.placing.clone();
@@ -95,7 +97,7 @@ struct StoreHealth {
     problem: Option<String>,
 }
 
-/// Detects and prints.
+/// Collects the findings and prints the report.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let runtime_dir = global.runtime_dir.as_deref();
     let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
@@ -116,8 +118,9 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Returns the features of the kernel that Usher uses. `cpu.idle` is left out if background work
-/// yields by other means: under systemd by `CPUWeight=idle`, for users by their autogroups.
+/// Returns the features of the kernel that Usher uses. `cpu.idle` is left out if Usher lowers the
+/// CPU share of background work by other means: by `CPUWeight=idle` under systemd, by autogroups
+/// for ordinary users.
 fn used(mut kernel: Capabilities, placing: Option<&PlacingReport>) -> Capabilities {
     let is_used = placing.is_some_and(|placing| placing.yielding.starts_with(CPU_IDLE));
     kernel.items.retain(|item| item.name != CPU_IDLE || is_used);
@@ -174,7 +177,7 @@ fn store_health(path: &Path) -> StoreHealth {
     }
 }
 
-/// Checks whether a file could be created there, with the directories that it needs.
+/// Checks whether a file could be created at this path, including missing directories above it.
 fn makeable(path: &Path) -> std::io::Result<()> {
     let path = std::path::absolute(path)?;
     let there = path
@@ -259,7 +262,8 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
         "stale journals",
         match findings.stale_journals.len() {
             0 => "none".to_owned(),
-            // A program that starts while a daemon runs belongs to the daemon.
+            // While a daemon runs, launched programs register with the daemon, and the launcher
+            // does not undo journals of dead daemons.
             n if findings.daemon.is_some() => {
                 format!("{n}; the next 'usher daemon' undoes the changes of these dead daemons")
             }

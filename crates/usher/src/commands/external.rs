@@ -2,8 +2,9 @@
 //! `usher NAME` for a NAME that is no command of `usher`: executes the external program
 //! `usher-NAME` in this process, and passes it all further arguments.
 //!
-//! The program is searched first beside this program, which has the same version, and then in
-//! `PATH`. A NAME with other characters than letters, digits, `-` and `_` is an unknown command.
+//! The program is searched first in the directory of this executable, where programs have the same
+//! version, and then in `PATH`. A NAME with other characters than letters, digits, `-` and `_` is
+//! an unknown command.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,8 @@ use usher_host::launch::{LaunchError, LaunchSpec};
 use crate::cli;
 use crate::failure::Outcome;
 
-/// The name of the benchmarks, which are documented but not always installed.
+/// The NAME of the benchmarks. They are documented but not always installed, so that a missing
+/// `usher-bench` has a message of its own.
 const BENCH: &str = "bench";
 const NO_BENCH: &str = "the program usher-bench is not installed: build the program with 'make \
                         install' in Usher's sources, which contain usher-bench in evidence/";

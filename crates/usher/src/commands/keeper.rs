@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher keeper`, which the daemon starts: it survives the daemon until it has undone the daemon's
-//! actions.
+//! `usher keeper`, a hidden command that the daemon starts. The process waits for the daemon's
+//! death, undoes the daemon's actions, and then executes the next daemon, unless systemd does.
+//! `usher_act::keeper` implements these steps.
 
 use std::ffi::OsString;
 
@@ -17,7 +18,7 @@ pub struct Args {
     task: Vec<OsString>,
 }
 
-/// Watches until the daemon has ended.
+/// Runs the keeper until the daemon has ended and its actions are undone.
 pub fn run(args: &Args) -> Outcome {
     let task = KeeperTask::from_args(args.task.iter().cloned())
         .context("starting the daemon's keeper process")?;

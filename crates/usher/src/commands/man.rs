@@ -48,7 +48,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Returns the page of a command, and those of the commands below it.
+/// Writes the page of a command, and the pages of its subcommands.
 fn pages(
     command: &clap::Command,
     name: &str,
@@ -105,8 +105,8 @@ fn page(command: &clap::Command, name: &str) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The text below the options, of `--help` where `-h` has none. The first commands to run, which
-/// `usher --help` shows, are examples.
+/// Returns the text below the options: that of `-h`, or that of `--help` if `-h` has none. The list
+/// "Start here" of `usher --help` becomes the examples of its page.
 fn text_below(command: &clap::Command) -> String {
     let text = command.get_after_help().or(command.get_after_long_help());
     let text = text.map(ToString::to_string).unwrap_or_default();

@@ -107,7 +107,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     failure::combine(unwritten.into_iter().map(Err).chain([shown]))
 }
 
-/// Returns the names that can be compared: the policies, and the kernel again or unwatched.
+/// Returns the names that `--against` accepts: the policies, `linux#2` (the kernel a second time),
+/// and `linux-bare` (the kernel without Usher's measurements).
 fn arms() -> impl Iterator<Item = &'static str> {
     usher_policy::NAMES
         .into_iter()
@@ -209,8 +210,8 @@ fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &Mix
     }
 }
 
-/// Writes the report, the figures and a trace. Returns the written paths, and the errors for the
-/// others.
+/// Writes the report, the figures and a trace. Returns the paths of the written files, and the
+/// errors of the files that could not be written.
 fn write(result: &MixResult, dir: &Path) -> (Vec<PathBuf>, Vec<anyhow::Error>) {
     output::write_files(dir, files(result))
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher plan`: runs the planner alone, on programs with given curves and any machine. Measures
-//! and changes nothing.
+//! `usher plan`: runs only the planner of `usher_policy`, for programs with given scalability
+//! curves on any described machine. The command measures nothing and changes nothing.
 //!
-//! Input is JSON of at most 64 MiB from a file or standard input; output is JSON or a table. The
-//! planner is `usher_policy`'s.
+//! Input is JSON of at most 64 MiB from a file or standard input; output is JSON or a table.
 
 use std::fs::File;
 use std::io::Read;
@@ -100,7 +99,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
 fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
     let head = ["PROGRAM", "NTT", "CORES", "DOMAINS", "CPUS"].map(|title| out.paint(STRONG, title));
     let rows = plan.programs.iter().map(|program| {
-        // Domains are numbered like CPUs, so a CPU set prints a list of them.
+        // A `CpuSet` formats the list of domain numbers, because domains and CPUs have numbers of
+        // the same kind.
         let numbers = program.domains.iter();
         let domains: CpuSet = numbers
             .filter_map(|&domain| domain.try_into().ok())

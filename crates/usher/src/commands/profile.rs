@@ -120,7 +120,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     failure::combine([shown, kept].into_iter().chain(drawn))
 }
 
-/// Checks whether a picture can be written there, without an attempt.
+/// Checks whether a picture can be written to the path, without writing.
 fn check_picture(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher replay`: feeds the recorded observations of a daemon to the policy again and checks that
-//! every decision is the same.
+//! `usher replay`: passes the recorded observations of a daemon to the recorded policy again, and
+//! checks that the policy returns the recorded decisions.
 //!
-//! The first decision that differs is printed beside the recorded one, and the command fails. An
+//! The command prints the first decision that differs beside the recorded decision, and fails. An
 //! incomplete last line, as a killed daemon leaves it, is reported and ignored.
 
 use std::fs::File;
@@ -42,7 +42,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let file = File::open(&args.record).with_context(|| format!("opening the record '{path}'"))?;
     let mut unknown = None;
     let steps = usher_control::replay(BufReader::new(file), |head| {
-        // Simulations also record the policies that they compare with.
+        // Records of simulations may name policies that exist only in the simulator.
         usher_sim::fuzz::policy(&head.policy, &head.topology).unwrap_or_else(|| {
             unknown = Some(head.policy.clone());
             Box::new(NoPolicy)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher seated`, which `usher run --hints` launches: it determines its seat, sets the size of
-//! thread pools, and executes the program.
+//! `usher seated`, a hidden command that `usher run --hints` launches in place of the program. The
+//! command counts the CPUs that it may use (its seat), sets `OMP_NUM_THREADS` and similar variables
+//! to this number unless they are set, and executes the program.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

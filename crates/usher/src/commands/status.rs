@@ -165,12 +165,13 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     ]
 }
 
-/// Formats what a background program yields to.
+/// Formats the resource because of which a background program is stopped.
 fn given_way(background: &api::Background) -> String {
     shown(background.resource.as_deref().unwrap_or("others"))
 }
 
-/// Formats progress per second; CPU time, which is counted in nanoseconds, as CPUs.
+/// Formats progress per second. Progress in CPU time, in nanoseconds per second, is formatted as a
+/// number of CPUs.
 fn rate(progress: &api::Progress) -> String {
     match progress.source == ProgressSource::CpuTime.to_string() {
         true => format!("{:.2} CPUs", progress.per_second * 1e-9),

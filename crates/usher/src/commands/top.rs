@@ -36,7 +36,8 @@ pub struct Args {
     interval: f64,
 }
 
-/// Control sequences before, between and after pictures.
+/// Control sequences that are written before the first picture, between pictures, and after the
+/// last picture.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const HOME: &str = "\x1b[H\x1b[2J";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -73,8 +74,8 @@ fn watch(
         let picture = picture(&state, topology, out);
         out.control(HOME)?;
         out.text(&picture)?;
-        // Whether a signal ends the sleep early depends on the platform. A quarter of a second is
-        // soon enough after Ctrl-C.
+        // On some platforms, a signal does not end a sleep early. The sleep is therefore divided
+        // into quarters of a second, after which Ctrl-C takes effect.
         let mut left = interval;
         while left > 0.0 && !end.load(Ordering::Relaxed) {
             let nap = left.min(0.25);

@@ -2,8 +2,9 @@
 //! `usher undo`: undoes the actions that dead daemons recorded in their journals: affinity masks,
 //! priorities, frozen cgroups.
 //!
-//! New threads may inherit a mask or a priority while it is being undone, so incomplete attempts
-//! are repeated for up to 5 s. Programs of a running daemon are not changed.
+//! During an undo, new threads may inherit the mask or priority that the undo removes. An
+//! incomplete attempt is therefore repeated for up to 5 s. Programs of a running daemon are not
+//! changed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ Examples:
   sudo usher undo --runtime-dir /run/usher")]
 pub struct Args {}
 
-/// Undoes, and reports what was left.
+/// Undoes the changes, and reports those that could not be undone.
 pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let dir = runtime::own_dir(global.runtime_dir.as_deref());
     let report = undo(&dir)?;
@@ -53,10 +54,11 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
 }
 
 /// Upper limit of the time for further attempts while new threads may still inherit a mask or a
-/// priority: no later process may undo them.
+/// priority. The attempts are repeated, because perhaps no later process of Usher undoes the rest.
 const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Undoes in as many attempts as needed. The report counts what each has completed.
+/// Undoes the changes in as many attempts as needed, and returns the sum of the reports of all
+/// attempts.
 fn undo(dir: &Path) -> anyhow::Result<UndoReport> {
     let begun = Instant::now();
     let mut total = UndoReport::default();

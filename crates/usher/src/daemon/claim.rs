@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which daemon of this machine may give seats.
+//! The machine claim: decides which daemon of this machine may give seats.
 //!
-//! Two daemons that plan the same CPUs would seat their programs on top of one another. Each daemon
-//! therefore claims the machine before it seats a program, and a daemon without the claim leaves
-//! its programs to the kernel.
+//! Two daemons that plan the same CPUs would give the same CPUs to different programs. Each daemon
+//! therefore claims the machine before it gives a seat. A daemon without the claim *abstains*: it
+//! gives no seats, and its programs share all CPUs.
 //!
 //! A claim is a listening socket in the abstract namespace: binding is atomic, needs no file that
-//! several users can write, and the kernel releases it when the process dies. There are two names:
+//! several users can write, and the kernel releases it when the process dies. There are two names,
+//! one for the system daemon and one for users' daemons:
 //!
 //! - `system`, bound by a daemon of root. When another user holds this name, the system daemon
-//!   seats without it and binds it as soon as it is free.
+//!   gives seats without the name, and binds it as soon as it is free.
 //! - `user`, bound by the daemon of any other user.
 //!
 //! Protocol:
 //!
-//! 1. A daemon binds its name. When the name is in use, the daemon connects to it, abstains until
-//!    the connection ends, and starts again.
-//! 2. A user's daemon then connects to `system`. When a daemon of root listens there, the user's
-//!    daemon gives up `user` and abstains until that connection ends.
+//! 1. A daemon binds its name. When the name is in use, the daemon connects to the holder of the
+//!    name, abstains until the connection ends, and starts the protocol again.
+//! 2. A user's daemon then connects to `system`. When a daemon of root listens on `system`, the
+//!    user's daemon gives up `user` and abstains until the connection ends.
 //! 3. The system daemon then connects to `user`. The daemon that holds `user` releases its seats
-//!    when root connects, and then gives the name up. The system daemon seats programs when that
-//!    connection ends, or after [`HANDOVER`].
+//!    when root connects, and then gives up the name. The system daemon begins to give seats when
+//!    its connection to `user` ends, or after [`HANDOVER`].
 //!
-//! Both sides bind before they check, so at least one of two daemons that start at the same time
-//! notices the other. The holder keeps the connections of the abstaining daemons open; they end
-//! with its process.
+//! Each daemon binds its own name before it connects to the other name. Of two daemons that start
+//! at the same time, at least one therefore notices the other. The holder keeps the connections of
+//! the abstaining daemons open; they end with its process.
 //!
 //! Limits: while another user holds `system`, a second daemon of root and users' daemons do not
 //! notice the system daemon. Abstract sockets belong to a network namespace, so a daemon in a
-//! container with its own network is not detected. If a user binds `user` without planning, other
-//! users' daemons can run programs, but give no seats. The message names the process; the remedy is
-//! the system daemon.
+//! container with its own network is not detected. If a process binds `user` without giving seats,
+//! other users' daemons can run programs, but give no seats. The message of the abstaining daemons
+//! names the process; the remedy is to run the system daemon.
 
 use std::io::{self, Read};
 use std::os::linux::net::SocketAddrExt;
@@ -39,10 +40,11 @@ use std::time::{Duration, Instant};
 
 use crate::peer::{self, Credentials};
 
-/// Names the claim; daemons with different names plan independently.
+/// Environment variable with a name for the claim; daemons with different names give seats
+/// independently of one another.
 pub const CLAIM_NAME: &str = "USHER_CLAIM_NAME";
 
-/// Longest wait of the system daemon for a user's daemon to take its seats back.
+/// Longest time for which the system daemon waits until a user's daemon has released its seats.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// Pause after an attempt that found no stable state.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -54,7 +56,7 @@ const REBIND_PAUSE: Duration = Duration::from_secs(1);
 /// Upper limit of connections that a holder keeps open; further connections are closed, and retry.
 const KEPT_MAX: usize = 256;
 
-/// The two names and the side that this process is on.
+/// The two names of the claim, and which of them this process binds.
 #[derive(Debug, Clone)]
 pub struct Claim {
     own: SocketAddr,
@@ -62,7 +64,7 @@ pub struct Claim {
     is_system: bool,
 }
 
-/// What a step of the protocol ended with.
+/// The result of a step of the protocol.
 enum Step {
     /// The claim is held.
     Held(UnixListener),
@@ -102,10 +104,10 @@ impl Claim {
         })
     }
 
-    /// Follows the claim on a thread of its own, from now until this process
-    /// ends. Calls `changed` with the reason for which no seats may be given,
-    /// or `None`; it returns when seats are released. The first call happens
-    /// before this function returns.
+    /// Follows the claim on a thread of its own, from now until this process ends. Calls `changed`
+    /// with the reason why no seats may be given, or with `None` if seats may be given. `changed`
+    /// must return only when the present seats are released. The first call happens before this
+    /// function returns.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -114,7 +116,7 @@ impl Claim {
         let (settled, is_settled) = std::sync::mpsc::sync_channel(1);
         let changed = move |state: Option<String>| {
             changed(state);
-            // Only the first state is waited for.
+            // An error is ignored, because the caller waits only for the first state.
             let _ = settled.try_send(());
         };
         thread.spawn(move || self.run(&changed))?;
@@ -153,13 +155,13 @@ impl Claim {
         }
     }
 
-    /// Allows seats until the claim is lost or handed over.
+    /// Allows seats until this daemon has lost the claim or handed it over.
     fn seat(&self, listener: &UnixListener, changed: &impl Fn(Option<String>)) {
         self.hand_over();
         changed(None);
         match self.hold(listener) {
-            // The connection ends, and with it the other side's wait, when this
-            // daemon's seats are released.
+            // The connection is closed when `changed` has released the seats of this daemon. Its
+            // end also ends the wait of the system daemon.
             Ok(system) => changed(Some(self.reason(&system, true))),
             Err(error) => changed(Some(format!(
                 "the daemon lost its claim on the CPUs of this \
@@ -200,8 +202,8 @@ impl Claim {
         }
     }
 
-    /// Keeps the claim: returns the connection of the system daemon when that
-    /// takes it over.
+    /// Holds the claim until the system daemon takes it over, and returns the connection of the
+    /// system daemon.
     fn hold(&self, listener: &UnixListener) -> io::Result<UnixStream> {
         let mut kept = Vec::new();
         loop {
@@ -301,7 +303,7 @@ mod tests {
         let refused = second.recv_timeout(DEADLINE).unwrap();
         let reason = refused.expect("the second daemon may not seat");
         assert!(reason.contains("systemctl enable --now usher"), "{reason}");
-        // The kernel does the same when the process dies.
+        // Dropping the claim closes the socket, as the kernel does when the process dies.
         drop(first);
         let allowed = std::iter::from_fn(|| second.recv_timeout(DEADLINE).ok());
         assert!(allowed.into_iter().any(|state| state.is_none()));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One client connection of the daemon's socket: received bytes, division into messages that end
-//! with a zero byte, and the reply that is not sent yet.
+//! One client connection of the daemon's socket: buffers received bytes, divides them into messages
+//! that end with a zero byte, and buffers the part of the reply that is not sent yet.
 //!
 //! A connection processes one call at a time and reads nothing while a reply is unsent, so that a
 //! client that does not read cannot fill memory. All transfers are non-blocking; the event loop
-//! polls the socket. A message that exceeds the quota closes the connection, and so does a peer
-//! that delays the rest of a message or the reading of a reply for too long.
+//! polls the socket. The connection is closed in two cases: a message exceeds the quota, or the
+//! peer delays the rest of a message or the reading of a reply for too long.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -36,10 +36,10 @@ pub struct Connection {
     whole: bool,
     /// Bytes that the peer has not accepted yet.
     outbox: Vec<u8>,
-    /// Whether one of its calls is being processed.
+    /// Whether a call of this connection is being processed.
     in_progress: bool,
-    /// The time since which the connection waits for the rest of a message, or for room for a
-    /// reply.
+    /// The time at which the connection began to wait for the rest of a message, or for the peer to
+    /// read a reply.
     delayed_since: Option<Instant>,
 }
 
@@ -74,7 +74,7 @@ impl Connection {
         PollFd::from_borrowed_fd(self.stream.as_fd(), interest)
     }
 
-    /// Returns since when the peer delays a message or a reply.
+    /// Returns the time since which the peer has delayed a message or a reply.
     pub fn delayed_since(&self) -> Option<Instant> {
         self.delayed_since
     }
@@ -115,7 +115,7 @@ impl Connection {
         self.inbox.len() + self.outbox.len()
     }
 
-    /// Returns whether a complete message is not being answered yet.
+    /// Returns whether the connection has a complete message of which the processing has not begun.
     pub fn is_due(&self) -> bool {
         !self.closed && !self.in_progress && self.whole && self.outbox.is_empty()
     }
@@ -128,7 +128,7 @@ impl Connection {
         self.outbox = Vec::new();
     }
 
-    /// Records that its call has been answered, or was invalid.
+    /// Records that the call of this connection has been answered, or was invalid.
     pub fn answered(&mut self, done: &mut Done) {
         self.in_progress = false;
         match done.reply.take() {

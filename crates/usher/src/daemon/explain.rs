@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The reasons for the plan, for `usher explain`: the seat of each program, the effect of one core
-//! more or less, what is known of its scalability, and the predicted ANTT of alternatives (time
-//! sharing, other modes, each program left out). Alternatives are computed from the known curves;
-//! without a curve of every program there are none.
+//! more or less, its scalability curve, and the predicted ANTT of alternatives (time sharing, other
+//! modes, each program left out). The planner computes the alternatives from the scalability
+//! curves; if the curve of a program is unknown, there are no alternatives. The effect of leaving a
+//! program out is computed for up to [`LEFT_OUT_MAX`] programs.
 
 use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{Curve, SeatMode, Topology};
@@ -14,7 +15,7 @@ use super::refusal::Refusal;
 use super::{regulated, view};
 use crate::api;
 
-/// With more programs than this, the effect of leaving one out is not shown: it is too small.
+/// With more programs than this, the effect of leaving out one program is too small to be shown.
 const LEFT_OUT_MAX: usize = 8;
 /// Number of latest notes about a program that are shown.
 const NOTES_MAX: usize = 4;
@@ -35,7 +36,7 @@ pub fn explain(
     if let (Some(wanted), true) = (wanted, meant.is_empty()) {
         return Err(Refusal::NoSuchProgram(wanted.to_owned()));
     }
-    // CPUs may have gone offline; without any there is nothing to compare.
+    // CPUs may have gone offline. If no CPU is usable, there are no alternatives to compare.
     let usable = topology.restrict(&status.usable);
     let topology = usable.as_ref().unwrap_or(topology);
     let reasons = meant.into_iter().map(|p| reason(p, status, topology));
@@ -47,7 +48,7 @@ pub fn explain(
 }
 
 fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
-    // Background work has no seat, so it does not change the seats of others.
+    // Background work has no seat, and therefore does not change the seats of other programs.
     let seated = status.programs.iter().filter(|p| p.background.is_none());
     let programs: Vec<&ProgramStatus> = seated.collect();
     if programs.is_empty() {
@@ -390,7 +391,8 @@ mod tests {
     fn explains_the_cost_of_alternatives() {
         let source = Source::parse("package:1 core:4 pu:1").unwrap();
         let machine = usher_topology::load(source).unwrap();
-        // Perfect scaling: half the machine costs a factor of two. No scaling: it costs nothing.
+        // Half of the machine slows a perfectly scaling program by a factor of two, and a program
+        // that does not scale not at all.
         let programs = vec![
             program(1, "scales", &[(1, 1.0), (4, 4.0)]),
             program(2, "serial", &[(1, 1.0), (4, 1.0)]),

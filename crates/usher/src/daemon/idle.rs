@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The end of a daemon that `usher sched start` started. It ends after the scheduler was stopped, or
-//! could not be started, when it manages no program. It stays when the kernel ended the scheduler,
-//! so that `usher sched status` reports the reason.
+//! The end of a daemon that is no longer needed (`usher daemon --exit-when-idle`, which `usher
+//! sched start` starts).
+//!
+//! A thread checks two conditions every [`CHECK_EVERY`]. The daemon ends when it manages no
+//! program, and the scheduler was stopped on request or could not be started. If no scheduler was
+//! requested within [`FIRST_REQUEST`] of the start, the second condition also holds. When the
+//! kernel ended the scheduler, the daemon stays, so that `usher sched status` reports the reason.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,12 +16,13 @@ use usher_host::engine::EngineHandle;
 
 use super::scheduler::SchedulerControl;
 
-/// Time in which a client must load a scheduler, or a launcher must register its program again
-/// after the keeper has restarted the daemon.
+/// Time after the daemon's start in which a client must load a scheduler or a launcher must
+/// register a program. In this time, launchers register their programs again after the keeper has
+/// started the next daemon.
 const FIRST_REQUEST: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
-/// Makes `ending` readable when the daemon is not needed any more.
+/// Makes `ending` readable when the daemon is no longer needed.
 ///
 /// # Errors
 /// The thread cannot be started.

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon's runtime directory and socket: creation, permissions, and the lock by which at most
-//! one daemon uses a directory.
+//! The daemon's runtime directory and socket: creation, permissions, and the lock that permits only
+//! one daemon per directory.
 //!
-//! The kernel releases the lock when the daemon dies; a socket found while holding the lock is a
-//! dead daemon's and is replaced. Root's socket serves all users; another user's socket serves only
-//! that user. `usher sched start --foreground` has a socket and a lock of its own there.
+//! 1. Create the directory, and check that no other user can write to it.
+//! 2. Lock the lock file; an error names the process that holds the lock. The kernel releases the
+//!    lock when the daemon dies.
+//! 3. Remove a socket of a dead daemon: while this daemon holds the lock, no other daemon can
+//!    listen.
+//! 4. Listen on a new socket. Root's socket serves all users; another user's socket serves only
+//!    that user. `usher sched start --foreground` uses a separate socket and a separate lock in the
+//!    same directory.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -24,18 +29,18 @@ use crate::runtime;
 pub struct SocketNames {
     socket: &'static str,
     lock: &'static str,
-    /// What listens there, for messages.
+    /// The process that listens on the socket, as a noun for messages.
     process: &'static str,
 }
 
 impl SocketNames {
-    /// Those of a daemon.
+    /// The names of a daemon's socket and lock.
     pub const DAEMON: Self = Self {
         socket: runtime::SOCKET,
         lock: "usher.lock",
         process: "a daemon",
     };
-    /// Those of `usher sched start --foreground`.
+    /// The names of the socket and lock of `usher sched start --foreground`.
     pub const FOREGROUND_SCHEDULER: Self = Self {
         socket: runtime::FOREGROUND_SOCKET,
         lock: "sched.lock",
@@ -47,7 +52,8 @@ impl SocketNames {
 pub struct DaemonSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Locked while the daemon lives: the kernel releases the lock however it dies.
+    /// Locked while the daemon lives; the kernel releases the lock at any kind of death of the
+    /// daemon.
     _lock: File,
 }
 
@@ -89,7 +95,7 @@ impl DaemonSocket {
 
     /// Removes the socket, so that no more clients can connect. The lock stays.
     pub fn remove_socket(&self) {
-        // If it cannot be removed, the next daemon does it.
+        // An error is ignored, because the next daemon removes the socket.
         let _ = fs::remove_file(&self.path);
     }
 
@@ -105,7 +111,8 @@ impl Drop for DaemonSocket {
     }
 }
 
-/// Root's daemon serves all users; another user's serves only that user.
+/// Returns the mode of the socket: all users may connect to root's daemon, but only the owner to a
+/// user's daemon.
 fn socket_mode() -> u32 {
     match rustix::process::geteuid().is_root() {
         true => 0o666,
@@ -113,10 +120,11 @@ fn socket_mode() -> u32 {
     }
 }
 
-/// Locks this directory for its only daemon, or its only scheduler without a daemon.
+/// Takes the lock of this directory for the only daemon, or for the only `usher sched start
+/// --foreground`.
 ///
-/// A process that can open the file can lock it, with a shared lock even through a read-only
-/// descriptor. The file is therefore accessible only to the owner.
+/// A process that can open the lock file can lock it, and a read-only descriptor suffices for a
+/// shared lock. The file is therefore accessible only to its owner.
 fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
     let path = dir.join(names.lock);
     let doing = || format!("locking '{}'", path.display());
@@ -128,8 +136,9 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
     }
     let mut locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     if readable && locked == Err(Errno::WOULDBLOCK) && !is_served(&dir.join(names.socket)) {
-        // The file of an earlier version, which all users could open. No daemon answers, so another
-        // user's process may hold the lock: a new file is made.
+        // The lock file is that of an earlier version, which all users could open. Because no
+        // daemon answers, a process of another user may hold the lock: a new file replaces the lock
+        // file.
         fs::remove_file(&path).with_context(doing)?;
         file = open_lock(&path).with_context(doing)?;
         locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -142,7 +151,7 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
             }
             let mut pid = String::new();
             let _ = (&file).take(20).read_to_string(&mut pid);
-            // A process that is just starting has not written its number yet.
+            // A process that is starting may not have written its number to the lock file yet.
             let process = match pid.trim() {
                 "" => String::new(),
                 pid => format!(" (process {pid})"),
@@ -173,7 +182,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns whether a process listens there.
+/// Returns whether a process listens on the socket.
 fn is_served(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
@@ -188,7 +197,7 @@ mod tests {
         let path = dir.path().join("usher.lock");
         fs::write(&path, "1\n").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        // A process that opened the old file for reading can still lock it.
+        // A process that has opened the old lock file for reading can still lock this file.
         let reader = File::open(&path).unwrap();
         rustix::fs::flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
         let names = SocketNames::DAEMON;

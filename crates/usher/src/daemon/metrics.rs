@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Metrics for Prometheus, in the OpenMetrics text format, over HTTP on a Unix socket or a loopback
-//! port. Off by default.
+//! port. The option `--metrics` switches the metrics on.
 //!
 //! A thread accepts connections, and each scrape is answered on a thread of its own within 5 s; at
 //! most 16 scrapes run at a time. Only GET is supported, and the request may have 8 KiB.
@@ -67,7 +67,7 @@ impl FromStr for Address {
     }
 }
 
-/// Measurements beside the engine's own counts.
+/// Measurements of the daemon, in addition to the counts of the engine.
 #[derive(Debug, Clone)]
 pub struct Timings {
     /// Seconds from the arrival of a registration to the program's seat.
@@ -245,7 +245,8 @@ const MODES: [(Option<SeatMode>, &str); 4] = [
 /// Makes the page; `None` if the engine no longer answers.
 pub type MakePage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Upper limit of the duration of one scrape, from its first byte to its last.
+/// Upper limit of the duration of one scrape, from the first byte of the request to the last byte
+/// of the answer.
 const SCRAPE_MAX: Duration = Duration::from_secs(5);
 /// Upper limit of simultaneous scrapes; further connections are closed.
 const SCRAPES_MAX: usize = 16;
@@ -291,7 +292,8 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
     let body = move || {
         loop {
             let Ok(stream) = accept() else {
-                // Usually no descriptor is left: pause before the next attempt.
+                // The usual cause of an error is that no file descriptor is left: pause before the
+                // next attempt.
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
@@ -373,7 +375,7 @@ mod tests {
         slow.iter()
             .for_each(|mut one| one.write_all(b"GET").unwrap());
         let mut scraper = UnixStream::connect(&path).unwrap();
-        // Well below the total time of all slow scrapers.
+        // The limit is well below the time that all slow scrapers would take one after another.
         scraper.set_read_timeout(Some(SCRAPE_MAX * 4)).unwrap();
         scraper.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut reply = String::new();

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon: starts the engine, which acts on programs on a thread of its own, the thread that
-//! holds the sched_ext scheduler, and the socket's event loop, which never blocks on a peer; then
-//! waits for a signal or a failure, and undoes everything.
+//! The daemon: manages programs at the request of clients, until a signal or a failure ends it.
 //!
-//! At the start, the daemon locks its runtime directory and claims the machine. While another
-//! daemon holds the claim, this daemon gives no seats. When the control loop ends, the daemon ends
-//! too, so that its keeper or systemd starts another.
+//! 1. Lock the runtime directory and listen on the socket (`listen`).
+//! 2. Start the thread that loads and holds the sched_ext scheduler (`scheduler`).
+//! 3. Start the engine: the control loop, which acts on programs on a thread of its own, and its
+//!    keeper.
+//! 4. Claim the machine (`claim`). While another daemon holds the claim, this daemon gives no
+//!    seats.
+//! 5. Serve the socket in one thread that never blocks on a peer (`server`); other threads answer
+//!    the calls (`workers`).
+//! 6. At SIGTERM, SIGINT or a failure, undo all changes, unload the scheduler and release the lock.
+//!
+//! When the control loop ends, the daemon ends, too. If the daemon ends without having undone its
+//! changes, its keeper undoes them and becomes the next daemon; under systemd, systemd starts the
+//! next daemon.
 
 mod claim;
 mod connection;
@@ -52,7 +60,7 @@ pub struct Config {
     pub policy: String,
     /// The address of the metrics, if they are served.
     pub metrics: Option<Address>,
-    /// The file of the loop's record, if it is recorded.
+    /// The file into which the control loop writes its record, if any.
     pub record: Option<PathBuf>,
     /// The profile store.
     pub store: PathBuf,
@@ -108,17 +116,18 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Undoes all changes and unloads the scheduler. Only afterwards can another daemon start.
+/// Undoes all changes, unloads the scheduler, and then releases the lock, so that another daemon
+/// can start.
 fn undo_all(
     engine: Engine,
     scheduler: SchedulerThread,
     listening: DaemonSocket,
 ) -> anyhow::Result<()> {
-    // No program can register from here on.
+    // After the removal of the socket, no program can register.
     listening.remove_socket();
     let panicked = engine.has_panicked();
     let left = engine.stop();
-    // No soft seat is left.
+    // The engine has released all soft seats, so that the scheduler can end.
     drop(scheduler);
     drop(listening);
     for error in &left {
@@ -132,8 +141,8 @@ fn undo_all(
 }
 
 impl Config {
-    /// Returns the configuration with absolute paths, which stay valid for a daemon that the keeper
-    /// restarts.
+    /// Returns the configuration with absolute paths, because the keeper starts the next daemon in
+    /// the directory `/`.
     fn absolute(&self) -> Self {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         Self {
@@ -151,7 +160,8 @@ impl Config {
         }
     }
 
-    /// Returns the command line that starts this daemon.
+    /// Returns the command line by which the keeper starts the next daemon with the same
+    /// configuration.
     fn command_line(&self, exe: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![exe.into(), "daemon".into()];
         let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
@@ -202,7 +212,7 @@ fn start_engine(
         Ok((topology, policy))
     };
     let exe = std::env::current_exe().context("finding Usher's own executable")?;
-    // Under systemd, Restart= of the unit restarts it.
+    // Under systemd, the keeper starts no daemon: `Restart=` of the unit does.
     let respawn = match std::env::var_os("NOTIFY_SOCKET") {
         Some(_) => Vec::new(),
         None => config.command_line(&exe),
@@ -216,7 +226,7 @@ fn start_engine(
     settings.policy_factory = Some(PolicyFactory::new(make_policy));
     settings.ignore = config.ignore.clone();
     settings.soft = Some(scheduler::seats(scheduler::kernel(), scheduler.clone()));
-    // A daemon without its loop must end.
+    // Without its control loop, the daemon must end.
     settings.ended = Some(ending.clone());
     // No client requests a timeline from a daemon.
     settings.log_entries_max = 0;
@@ -228,7 +238,7 @@ fn start_engine(
     Engine::start(settings, policy).context("starting the daemon")
 }
 
-/// Returns the state that the interface of the scheduler needs.
+/// Returns the context of the interface `org.usher.Scheduler1`.
 fn scheduler_context(
     config: &Config,
     engine: &Engine,
@@ -241,7 +251,7 @@ fn scheduler_context(
     }
 }
 
-/// Forbids the engine to give seats while another daemon plans this machine.
+/// Forbids the engine to give seats while another daemon holds the machine claim.
 fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
     let name = std::env::var(claim::CLAIM_NAME).unwrap_or_default();
     let engine = engine.handle();

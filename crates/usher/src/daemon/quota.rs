@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The quotas of the daemon's socket (connections and buffered bytes per user, connections in
-//! total, bytes of a message), and the error message with which a connection that exceeds a quota
-//! is closed. The limits are enforced by the event loop and by `connection`.
+//! total, bytes of a message), and the error message that a client receives when its connection is
+//! closed because of a quota. The event loop (`server`) and `connection` enforce the quotas;
+//! docs/security.md lists their values.
 
 use serde_json::json;
 
@@ -12,7 +13,7 @@ pub enum Quota {
     ConnectionsPerUser,
     /// Connections of all users.
     Connections,
-    /// Bytes held for one user.
+    /// Bytes of messages and replies that are buffered for one user.
     Bytes,
     /// Bytes of one message.
     Message,
@@ -43,8 +44,8 @@ impl Quota {
     }
 }
 
-/// The last message on a connection that exceeds a quota: it arrives as the
-/// reply to the caller's first call.
+/// Returns the last message on a connection that exceeds a quota. The client receives the message
+/// as the reply to its first call.
 pub fn refusal(quota: Quota, limit: usize) -> Vec<u8> {
     let message = json!({
         "error": "org.usher.Usher1.QuotaExceeded",

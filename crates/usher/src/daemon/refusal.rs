@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The reasons for which the daemon rejects a call, and their conversion to errors of the Varlink
-//! interface `org.usher.Usher1`. An error of the engine that has no error of its own in the
-//! interface is reported as `Failed`, with its text.
+//! interface `org.usher.Usher1`. An error of the engine for which the interface has no separate
+//! error is reported as `Failed`, with its text.
 
 use usher_act::ActError;
 use usher_host::engine::EngineError;
@@ -21,7 +21,7 @@ pub enum Refusal {
     },
     /// No managed program has this name or number.
     NoSuchProgram(String),
-    /// The engine rejected it.
+    /// The engine rejected the call.
     Engine(EngineError),
 }
 

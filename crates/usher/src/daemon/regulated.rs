@@ -5,7 +5,7 @@
 use usher_host::engine::{BackgroundStatus, ProgramStatus};
 use usher_model::{Contention, Regulation, Resource};
 
-/// Interval of the reported share of time, in seconds.
+/// Length of the period to which the reported share of time refers, in seconds.
 const SHARE_SECONDS: f64 = 10.0;
 
 /// Describes whether the program runs, since when, and why.
@@ -60,7 +60,8 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
     let window = seconds(reason.window_ns as f64 * 1e-9);
     let used = |count: u64| amount(status.regulation, reason.resource, count);
     match status.regulation {
-        // Run queues are checked much more often than times.
+        // A stop because of a run-queue imbalance has no measured times: run queues are checked
+        // much more often than waiting times.
         Regulation::Usher if reason.resource == Resource::Cpu && reason.background == 0 => {
             format!("last stopped for {what}, immediately: foreground threads waited for a CPU")
         }

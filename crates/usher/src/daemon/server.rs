@@ -2,6 +2,12 @@
 //! The daemon's socket: one thread, one poll loop, no blocking calls.
 //!
 //! **Problem.** A peer may send invalid data, too much data, one byte a minute, or nothing at all.
+//! No peer may block the daemon, fill its memory or use up its descriptors.
+//!
+//! **Steps** of one iteration: wait for events; read and write as much as possible without waiting;
+//! send the replies of answered calls; disconnect users that exceed their quota of bytes; start
+//! complete calls on free threads; disconnect peers that exceed a time limit; accept new
+//! connections.
 //!
 //! **Rules.**
 //!
@@ -13,12 +19,12 @@
 //! - Each user has a quota of connections and of bytes, and some connections and threads are kept
 //!   for root. A request over a quota is rejected with an error that names the quota
 //!   ([`super::quota`]).
-//! - A connection that is idle between messages costs a descriptor and may stay: launchers hold one
-//!   while their program runs, to notice the daemon's death.
+//! - A connection that is idle between messages costs a descriptor and may stay: each launcher
+//!   keeps a connection open while its program runs, to notice the daemon's death.
 //!
-//! [`super::workers`] answers the calls, because the admission of a program waits for the control
-//! loop. Several programs that wait at once are admitted in one iteration of the loop. A connection
-//! has one call in progress at a time, so answers keep their order.
+//! The threads of [`super::workers`] answer the calls, because the admission of a program waits for
+//! the control loop. The control loop admits all programs that wait at the same time in one
+//! iteration. A connection has one call in progress at a time, so that answers keep their order.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +51,7 @@ use crate::peer;
 pub struct Peer {
     /// Effective user at the time of connecting.
     pub uid: u32,
-    /// Pid of the peer in the daemon's PID namespace; 0 if it has none there.
+    /// Pid of the peer in the daemon's PID namespace; 0 if the peer has no pid in this namespace.
     pub pid: i32,
 }
 
@@ -61,13 +67,13 @@ impl Peer {
     /// Returns whether the peer's pids belong to another PID namespace, outside the daemon's or
     /// nested in it.
     pub fn counts_otherwise(&self, proc_root: &Path) -> bool {
-        // A process that has exited and left its socket to another process is unknown.
+        // The check fails for a process that has exited and left its socket to another process.
         let facts = ProcessFacts::read(proc_root, self.pid).ok();
         self.pid == 0 || facts.is_some_and(|facts| facts.numbers.len() > 1)
     }
 }
 
-/// Limits of one peer, or of all together. `docs/security.md` lists the values.
+/// Limits of one peer, of one user or of all peers together. `docs/security.md` lists the values.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Simultaneous connections.
@@ -112,9 +118,9 @@ pub struct Server {
     workers: Workers,
     connections: Vec<Connection>,
     next_token: u64,
-    /// The connection that is the first to start a call in the next iteration.
+    /// Index of the connection that may start a call first in the next iteration.
     first: usize,
-    /// Until this time no connection is accepted: descriptors have run out.
+    /// Until this time, no connection is accepted, because no file descriptor is left.
     full_until: Option<Instant>,
 }
 
@@ -184,8 +190,8 @@ impl Server {
         Ok(true)
     }
 
-    /// Sends replies. A call of a caller that is gone is undone: the caller has reported a failure,
-    /// which must be true.
+    /// Sends replies. If the caller has disconnected, its call is undone, because the caller has
+    /// reported the call as failed.
     fn deliver(&mut self) {
         for mut done in self.workers.done() {
             let caller = self.connections.iter_mut().find(|c| c.token == done.token);
@@ -212,8 +218,8 @@ impl Server {
         }
     }
 
-    /// Starts the calls that are due, within each user's share of threads. The first connection
-    /// rotates.
+    /// Starts the calls that are due, within each user's share of threads. Each iteration begins
+    /// with another connection, so that no connection has precedence.
     fn begin_calls(&mut self) {
         let count = self.connections.len();
         let first = self.first;
@@ -242,8 +248,8 @@ impl Server {
             PollFd::new(&self.listener, listen),
             PollFd::from_borrowed_fd(self.workers.notify_fd(), PollFlags::IN),
         ];
-        // A connection with a call in progress is not polled: its hang-up would be reported again
-        // and again.
+        // A connection with a call in progress is not polled, because a poll would return at once,
+        // again and again, after the peer has hung up.
         let polled: Vec<bool> = self.connections.iter().map(|c| !c.waits()).collect();
         let connections = self.connections.iter().filter(|c| !c.waits());
         fds.extend(connections.map(Connection::poll_fd));
@@ -282,8 +288,8 @@ impl Server {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // Descriptors or memory have run out. The listener would stay readable, so it
-                    // is not polled for 100 ms.
+                    // No descriptor or memory is left. The listener would stay readable and is
+                    // therefore not polled for 100 ms.
                     self.full_until = Some(Instant::now() + Duration::from_millis(100));
                     return;
                 }
@@ -361,7 +367,7 @@ mod tests {
 
     const GET_INFO: &[u8] = b"{\"method\":\"org.varlink.service.GetInfo\"}\0";
 
-    /// A running server; it ends on drop.
+    /// A running server, which ends when the fixture is dropped.
     struct Fixture {
         path: PathBuf,
         wake: OwnedFd,
@@ -473,7 +479,7 @@ mod tests {
         slow.write_all(b"{\"meth").unwrap();
         assert!(hung_up(&mut slow));
         server.answers();
-        // A connection may stay idle between messages for ever.
+        // A connection may stay idle between messages without a time limit.
         idle.write_all(GET_INFO).unwrap();
         assert!(reply(&idle).contains("vendor"));
     }
@@ -508,7 +514,8 @@ mod tests {
         }
         assert!(hung_up(&mut server.connect()));
         drop(held);
-        // The connections are free once the server has noticed that, so poll for it.
+        // The server frees the connections of the quota when it notices their end; the test polls
+        // until then.
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let mut peer = server.connect();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The interface `org.usher.Usher1` for one peer. The connection identifies the calling user; this
-//! file checks sizes and arguments of a call, and the engine checks ownership and carries out the
-//! call.
+//! The interface `org.usher.Usher1` for one peer: converts each call to a request to the engine,
+//! and the result to a reply.
 //!
-//! Requests are limited to 4,096 words and 128 KiB of command line. A pid of a caller in another
-//! PID namespace is rejected.
+//! 1. The connection determines the calling user, by the credentials from the kernel.
+//! 2. This file checks sizes and arguments of a call: at most 4,096 words and 128 KiB of command
+//!    line, and no pids of a caller in another PID namespace.
+//! 3. The engine checks that the processes belong to the user, and carries out the call.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,7 +25,7 @@ use crate::cli::options::program_name;
 
 /// Upper limit of words of a command line that are accepted from a caller.
 const ARGV_WORDS_MAX: usize = 4096;
-/// Upper limit of their total bytes.
+/// Upper limit of the total bytes of a command line.
 const ARGV_BYTES_MAX: usize = 128 * 1024;
 /// The longest path that the kernel accepts.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
@@ -36,7 +37,7 @@ pub struct ServiceContext {
     pub engine: EngineHandle,
     /// The scheduler.
     pub scheduler: SchedulerContext,
-    /// Statistics of its latency.
+    /// Statistics of the time until a registered program has its seat.
     pub timings: Timings,
     /// The directory of the journal.
     pub instance_dir: PathBuf,
@@ -88,7 +89,7 @@ impl Service {
         Ok(adopted)
     }
 
-    /// Checks that a pid of the caller means the same process here.
+    /// Checks that a pid of the caller belongs to the same process in the daemon's PID namespace.
     fn check_namespace(&self, pid: i64) -> Result<(), Refusal> {
         if !self.peer.counts_otherwise(Path::new("/proc")) {
             return Ok(());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Signals that request the end of this process.
+//! Signals that request the end of this process: a handler makes an eventfd readable, which the
+//! event loops poll.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub fn catch(ending: &Arc<OwnedFd>, signals: &[i32]) -> std::io::Result<()> {
         let notify = move || {
             let _ = rustix::io::write(ending.as_fd(), &1u64.to_ne_bytes());
         };
-        // SAFETY: write(2) is async-signal-safe, and nothing else is done.
+        // SAFETY: the handler only calls `write(2)`, which is async-signal-safe.
         unsafe { signal_hook::low_level::register(signal, notify) }?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Converts the engine's state (`Status`) to the types of the Varlink interface. Values that do not
-//! exist in the interface, such as a seat of all CPUs without a mask, are resolved here.
+//! Converts the engine's state (`Status`) to the types of the Varlink interface. Values of the
+//! engine that do not exist in the interface are replaced: for example, a seat of all CPUs without
+//! an affinity mask becomes the set of all usable CPUs.
 
 use usher_act::ActDescription;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
@@ -23,7 +24,7 @@ pub fn state(status: &Status) -> api::State {
             false => "affinity masks".to_owned(),
         },
         seating_forbidden: status.seating_forbidden.clone(),
-        // The service adds it: the engine does not know it.
+        // The service adds the scheduler, which is no part of the engine's state.
         scheduler: None,
         placing: placing(&status.acting),
         uptime_seconds: status.uptime_seconds,
@@ -50,8 +51,8 @@ fn placing(acting: &ActDescription) -> api::Placing {
     }
 }
 
-/// Returns the CPUs to which a program is restricted; `None` if it may run on its former CPUs. A
-/// seat of all CPUs needs no restriction, and is a seat nevertheless.
+/// Returns the CPUs of a program's seat; `None` if the program has no seat and may run on its
+/// former CPUs. A seat of all CPUs is returned, too, although it needs no affinity mask.
 pub fn seat(program: &ProgramStatus, status: &Status) -> Option<CpuSet> {
     let everything = || {
         let mut seats = status.plan.seats.iter();
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(shown("0-3", SeatMode::Seated, None), "0-3");
         assert_eq!(shown("0-1", SeatMode::Seated, Some("0-1")), "0-1");
         assert_eq!(shown("0-3", SeatMode::Shared, None), "");
-        // Planned and not yet applied.
+        // The seat is planned, but not applied yet.
         assert_eq!(shown("0-1", SeatMode::Seated, None), "");
     }
 }

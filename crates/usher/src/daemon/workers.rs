@@ -2,9 +2,13 @@
 //! The threads that answer calls, so that a call that waits for the control loop does not block
 //! other calls.
 //!
-//! One user has a limited share of the threads, and all users together leave some threads to root.
-//! A call can register an action that undoes it if its reply cannot be delivered, because the
-//! caller is gone. A panic in a method closes the connection of its caller only.
+//! 1. The event loop (`server`) starts a call if [`Workers::admits`] permits it: one user may use
+//!    only a share of the threads, and all users together leave some threads to root.
+//! 2. A thread calls the method, and queues the reply for the event loop.
+//! 3. A method can register an action that undoes its call ([`if_undelivered`]). The action runs if
+//!    the reply cannot be delivered, because the caller has disconnected.
+//!
+//! A panic in a method closes only the connection of its caller.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -29,7 +33,7 @@ pub struct Call {
     pub message: Vec<u8>,
 }
 
-/// The action when a reply cannot be delivered.
+/// The action that runs if a reply cannot be delivered.
 pub type Undelivered = Box<dyn FnOnce() + Send>;
 
 /// An answered call.
@@ -44,7 +48,7 @@ pub struct Done {
     pub reply: Option<Vec<u8>>,
 }
 
-/// The threads. They end on drop.
+/// The threads, which end when this value is dropped.
 pub struct Workers {
     calls: Sender<Job>,
     share: Share,
@@ -57,8 +61,9 @@ enum Job {
     Undo(Undelivered),
 }
 
-/// Number of threads in use, by user. One user has a limited share, and all users together leave
-/// some threads to root. Otherwise a few long calls would keep root from examining the daemon.
+/// Number of threads in use, by user. One user may use only a share of the threads, and all users
+/// together leave some threads to root, so that root can examine the daemon even during many long
+/// calls.
 struct Share {
     running: BTreeMap<u32, usize>,
     per_user: usize,
@@ -160,7 +165,7 @@ impl Workers {
         done
     }
 
-    /// Readable when a call has been answered.
+    /// Returns a descriptor that is readable when a call has been answered.
     pub fn notify_fd(&self) -> BorrowedFd<'_> {
         self.notify_fd.as_fd()
     }
@@ -197,7 +202,8 @@ fn answer(call: &Call) -> Option<Vec<u8>> {
     let request = serde_json::from_slice::<varlink::Request<'_>>(text).ok()?;
     let oneway = request.oneway == Some(true);
     let mut reply = Vec::new();
-    // A panic in a method is a bug of Usher. It closes this peer's connection and affects no other.
+    // A panic in a method is a fault of Usher. The panic closes the connection of this peer, and
+    // affects no other connection.
     let handled = catch_unwind(AssertUnwindSafe(|| {
         (call.service).handle(&mut &call.message[..], &mut reply, None)
     }));

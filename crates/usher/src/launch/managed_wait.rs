@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The launcher's wait for a managed program: forwards signals and replaces a dead daemon.
+//! The launcher's wait for the end of a managed program. During the wait, the launcher forwards
+//! signals to the program, and registers the program with another daemon when its daemon has ended.
 //!
-//! When the daemon dies, its changes to the program are undone: by its keeper, or by this process
-//! if the keeper is dead too. The launcher then searches for a daemon at rising intervals and
-//! registers the program again.
+//! 1. The launcher polls the program, its own signals and the daemon's socket.
+//! 2. When the daemon has ended, its keeper undoes the daemon's changes to the program. If the
+//!    keeper is dead, too, the launcher undoes the changes.
+//! 3. The launcher searches for a daemon, at intervals that double from [`RETRY_MIN`] to
+//!    [`RETRY_MAX`], and registers the program again.
+//! 4. When the program has ended, the launcher reports its duration to the daemon and returns its
+//!    exit status.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -31,14 +36,14 @@ pub struct ManagedWait {
     instance: PathBuf,
     /// Whether a dead daemon's changes are known to be undone.
     clean: bool,
-    /// The last reported error about undoing them.
+    /// The last reported error of an undo of a dead daemon's changes.
     undo_error: Option<String>,
     /// The last reported reason why the program was not admitted.
     refusal: Option<String>,
     retry: Duration,
     timeout: Duration,
     started: Instant,
-    /// Whether background work got a signal to end; it is not stopped again.
+    /// Whether background work has received a signal to end. From then on, it is not stopped again.
     ending: bool,
 }
 
@@ -53,9 +58,10 @@ enum UndoProgress {
 /// Interval of the search for a new daemon, at first and later.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// First limit for the answer of a daemon when the launcher registers the program again: meanwhile
-/// the launcher handles neither signals nor the program's end. A daemon that answers too late
-/// undoes the call, so each late answer doubles the limit, up to [`ANSWER_TIMEOUT`].
+/// First limit for the answer of a daemon when the launcher registers the program again. While the
+/// launcher waits for the answer, it handles neither signals nor the program's end. A daemon that
+/// answers too late undoes the call, so each late answer doubles the limit, up to
+/// [`ANSWER_TIMEOUT`].
 const ANSWER_TIMEOUT_AGAIN: Duration = Duration::from_secs(1);
 
 impl ManagedWait {
@@ -104,8 +110,8 @@ impl ManagedWait {
         DaemonError::is_late(error)
     }
 
-    /// Waits until the program is executed. If the program is frozen before that, only its launcher
-    /// can thaw it once daemon and keeper are dead.
+    /// Waits until the launched process has executed its program. If the process is frozen before
+    /// its `exec` and daemon and keeper die, only the launcher can thaw the process.
     pub fn wait_for_exec(
         &mut self,
         starting: StartingChild,
@@ -191,7 +197,7 @@ impl ManagedWait {
             match self.undo_orphaned() {
                 UndoProgress::Done => self.clean = true,
                 UndoProgress::ByOthers => return,
-                // A daemon that starts later retries it.
+                // A daemon that starts later repeats the undo.
                 UndoProgress::Failed => {}
             }
         }
@@ -222,7 +228,8 @@ impl ManagedWait {
     /// the daemon answers.
     fn report_refusal(&mut self, error: &anyhow::Error) {
         let line = failure::line(error);
-        // The program may have ended meanwhile, which is detected next.
+        // The daemon reports a program that has ended as gone. This is no refusal: the launcher
+        // detects the end of the program next.
         let is_first = self.refusal.as_ref() != Some(&line);
         if is_first && !DaemonError::is_gone(error) {
             failure::print_error(&format!(
@@ -242,7 +249,8 @@ impl ManagedWait {
         let program = ProgramId(self.program.unsigned_abs());
         match usher_act::undo_orphaned(&config, &self.instance, program) {
             Ok(UndoOutcome::Nothing) => UndoProgress::Done,
-            // Only root reads the journal of root's daemon.
+            // Only root can read the journal of root's daemon. An ordinary user's launcher can only
+            // thaw its program.
             Err(error) if is_forbidden(&error) => self.thaw(&config),
             Err(error) => {
                 self.report_once(&error.into());
@@ -253,9 +261,9 @@ impl ManagedWait {
         }
     }
 
-    /// Reports the errors of an undo. The undo is repeated while threads may still inherit a mask or
-    /// a priority, or new processes appear in the cgroup. One attempt takes up to 2.2 s, in which
-    /// signals and the end of the program wait.
+    /// Reports the errors of an undo. The undo is repeated while threads may still inherit a mask
+    /// or a priority, or new processes appear in the cgroup. One attempt takes up to 2.2 s, in
+    /// which the launcher handles neither signals nor the end of the program.
     fn undone(&mut self, report: UndoReport) -> UndoProgress {
         let is_incomplete = report.errors.iter().any(ActError::is_not_undone);
         let lines = report
@@ -272,8 +280,8 @@ impl ManagedWait {
         }
     }
 
-    /// Thaws the program of a dead daemon of root's. The next start of the daemon restores the
-    /// rest.
+    /// Thaws the program that a dead daemon of root managed. The next start of a daemon of root
+    /// restores masks and priorities.
     fn thaw(&mut self, config: &ActConfig) -> UndoProgress {
         let is_background = self.request.background.is_some();
         let pid = self.request.pid;
@@ -308,7 +316,7 @@ impl ManagedWait {
             && exit.success()
             && took >= DURATION_MIN
         {
-            // The program has ended well; a failure to store the duration is not reported.
+            // An error is ignored, because a duration that is not stored affects only predictions.
             let _ = daemon.repeated(self.program, took.as_secs_f64());
         }
     }

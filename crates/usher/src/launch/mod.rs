@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The launcher, as in `usher run`: launches the program, registers it with the daemon, waits.
+//! The launcher, the process of `usher run` and `usher bg`: launches the program, registers it with
+//! the daemon, and waits for its end.
 //!
-//! Whatever happens to the daemon, the program keeps running and the launcher waits for it. If the
-//! daemon dies, the launcher ensures that the daemon's changes to its program are undone: by the
-//! keeper, or by itself if the keeper is dead too. It then registers the program with a daemon that
-//! starts later.
+//! 1. The launcher searches for a daemon. Without a daemon, `usher run` runs the program unmanaged,
+//!    and `usher bg` regulates the program itself (`crate::regulate`).
+//! 2. The launcher starts a child process that waits before its `exec`, and registers the child
+//!    with the daemon, which gives the child its seat.
+//! 3. The child executes the program; the launcher waits for its end (`managed_wait`).
+//!
+//! Whatever happens to the daemon, the program keeps running and the launcher waits for the
+//! program. After the daemon's death, the launcher ensures that the changes to the program are
+//! undone, and registers the program with the next daemon.
 
 mod managed_wait;
 mod progress_page;
@@ -49,8 +55,8 @@ pub struct RunOptions {
     pub store: Option<PathBuf>,
 }
 
-/// Arguments beyond this number of bytes are not sent to the daemon: they serve to recognise the
-/// program, and the first arguments suffice.
+/// Arguments beyond this number of bytes are not sent to the daemon. The daemon uses arguments only
+/// to recognise the program, for which the first arguments suffice.
 const ARGV_BYTES_MAX: usize = 64 * 1024;
 /// Upper limit of words sent.
 const ARGV_WORDS_MAX: usize = 4096;
@@ -75,8 +81,9 @@ pub fn run(options: &RunOptions) -> Outcome {
     let request = options.request(held.pid(), page.path());
     let registered = daemon.register(request.clone());
     let registered = match options.background {
-        // Background work without regulation would be foreground work: if the daemon does not admit
-        // it, it is not continued, and so killed.
+        // Background work without regulation would be foreground work. If the daemon does not admit
+        // the program, the launcher therefore returns the error, which kills the child before its
+        // `exec`.
         Some(_)
             if registered
                 .as_ref()
@@ -91,7 +98,8 @@ pub fn run(options: &RunOptions) -> Outcome {
     match registered {
         Ok(reply) => wait_loop.is_managed_by(daemon, &reply),
         Err(error) => {
-            // A late reply then fails, and the daemon undoes the call.
+            // After the connection is closed, the daemon cannot deliver a late reply, and undoes
+            // the call.
             drop(daemon);
             let running = starting.finish()?;
             return match wait_loop.may_try_again(&error) {
@@ -130,7 +138,7 @@ fn undo_stale(runtime_dir: Option<&Path>) {
         Ok(report) => report.errors,
         Err(error) => vec![error],
     };
-    // The program runs all the same.
+    // The program runs even if an undo has failed.
     for error in errors {
         failure::print_error(&failure::line(&error.into()));
     }
@@ -146,7 +154,7 @@ fn regulated(options: &RunOptions, policy: Regulation, signals: &mut Forwarder) 
     regulator.run(&spec, adopt, signals)
 }
 
-/// Runs a single program without a daemon. It needs no seats because it has the machine to itself.
+/// Runs a single program without a daemon and without a seat, because only a daemon gives seats.
 fn alone(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
     let run = MeasuredRun::begin(&LaunchSpec::new(&options.argv));
     let mut running = hold(&options.spec(None, signals)?)?.release()?;
@@ -176,9 +184,10 @@ fn is_in_terminals_foreground() -> bool {
 }
 
 impl RunOptions {
-    /// Returns whether background work gets a session of its own, which it does if it has no
-    /// terminal. The kernel sends SIGHUP to a stopped process group that becomes orphaned, and
-    /// divides CPU time among sessions.
+    /// Returns whether the program gets a session of its own: background work does, unless it is in
+    /// the foreground of a terminal. In a session of its own, the program has its own share of the
+    /// CPU time, and is no part of a stopped process group of the terminal, to which the kernel
+    /// sends SIGHUP when the group becomes orphaned.
     fn own_session(&self) -> bool {
         self.background.is_some() && !is_in_terminals_foreground()
     }
@@ -208,7 +217,8 @@ impl RunOptions {
         Ok(match self.hints {
             false => LaunchSpec::new(&self.argv),
             // The number of CPUs is known only when the child has its seat, but the environment is
-            // made before. So Usher is launched: it determines its seat and executes the program.
+            // passed before. The launcher therefore launches `usher seated`, which counts the CPUs
+            // of the seat, sets the variables and executes the program.
             true => {
                 LaunchSpec::new(&self.argv).resolve()?;
                 let own = std::env::current_exe().context("finding Usher's own executable")?;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The progress page that a launcher offers to its program: a file in `/dev/shm`, created before
-//! the start and removed with the launcher.
+//! The heartbeat page that a launcher offers to its program: a file in `/dev/shm`, which the
+//! launcher creates before the program's start and removes at its own end.
 //!
-//! Pages of launchers that were killed are removed at the next launch. If no page can be created,
-//! the program runs without one.
+//! A launcher that was killed cannot remove its page; the next launch removes it. If no page can be
+//! created, the program runs without a page.
 
 use std::path::{Path, PathBuf};
 
-/// Directory of progress pages, in memory.
+/// Directory of heartbeat pages, in memory.
 const PAGES: &str = "/dev/shm";
 
 /// Removes the pages of launchers that were killed, which could not remove them.
@@ -25,15 +25,15 @@ fn remove_stale_pages(prefix: &str) {
     }
 }
 
-/// The progress page that is offered to a program; removed with its launcher.
+/// The heartbeat page that is offered to a program; the launcher removes the page at its end.
 pub struct PageFile {
     path: Option<PathBuf>,
     is_own: bool,
 }
 
 impl PageFile {
-    /// Makes a page in memory, or uses the page that the user has named. A program runs without a
-    /// page if none can be made.
+    /// Creates a page in memory, or uses the page that the user has named in `USHER_HEARTBEAT`. If
+    /// no page can be created, the program runs without a page.
     pub fn offer() -> Self {
         if let Some(path) = std::env::var_os("USHER_HEARTBEAT") {
             let path = std::path::absolute(path).ok();

@@ -115,7 +115,7 @@ const STORE_FILES: &[Entry] = &[
     ),
 ];
 
-/// The exit status of a command, for pages without an own section about it.
+/// Returns the section EXIT STATUS, for pages without a paragraph about the exit status.
 pub fn exit_status(name: &str) -> Roff {
     let mut section = heading("EXIT STATUS");
     let passes = is_listed(PASS_STATUS, name);
@@ -197,7 +197,8 @@ pub fn examples(name: &str, others: &[String]) -> Roff {
     section
 }
 
-/// Whether the list has the command or one above it. The page of `usher` covers all commands.
+/// Returns whether the list contains the command or one of its parent commands. The page of `usher`
+/// covers all commands.
 fn is_listed(list: &[&str], name: &str) -> bool {
     let above = |listed: &str| {
         let rest = name.strip_prefix(listed);

@@ -3,9 +3,12 @@
 //! other runtime directory is requested, else `usher daemon --exit-when-idle`, which ends after
 //! `usher sched stop`.
 //!
-//! A file lock ensures that of several such commands at the same time only one starts a daemon. The
-//! command waits until the daemon answers, for at most [`READY_WITHIN`], and polls every
-//! [`CHECK_EVERY`].
+//! 1. The command takes a file lock, so that of several `usher sched start` at the same time only
+//!    one starts a daemon; the others wait and use this daemon.
+//! 2. The command starts the service, or a daemon process with a session of its own and a log file.
+//! 3. The command polls every [`CHECK_EVERY`] until the daemon answers, for at most
+//!    [`READY_WITHIN`]. If the daemon ends before it answers, the command returns the last line of
+//!    the daemon's log as the error.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -78,8 +81,8 @@ fn start_service() -> anyhow::Result<bool> {
     }
 }
 
-/// Lets only one `usher sched start` at a time start a daemon: the others wait, and use its daemon.
-/// Dropping the file releases the lock.
+/// Takes the lock that lets only one `usher sched start` at a time start a daemon. Dropping the
+/// file releases the lock.
 fn lock_launch(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join("launch.lock");
     let doing = || format!("locking {}", path.display());
@@ -108,7 +111,8 @@ fn spawn_daemon(dir: &Path) -> anyhow::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
-    // SAFETY: two system calls, which may be made between fork and exec.
+    // SAFETY: `leave_caller` makes only two system calls, and allocates nothing, as is required
+    // between `fork` and `exec`.
     unsafe { daemon.pre_exec(leave_caller) };
     daemon.spawn().context("starting the daemon")
 }
@@ -119,11 +123,13 @@ fn open_log(path: &Path) -> std::io::Result<File> {
     log.mode(0o644).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Moves to a session of its own, and closes everything that the caller has open, such as a lock: a
-/// process that waits for the end of such a file does not wait for the daemon's end.
+/// Moves to a session of its own, and marks all descriptors of the caller to be closed by `exec`.
+/// The daemon would otherwise keep the caller's locks and pipes open, and processes that wait for
+/// their end would wait for the daemon's end.
 fn leave_caller() -> std::io::Result<()> {
     rustix::process::setsid()?;
-    // SAFETY: marks descriptors to be closed by exec; a kernel without this flag leaves them open.
+    // SAFETY: the call changes no memory; it only marks descriptors to be closed by `exec`. A
+    // kernel without this flag returns an error and leaves the descriptors open.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -138,7 +144,8 @@ fn leave_caller() -> std::io::Result<()> {
 fn wait_for_answer(dir: &Path, daemon: &mut Child) -> anyhow::Result<Found> {
     let deadline = Instant::now() + READY_WITHIN;
     loop {
-        // Before the check: another daemon may listen since, which made this daemon end.
+        // The state of the process is read before the check of the socket: if another daemon has
+        // started to listen, this daemon ends, and the check finds the other daemon.
         let ended = daemon
             .try_wait()
             .context("waiting for the daemon to listen")?;
@@ -168,7 +175,7 @@ fn wait_for_answer(dir: &Path, daemon: &mut Child) -> anyhow::Result<Found> {
     }
 }
 
-/// Returns the daemon's last message; without any, how it ended.
+/// Returns the daemon's last message, or its exit status if it has written no message.
 fn last_message(dir: &Path, status: &str) -> String {
     let log = fs::read_to_string(log_path(dir)).unwrap_or_default();
     let last = log.lines().next_back();

@@ -17,12 +17,12 @@ use super::status::{self, Answer};
 /// The scheduler that runs, and whether `usher sched start` would succeed.
 #[derive(Debug, Serialize)]
 pub struct SchedDoctorReport {
-    /// As in `usher sched status`; empty if that cannot be read.
+    /// The answer of `usher sched status`; `None` if the status cannot be read.
     #[serde(flatten)]
     status: Option<Answer>,
     /// Why `usher sched start` would refuse.
     refused: Option<String>,
-    /// The warnings that it would print.
+    /// The warnings that `usher sched start` would print.
     warnings: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl SchedDoctorReport {
         let refused = refused.map(|error| failure::line(&error));
         Self {
             status,
-            // Reasons that root cannot remove come first.
+            // A reason that applies also to root precedes the reason that the user is not root.
             refused: refused.or_else(|| (!is_root).then(|| FOR_ROOT.to_owned())),
             warnings: start::warnings(),
         }
@@ -99,7 +99,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let mut report = SchedDoctorReport::of(&Kernel::at(sys.path()), sys.path(), last, is_root);
-        // The warning of the machine on which the test runs.
+        // Removes the warnings that depend on the machine on which the test runs.
         report.warnings = vec![];
         report
     }

@@ -91,7 +91,8 @@ impl Policy {
         }
     }
 
-    /// Returns why no sched_ext scheduler runs such threads; `None` if it does.
+    /// Returns why a sched_ext scheduler does not run threads of this policy; `None` if it runs
+    /// them.
     fn apart(self) -> Option<&'static str> {
         match self {
             Self::Fifo | Self::Rr => {
@@ -144,7 +145,7 @@ fn explained(
     settings: Settings,
 ) -> anyhow::Result<Option<Answer>> {
     let mut threads = Vec::new();
-    // A process that is gone, or ends meanwhile, has no threads.
+    // A process that has ended has no threads.
     if let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) {
         for task in tasks.flatten() {
             threads.extend(thread(held, &task)?);
@@ -182,13 +183,14 @@ impl Thread {
         // The scheduler's knowledge is outdated when another scheduling class runs the thread.
         let mut sched = known.filter(|_| policy.apart().is_none());
         if let Some(sched) = &mut sched {
-            // Whether a thread is urgent is decided anew when the thread wakes.
+            // For a sleeping thread the field is meaningless, because the scheduler decides when
+            // the thread wakes whether it is urgent.
             sched.urgent &= stat.state == 'R';
         }
         if let (Some(sched), Some(cpu)) = (&mut sched, cpu)
             && sched.why == Why::Unknown
         {
-            // The scheduler does not know the CPU.
+            // The scheduler has no record of a CPU for this thread; the kernel's value replaces it.
             sched.cpu = cpu;
         }
         Self {
@@ -260,8 +262,8 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
         },
         match sched.burst_average_ns {
             0 if thread.state == 'R' && sched.why != Why::Unknown => "never slept".to_owned(),
-            // The thread has not run, or not woken since. Its run time is counted at the next
-            // wakeup.
+            // The thread has not run yet, or has not woken after its first run: the scheduler
+            // updates the average burst at a wake-up.
             0 => "-".to_owned(),
             ns => format!("{:.2} ms", ns as f64 / 1e6),
         },
@@ -272,9 +274,9 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
 
 /// Returns whether the thread's lag is valid now.
 fn has_pace(state: char, sched: &ThreadState, settings: &Settings) -> bool {
-    // The lag is invalid with FIFO order, which does not use virtual time; for threads pinned to
-    // their CPU; for a new thread; and for a sleeping thread, which is placed near the others when
-    // it wakes.
+    // The lag is invalid in four cases: with FIFO order, which does not use virtual time; for a
+    // thread pinned to its CPU; for a new thread; and for a sleeping thread, because its vtime is
+    // clamped when it wakes.
     let goes_by_it = !settings.fifo && !matches!(sched.why, Why::Unknown | Why::OnlyHere);
     state == 'R' && goes_by_it
 }
@@ -312,7 +314,7 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
     let turn = |owner: &str| match (waits, state) {
         (true, _) => format!("waits for {owner} turn"),
         (_, 'R') => format!("runs in {owner} turn"),
-        // The thread does not run now, so the text is about its past run.
+        // The thread does not run now: the text describes its last run.
         _ => format!("ran in {owner} turn"),
     };
     let why: &str = match (sched.why, waits) {

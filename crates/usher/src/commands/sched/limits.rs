@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Detects cgroups that limit CPU time. The kernel leaves such limits to a sched_ext scheduler, and
-//! Usher's scheduler does not enforce them. Cgroups deeper than 16 levels are not examined.
+//! Detects cgroups that limit CPU time (`cpu.max`, `cpu.cfs_quota_us`). Under a sched_ext
+//! scheduler, the kernel does not enforce such limits, and neither does Usher's scheduler; `usher
+//! sched start` therefore warns of them. The search walks the cgroup tree to a depth of 16 levels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ fn collect(dir: &Path, deep: usize, limited: &mut Vec<PathBuf>) {
     if is_limited(dir) {
         limited.push(dir.to_owned());
     }
-    // A cgroup that is gone meanwhile has no children.
+    // A cgroup that was removed during the search has no children.
     let Ok(within) = fs::read_dir(dir) else {
         return;
     };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The client side of the scheduler's interface `org.usher.Scheduler1`: finds the process that
 //! holds the scheduler by the sockets in the runtime directory, and requests starts, changes and
-//! stops from this process. Two processes can hold a scheduler: a daemon, and `usher sched start
-//! --foreground`.
+//! stops from this process. Two kinds of processes can hold the scheduler: a daemon, and `usher
+//! sched start --foreground`. If both listen, the process that holds a scheduler is used. Each call
+//! has a time limit ([`ANSWER_TIMEOUT`]).
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +20,8 @@ use crate::daemon::scheduler::api::{self, ErrorKind, VarlinkClient, VarlinkClien
 use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, kernel};
 use crate::runtime;
 
-/// Upper limit of the time for an answer. The kernel verifies the BPF programs meanwhile, or ends
-/// the scheduler.
+/// Upper limit of the time for an answer. Before the answer, the kernel verifies the BPF programs
+/// or ends the scheduler, which may take seconds.
 const ANSWER_TIMEOUT: Duration = ENDING.saturating_mul(3);
 
 /// Text for [`Phase::Restarting`].
@@ -58,7 +59,7 @@ impl fmt::Debug for SchedulerClient {
 pub struct Stopped {
     /// Whether a scheduler was loaded.
     pub was_loaded: bool,
-    /// Whether the process that held it ends now.
+    /// Whether the process that held the scheduler ends after the stop.
     pub exits: bool,
 }
 
@@ -140,8 +141,9 @@ fn none_runs(kernel: &Kernel, dir: &Path) -> anyhow::Error {
     }
 }
 
-/// Returns why nothing is known here about a scheduler of Usher's that the kernel runs, if no
-/// process of this runtime directory holds it. `None` if the kernel runs none.
+/// If the kernel runs a scheduler of Usher's that no process of this runtime directory holds,
+/// returns why the state of this scheduler is unknown. Returns `None` if the kernel runs no
+/// scheduler of Usher's.
 pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
     match kernel.state() {
         Ok(Loaded::Enabled { name }) if name == NAME => {}
@@ -155,7 +157,8 @@ pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
 }
 
 impl SchedulerClient {
-    /// Returns `None` if no process listens there that this user can trust.
+    /// Returns `None` if no process listens on the socket, or if this user cannot trust the
+    /// process.
     fn connect(socket: &Path) -> Option<Self> {
         let is_safe = socket.parent().is_some_and(runtime::is_safe);
         let trusted = is_safe.then(|| TrustedConnection::open(socket, ANSWER_TIMEOUT));
@@ -237,7 +240,7 @@ impl SchedulerClient {
     }
 }
 
-/// Returns whether the process has ended, now or within that time.
+/// Returns whether the process has ended, or ends within the given time.
 pub fn has_ended(process: &impl AsFd, within: Duration) -> anyhow::Result<bool> {
     let mut ends = [PollFd::new(process, PollFlags::IN)];
     let limit = Timespec::try_from(within).ok();

@@ -2,8 +2,8 @@
 //! `usher sched set`: changes settings of the running scheduler.
 //!
 //! One request carries all changed settings to the process that holds the scheduler, and the reply
-//! arrives when the scheduler applies them. FIFO order (`--fifo`) cannot be changed: that
-//! requires a new start.
+//! arrives when the scheduler applies them. The order `--fifo` cannot be changed while the
+//! scheduler runs: a change of the order requires a new start.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ pub struct Args {
     max_lag_ms: Option<u64>,
 }
 
-/// The error if no option is given. Clap's own message would show only its grammar.
+/// The error if no option is given. Clap's own message would only show the syntax of the command.
 const NOTHING: &str = "nothing to change: give at least one of --smt, --aggregate, --seats, \
                        --turn-ms and --max-lag-ms";
 

@@ -83,7 +83,7 @@ impl Args {
     }
 }
 
-/// Time after which the user is informed about the reason of the wait.
+/// Time after which the command prints why it waits.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts the scheduler.
@@ -124,8 +124,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Calls `action`. If the call takes longer than [`NOTICE_AFTER`], informs the user about the
-/// reason of the wait.
+/// Calls `action`. If the call takes longer than [`NOTICE_AFTER`], prints why the command waits.
 fn noticing_delay<T>(action: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     std::thread::scope(|threads| {

@@ -2,9 +2,10 @@
 //! `usher sched stats`: prints the counters of the running scheduler since its start, or their
 //! differences over the run of a command.
 //!
-//! With a command, the counters are sampled before and after it, and the context switches and
-//! migrations of the command itself are counted too. If the scheduler changed in between, the new
-//! scheduler's counts since its own start are shown.
+//! With a command, the counters are sampled before and after the command, and a separate counter
+//! counts the context switches and migrations of the whole machine while the command runs. If
+//! another scheduler started while the command ran, the counts of the new scheduler since its start
+//! are shown.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -46,7 +47,7 @@ const KERNELS_OWN: &str = "the kernel's own";
 #[derive(Debug, Serialize)]
 struct Answer {
     scheduler: Option<String>,
-    /// The scheduler at the end, if it differs.
+    /// The scheduler at the end of the command, if it is not the scheduler of the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduler_after: Option<String>,
     /// Duration of the command.
@@ -197,7 +198,7 @@ fn run_between(
     run_heeding(&spec, || sample(&counter))
 }
 
-/// Returns the launch specification, if there is such a command.
+/// Returns the launch specification of the command, if the command exists.
 fn spec(command: &[OsString]) -> anyhow::Result<LaunchSpec> {
     launch::check_named(command)?;
     let spec = LaunchSpec::new(command);
@@ -373,8 +374,8 @@ mod tests {
         let mode = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(file.path(), mode).unwrap();
         assert_eq!(code(&[file.path().to_str().unwrap()]), Some(126));
-        // A signal to this process is forwarded to the command. Not a test of its own, because all
-        // commands of this process would get the signal.
+        // A signal to this process is forwarded to the command. This is part of another test,
+        // because all commands that tests of this process run would get the signal.
         let script = "trap 'exit 9' TERM; kill -TERM $PPID; while :; do :; done";
         let words = ["sh", "-c", script].map(OsString::from);
         let mut samples = 0;

@@ -30,9 +30,9 @@ pub struct Answer {
     scheduler: Option<String>,
     /// Why no scheduler can run on this kernel, or none at present.
     lacking: Option<String>,
-    /// The last scheduler of the process that listens here.
+    /// The last scheduler of the process that listens in this runtime directory.
     last: Option<SchedulerState>,
-    /// Why nothing is known here about a running scheduler of Usher's.
+    /// Why the state of a running scheduler of Usher's is unknown.
     #[serde(skip)]
     unknown: Option<String>,
 }
@@ -68,7 +68,7 @@ pub fn read(kernel: &Kernel, dir: &Path, last: Option<SchedulerState>) -> anyhow
 }
 
 impl Answer {
-    /// The last scheduler that was started here.
+    /// Returns the last scheduler of the process that listens in this runtime directory.
     pub fn last(&self) -> Option<&SchedulerState> {
         self.last.as_ref()
     }
@@ -160,7 +160,8 @@ fn of_others(
         (Phase::Ended, Some(why)) => format!("Usher's scheduler ended: {why}"),
         (Phase::Ended, None) => return vec![runs],
     };
-    // If Usher's scheduler is about to run the threads, report that.
+    // A scheduler of Usher's that is starting or restarting is reported first, because it will run
+    // the threads soon.
     match (last.state, scheduler) {
         (Phase::Starting | Phase::Restarting, None | Some(NAME)) => vec![ours],
         _ => vec![runs, ours],

@@ -2,9 +2,9 @@
 //! `usher sched stop`: unloads the scheduler, after which the kernel's own scheduler runs all
 //! threads.
 //!
-//! Works also while the scheduler starts. A daemon that was started only for the scheduler ends
-//! afterwards; the command waits for this end for a limited time ([`EXIT_WITHIN`]), and then names
-//! the process that is left.
+//! The command also works while the scheduler starts. A daemon that was started only for the
+//! scheduler ends after the stop. The command waits for this end for a limited time
+//! ([`EXIT_WITHIN`]), and then names the process if it still runs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,8 +26,8 @@ Examples:
   usher sched stop")]
 pub struct Args {}
 
-/// Upper limit of the time in which a daemon ends that is not needed any more. Such a daemon
-/// manages no programs, so it need not release any before its end.
+/// Upper limit of the time until a daemon that is no longer needed ends. The time is short, because
+/// such a daemon manages no programs that it would have to release.
 const EXIT_WITHIN: Duration = ENDING;
 
 /// Stops the scheduler, even while it starts, and waits until it is unloaded. A daemon that was

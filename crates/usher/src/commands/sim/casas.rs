@@ -2,9 +2,10 @@
 //! `usher sim casas`: repeats the evaluation of paper 1 (CASAS) on a simulated machine: mixes of
 //! four PARSEC programs on 48 cores under several schedulers.
 //!
-//! [`Evaluation`] simulates each mix in a transient and a steady state and extrapolates to programs
-//! that run for minutes. With `--ranges`, every seventh mix is simulated again with each free
-//! parameter at both ends of its range. Mixes run in parallel, one thread per CPU of the host.
+//! [`Evaluation`] simulates the transient of each mix, in which the policy still changes seats, and
+//! the steady state after it. From the simulated speeds, [`Evaluation`] extrapolates the times of
+//! programs that run for minutes. With `--ranges`, every seventh mix is simulated again with each
+//! free parameter at both ends of its range. Mixes run in parallel, one thread per CPU of the host.
 
 mod page;
 mod table;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Requests to the scheduler's thread, and the state that this thread shares with others.
 //!
-//! A request travels through a channel, beside which an eventfd wakes the thread. The caller blocks
-//! until the answer arrives; if the thread ends first, the request fails. Only the scheduler's
-//! thread changes the state; all threads may read it.
+//! 1. The caller sends a request through a channel, with a second channel for the answer, and wakes
+//!    the scheduler's thread by an eventfd.
+//! 2. The caller blocks until the answer arrives. If the thread ends first, the request fails. Only
+//!    the scheduler's thread changes the state; all threads may read it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ pub enum Request {
 #[derive(Debug, Default)]
 pub struct Shared {
     state: Mutex<Option<SchedulerState>>,
-    /// The last request was to stop the scheduler, or to start it and failed.
+    /// Whether the last request has stopped the scheduler, or was a start that failed.
     released: AtomicBool,
 }
 
@@ -56,13 +57,13 @@ impl Shared {
         }
     }
 
-    /// Records whether no client needs this process for the scheduler any more.
+    /// Records whether clients no longer need this process for the scheduler.
     pub fn set_released(&self, released: bool) {
         self.released.store(released, Ordering::Relaxed);
     }
 }
 
-/// Access to the thread, for other threads.
+/// The handle by which other threads send requests to the scheduler's thread.
 #[derive(Debug, Clone)]
 pub struct SchedulerControl {
     shared: Arc<Shared>,
@@ -70,7 +71,7 @@ pub struct SchedulerControl {
     wake: Arc<OwnedFd>,
 }
 
-/// The thread's end of [`SchedulerControl`].
+/// The receiving end of [`SchedulerControl`], in the scheduler's thread.
 pub struct Requests {
     /// The requests, in order.
     pub queue: Receiver<Request>,
@@ -119,7 +120,8 @@ impl SchedulerControl {
         self.request(|answer| Request::Set(change, answer))
     }
 
-    /// Unloads the scheduler for this reason. Returns its state before; `None`: none was loaded.
+    /// Unloads the scheduler, with this reason. Returns the state of the scheduler before; `None`
+    /// if no scheduler was loaded.
     ///
     /// # Errors
     /// The daemon is ending.
@@ -132,8 +134,8 @@ impl SchedulerControl {
         self.shared.state()
     }
 
-    /// Returns whether no client needs this process for the scheduler any more: it was stopped on
-    /// request, or could not be started.
+    /// Returns whether clients no longer need this process for the scheduler, because the scheduler
+    /// was stopped on request or could not be started.
     pub fn is_released(&self) -> bool {
         self.shared.released.load(Ordering::Relaxed)
     }
@@ -149,7 +151,7 @@ impl SchedulerControl {
             .map_err(|_| anyhow!("the daemon is ending and accepts no more requests"))?
     }
 
-    /// Requests the end of the thread. It may have ended already.
+    /// Requests the end of the scheduler's thread, which may already have ended.
     pub fn end(&self) {
         let _ = self.send(Request::End);
     }

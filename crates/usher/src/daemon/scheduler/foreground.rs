@@ -2,8 +2,8 @@
 //! The scheduler without a daemon: `usher sched start --foreground`.
 //!
 //! The process loads the scheduler, serves only its interface `org.usher.Scheduler1` at a socket of
-//! its own, and waits. It ends with the scheduler: on SIGTERM, SIGINT or SIGHUP, on `usher sched
-//! stop`, or with an error when the kernel ends the scheduler.
+//! its own, and waits. The process unloads the scheduler and ends on SIGTERM, SIGINT or SIGHUP, and
+//! on `usher sched stop`. When the kernel ends the scheduler, the process ends with an error.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,8 +21,8 @@ use super::thread::{ENDED, SchedulerThread};
 use crate::daemon::listen::{DaemonSocket, SocketNames};
 use crate::daemon::{server, signals};
 
-/// Holds the scheduler until a signal arrives or it is stopped. Calls `ready` when the scheduler
-/// runs, but not if the signal arrives first.
+/// Holds the scheduler until a signal arrives or the scheduler is stopped. Calls `ready` when the
+/// scheduler runs, but not if the signal arrives first.
 ///
 /// # Errors
 /// The scheduler could not be started, or the kernel ended it.
@@ -50,7 +50,7 @@ pub fn hold(
     });
     let server = server::spawn(&listening, make_service, &ending)?;
     thread.control().start(settings)?;
-    // Stopped meanwhile: no success is reported.
+    // If the start was stopped before its end, no success is reported.
     if !is_readable(&ending)? {
         ready()?;
     }

@@ -3,7 +3,8 @@
 //!
 //! One thread ([`SchedulerThread`]) loads, restarts and unloads the scheduler; other threads send
 //! it requests through a [`SchedulerControl`]. The kernel unloads the scheduler when the last
-//! descriptor of its link closes, so it ends with this process, however the process dies.
+//! descriptor of its BPF link is closed. The scheduler therefore ends with this process, at any
+//! kind of death of the process.
 
 pub mod api;
 mod control;

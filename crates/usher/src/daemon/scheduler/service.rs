@@ -3,7 +3,7 @@
 //! peer, and passes its requests to the scheduler's thread.
 //!
 //! Only root may start, change and stop the scheduler; every user may read its state. If the caller
-//! of a start is gone when the answer is ready, the scheduler is stopped again.
+//! of a start has disconnected when the answer is ready, the scheduler is stopped again.
 
 use std::sync::Arc;
 

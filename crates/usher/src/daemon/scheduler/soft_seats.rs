@@ -2,9 +2,9 @@
 //! Implements the control loop's interface for soft seats (`SoftSeats`) on the scheduler of the same
 //! daemon: writes seats, by the id of the program's cgroup, to the scheduler's BPF map.
 //!
-//! Each call opens the maps of the scheduler that runs at that moment, so a restart of the
-//! scheduler needs no notification. [`SoftSeats::running`] returns another number after a restart;
-//! the control loop then gives the seats again.
+//! Each call opens the maps of the scheduler that runs at the time of the call. A restart of the
+//! scheduler therefore needs no notification. [`SoftSeats::running`] returns another number after a
+//! restart; the control loop then gives the seats again.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ struct SoftSeatScheduler {
     scheduler: SchedulerControl,
 }
 
-/// Returns an identity of the scheduler that keeps seats; `None`: it does not run, or keeps none.
-/// Under FIFO order, the scheduler ignores seats.
+/// Returns an identity of the running scheduler that implements seats. Returns `None` if no
+/// scheduler runs, if its seats are switched off, or if it runs in FIFO order, which ignores seats.
 fn seat_keeper(state: Option<&SchedulerState>) -> Option<u64> {
     let state = state.filter(|state| state.state == Phase::Running)?;
-    // The kernel does not reuse a map id soon. Seats that the scheduler has lost since then have to
-    // be given again.
+    // The identity changes when the scheduler has lost its seats: after a restart (another map id,
+    // which the kernel does not reuse soon), or after seats were switched off and on.
     let identity = u64::from(state.maps.seats) << 32 | u64::from(state.seats_since);
     let keeps_seats = state.settings.seats && !state.settings.fifo;
     keeps_seats.then_some(identity)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The state of a scheduler, as the interface `org.usher.Scheduler1` reports it, and changes of its
 //! settings: the permitted values, the settings that result from a change, and their description in
-//! words. No input or output.
+//! words. This file does no input or output.
 
 use std::ops::RangeInclusive;
 
@@ -9,8 +9,9 @@ use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use usher_scx::{MapIds, Settings};
 
-/// The permitted range of turn and maximum lag in milliseconds. Within it, no thread waits as long
-/// as the kernel's watchdog allows, even with a hundred threads per CPU.
+/// The permitted range of turn and maximum lag in milliseconds. With values in this range, no
+/// thread waits until the kernel's watchdog ends the scheduler, even with a hundred threads per
+/// CPU.
 pub const LIMIT_MS: RangeInclusive<u64> = 1..=200;
 
 /// State of a scheduler that was started.
@@ -26,9 +27,9 @@ pub struct SchedulerState {
     pub settings: Settings,
     /// Number of changes of the settings while the scheduler ran.
     pub changes: u32,
-    /// What could not be done at the last change, and why.
+    /// The part of the last change that failed, and why.
     pub undone: Option<String>,
-    /// The change that last switched seats on or off.
+    /// The number of the change that last switched seats on or off.
     pub seats_since: u32,
     /// The kernel's ids of the scheduler's maps.
     pub maps: MapIds,

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The thread that holds the scheduler. It loads the scheduler on request, reloads it when the
-//! machine has gained or lost a CPU, changes its settings, and unloads it on request or when the
-//! kernel ends it.
+//! The thread that holds the scheduler. The thread waits for three events:
 //!
-//! A request waits until the thread has served the requests before it. Each takes as long as the
-//! kernel needs to verify and load the BPF programs, or to unload the scheduler. A restart after a
-//! hotplug is attempted every 50 ms (`RETRY_AFTER`), for 20 s at most (`ENDING`).
+//! 1. A request: the thread loads the scheduler, changes its settings or unloads it, and sends the
+//!    answer.
+//! 2. The end of the scheduler by the kernel: the thread records the reason and writes the kernel's
+//!    dump to a file. After a change of the online CPUs, the thread loads the scheduler again.
+//! 3. The next attempt to load the scheduler again after such a change.
+//!
+//! The thread serves one request after another. A request takes as long as the kernel needs to
+//! verify and load the BPF programs, or to unload the scheduler. A restart after a hotplug is
+//! attempted every 50 ms (`RETRY_AFTER`), for 20 s at most (`ENDING`).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -35,12 +39,12 @@ const RETRY_AFTER: Timespec = Timespec {
 /// The verification of BPF programs recurses deeply.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Returns the path of the kernel's dump when it ends the scheduler.
+/// Returns the path of the file with the kernel's dump about the end of a scheduler.
 fn dump_path(dir: &Path) -> PathBuf {
     dir.join("sched.dump")
 }
 
-/// The running thread. It unloads the scheduler when this is dropped.
+/// The running thread; dropping this value unloads the scheduler and ends the thread.
 #[derive(Debug)]
 pub struct SchedulerThread {
     control: SchedulerControl,
@@ -48,8 +52,8 @@ pub struct SchedulerThread {
 }
 
 impl SchedulerThread {
-    /// Starts the thread, without a scheduler. It writes the kernel's dumps to `dir`. `ended`
-    /// becomes readable whenever a scheduler has ended, and when a start has failed.
+    /// Starts the thread, which has no scheduler at first and writes the kernel's dumps to `dir`.
+    /// `ended` becomes readable whenever a scheduler has ended, and when a start has failed.
     ///
     /// # Errors
     /// A thread or a descriptor cannot be created.
@@ -74,7 +78,7 @@ impl SchedulerThread {
         })
     }
 
-    /// Returns access for other threads.
+    /// Returns the handle by which other threads send requests.
     pub fn control(&self) -> &SchedulerControl {
         &self.control
     }
@@ -94,18 +98,19 @@ struct Worker {
     dir: PathBuf,
     kernel: Kernel,
     requests: Requests,
-    /// Notified of each end and each failed start; `None`, except in a process that only holds the
-    /// scheduler.
+    /// Becomes readable at each end and each failed start of a scheduler; `None` in a daemon, which
+    /// continues to run.
     ended: Option<Arc<OwnedFd>>,
     /// Never moved to another thread.
     loaded: Option<Scheduler>,
-    /// The scheduler restarts, until this time.
+    /// The time until which the thread attempts to restart the scheduler; `None` if no restart is
+    /// in progress.
     restart_until: Option<Instant>,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The thread may have panicked.
+        // Without this call, the state would stay "running" after a panic of the thread.
         self.end("the thread that keeps the scheduler loaded has ended");
     }
 }
@@ -135,7 +140,8 @@ impl Worker {
     fn wait(&self) -> anyhow::Result<()> {
         let mut fds = vec![PollFd::new(&self.requests.wake, PollFlags::IN)];
         if let Some(scheduler) = &self.loaded {
-            // SAFETY: the descriptor belongs to the scheduler, which outlives this borrow.
+            // SAFETY: the descriptor is open, because it belongs to `scheduler`, which outlives the
+            // borrow.
             let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.notify_fd()) };
             fds.push(PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         }
@@ -144,13 +150,13 @@ impl Worker {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("waiting for the scheduler's end"),
         }
-        // Fails if another descriptor ended the wait.
+        // The read fails if another descriptor has ended the wait; the error is ignored.
         let _ = rustix::io::read(&self.requests.wake, &mut [0; 8]);
         Ok(())
     }
 
     fn serve(&mut self, request: Request) {
-        // A client that is gone needs no answer.
+        // Errors of sending are ignored: a client that has disconnected needs no answer.
         match request {
             Request::Start(settings, answer) => drop(answer.send(self.start(&settings))),
             Request::Set(change, answer) => drop(answer.send(self.set(change))),
@@ -186,8 +192,8 @@ impl Worker {
     }
 
     fn begin(&mut self) -> anyhow::Result<()> {
-        // The number is read before the topology, so that a CPU that comes online in between is
-        // noticed.
+        // The hotplug number is read before the topology. A CPU that comes online between the two
+        // reads therefore causes a restart.
         let hotplug_seq = self.kernel.hotplug_seq()?;
         let machine = usher_topology::load(Source::ThisMachine)?;
         let settings = self.requests.shared.state().context(NONE_HERE)?.settings;
@@ -195,7 +201,8 @@ impl Worker {
         let maps = scheduler.map_ids()?;
         self.requests.shared.change(|state| {
             state.maps = maps;
-            // Remaining seats vanished with the maps of the previous scheduler.
+            // The maps of the previous scheduler no longer exist, and with them the seats that
+            // could not be removed.
             state.undone = None;
             state.idle_by_node = scheduler.keeps_nodes_apart();
             state.state = Phase::Running;
@@ -322,7 +329,8 @@ fn note(
     let seats_change = before.settings.seats != settings.seats;
     let mut undone = None;
     if !settings.seats {
-        // The control loop reads this, and gives no seats while they are removed.
+        // The control loop reads this setting, and therefore gives no new seats while existing
+        // seats are removed.
         shared.change(|state| state.settings.seats = false);
         let unseated = unseat_all(&before.maps);
         undone = unseated.err().map(|error| {
@@ -343,8 +351,8 @@ fn note(
     });
 }
 
-/// Makes the error for a scheduler that the kernel has ended. Its dump is written first, so that
-/// a client that reads the state finds it.
+/// Makes the error for a scheduler that the kernel has ended. The kernel's dump is written before
+/// the state changes, so that a client that reads the state finds the dump.
 fn end_error(dir: &Path, ending: &Ending) -> anyhow::Error {
     let why = match ending.message.is_empty() {
         true => ending.reason.clone(),
@@ -365,7 +373,8 @@ fn write_dump(dir: &Path, dump: &str) -> anyhow::Result<Option<PathBuf>> {
     }
     let path = dump_path(dir);
     if let Err(error) = fs::write(&path, dump) {
-        // A partial dump would take the space that the record needs.
+        // A partial dump is removed, because it would occupy space of the runtime directory that
+        // the journal needs.
         let _ = fs::remove_file(&path);
         return Err(error).with_context(|| format!("writing {}", path.display()));
     }
@@ -396,7 +405,8 @@ mod tests {
             ..kept
         };
         note(&shared, &off, |_| {
-            // Clients see no change yet; the control loop already gives no more seats.
+            // At this point, clients still see the old settings, but the control loop already gives
+            // no more seats.
             assert_eq!(recorded(), (1, (false, 0), None));
             Err(ScxError::NotRoot)
         });

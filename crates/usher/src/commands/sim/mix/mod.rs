@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sim mix`: runs the mix of a sim file on a simulated machine under several schedulers,
-//! several rounds each. Rounds have seeds of their own; the same seed gives the same result. The
-//! report and the traces are written by `report`.
+//! several rounds each. 1. Read the sim file and apply the options of the command line.
+//! 2. For each round, draw the arrivals from the seed of the round, and simulate every scheduler
+//!    with these arrivals.
+//! 3. Compute NTT and ANTT, print them, and write the report and the traces (`report`).
+//!
+//! The same file and seed lead to the same results. A run ends at `max_seconds` of virtual time or
+//! fails at `events_max` events.
 
 mod report;
 
@@ -24,7 +29,8 @@ use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Maximum number of spans of CPU time in a trace; the trace notes where it was cut.
+/// Maximum number of spans of CPU time in a trace. A truncated trace contains the time up to which
+/// it is complete.
 const SPANS_MAX: usize = 100_000;
 
 /// Simulates a mix of programs on a described machine under several schedulers
@@ -107,7 +113,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let (setup, timed) = match simulated {
         Ok(simulated) => simulated,
         Err(error) => {
-            // Remove the directory if this run created it; a non-empty one stays.
+            // Removes the directory if it is empty, as it is if this run created it.
             let _ = args.out.as_ref().map(std::fs::remove_dir);
             return Err(error).with_context(|| format!("'{}'", args.file.display()));
         }
