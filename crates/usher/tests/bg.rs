@@ -211,8 +211,8 @@ fn reads_for_ever(path: &Path) -> String {
     format!("ulimit -t 60; while :; do dd if={path} of=/dev/null {read}; done")
 }
 
-/// Returns whether the meter sees every process: without BPF the owner of the disk's requests is
-/// not known soon enough.
+/// Returns whether the meter counts by BPF programs. Without BPF, the process that caused a disk
+/// request is not known soon enough.
 fn has_bpf(status: &Value) -> bool {
     let warnings = status["warnings"].as_array().unwrap();
     let has = !warnings
@@ -247,7 +247,8 @@ fn stops_for_a_busy_disk_and_continues() {
         (program["stopped"] == true && resource.starts_with("disk ")).then_some(program)
     });
     assert!(stopped["background"]["stops"].as_i64() >= Some(1));
-    // SAFETY: signals the process group that the test made for the foreground process.
+    // SAFETY: `kill` involves no memory; the process group belongs to the foreground process that
+    // this test started.
     unsafe { libc::kill(-(foreground.id() as i32), libc::SIGKILL) };
     foreground.wait().unwrap();
     wait_for("it to continue", || {
@@ -379,7 +380,7 @@ fn background_work_has_a_session_of_its_own() {
     assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{actual}");
 }
 
-/// The test runs `usher bg -- cat &` in a shell whose user continues to type.
+/// The test runs `usher bg -- cat &` in a shell, and then writes further input for the shell.
 #[test]
 fn background_work_does_not_read_a_shells_input() {
     let world = World::new();

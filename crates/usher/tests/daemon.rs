@@ -201,7 +201,7 @@ fn launchers_undo_what_a_dead_daemon_and_keeper_did() {
     have_disjoint_seats(a, b);
     world.kill_with_keeper(daemon);
     roam(&[a, b]);
-    // A daemon that starts again takes over the programs again.
+    // The launchers register their programs with a daemon that starts later.
     world.daemon(&["--policy", "equal"]);
     world.programs(2);
     have_disjoint_seats(a, b);
@@ -449,7 +449,8 @@ fn rejects_a_directory_that_other_users_can_write_to() {
     );
 }
 
-/// Runs many short programs, `at_a_time` of them at once, and checks that none is lost.
+/// Runs `count` short programs, `at_a_time` of them at the same time, and checks that each runs to
+/// its end.
 fn short_runs(world: &World, count: usize, at_a_time: usize) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -33,7 +33,7 @@ fn other_commands_are_found_in_path() {
 #[test]
 fn benchmarks_that_are_not_installed_name_the_remedy() {
     let world = World::new();
-    // In the folder of the built program there may be a usher-bench.
+    // The program is copied, because the folder of the built program may contain usher-bench.
     let program = world.path("usher");
     fs::copy(env!("CARGO_BIN_EXE_usher"), &program).unwrap();
     let output = std::process::Command::new(&program)

@@ -309,7 +309,7 @@ fn rejects_pids_of_another_namespace() {
     }
     let mut world = World::new();
     let _daemon = world.daemon_in_namespace();
-    // In its own PID namespace, process 1 is the daemon itself.
+    // In the PID namespace of the daemon, process 1 is the daemon itself.
     let sleeper = Sleeper::start();
     for pid in ["1".to_owned(), sleeper.pid().to_string()] {
         let output = world.run(&["attach", &pid]);

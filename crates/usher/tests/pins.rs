@@ -39,8 +39,8 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
         let pid = sleeper.pid().to_string();
         assert!(world.run(&["attach", &pid]).status.success());
     }
-    // If the machine can be halved, each program has a half. The first program then pins itself to
-    // a CPU of the other half.
+    // If the machine has two equal parts, each program has one of them as its seat. The first
+    // program then pins itself to a CPU of the other program's seat.
     let [first, other] = &sleepers;
     let seat = wait_for("a seat", || {
         let program = program_of(&world, first)?;

@@ -107,7 +107,7 @@ fn rejects_another_users_process_before_reading_any_file() {
         let reply = call(&alice, "Register", &arguments);
         assert_eq!(error(&reply), "NotYours", "{reply}");
     }
-    // To hash the executable of the user's own process would take hours.
+    // Hashing the whole executable of the user's own process would take hours.
     let own = Process::sleeping(ALICE);
     let many: Vec<UnixStream> = (0..32)
         .map(|_| connect_as(&world.socket(), ALICE))
@@ -268,7 +268,7 @@ fn a_program_is_released_whose_registration_failed_for_its_caller() {
     let own = rustix::process::geteuid().as_raw();
     let process = Process::sleeping(own);
     let caller = UnixStream::connect(world.socket()).unwrap();
-    // The caller reads no more, so that writing to it fails.
+    // After the shutdown, the caller no longer reads, so that the daemon's write fails.
     caller.shutdown(std::net::Shutdown::Read).unwrap();
     send(&caller, "Attach", &json!({ "pid": process.pid() })).unwrap();
     wait_for("the daemon to notice that the caller has gone", || {

@@ -13,8 +13,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use common::{World, signal, wait_for};
 
-/// A name that clears a terminal, sets its title, contains C1 and DEL, writes from right to left,
-/// has characters without width, and is not UTF-8.
+/// A name with every kind of dangerous character: sequences that clear a terminal and set its
+/// title, C1 and DEL, a change to right-to-left text, characters without width, and bytes that are
+/// not UTF-8.
 const NAME: &[u8] =
     b"a\x1b[2J\x1b]0;t\x07\xc2\x9b31m\x7f\r\xe2\x80\xae\xe2\x81\xa6\xe2\x80\x8b\xff";
 
@@ -22,7 +23,7 @@ fn name() -> &'static OsStr {
     OsStr::from_bytes(NAME)
 }
 
-/// A program of that name which sleeps, or the launcher of one; killed when dropped.
+/// A sleeping program with this name, or its launcher; killed when dropped.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {

@@ -58,7 +58,8 @@ impl World {
         self.shared_claim.clone().unwrap_or_else(own)
     }
 
-    /// Lets this test's daemons and those of another plan the same machine.
+    /// Gives this test the claim name of another test, so that daemons of both tests compete for
+    /// the machine.
     pub fn share_machine_with(&mut self, other: &Self) {
         self.shared_claim = Some(other.claim_name());
     }
@@ -102,7 +103,7 @@ impl World {
         self.start_daemon(&mut command)
     }
 
-    /// As [`Self::daemon`], by a given command that executes the daemon.
+    /// As [`Self::daemon`], but starts the daemon by a given command.
     pub fn daemon_by(&mut self, command: &mut Command) -> i32 {
         self.give_environment(command);
         self.start_daemon(command)
@@ -166,8 +167,8 @@ impl World {
         self.daemons.remove(at).wait().unwrap().code()
     }
 
-    /// Kills a daemon that this test started, and its keeper, at once. Neither can react to the
-    /// death of the other.
+    /// Kills a daemon that this test started and its keeper at the same time, so that neither can
+    /// react to the death of the other process.
     pub fn kill_with_keeper(&mut self, daemon: i32) {
         let keeper = self.status()["keeper_pid"].as_i64().unwrap() as i32;
         signal(daemon, libc::SIGSTOP);
@@ -193,8 +194,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // `wait` cannot be used, because a daemon that the keeper restarted is no child of this
-        // process.
+        // The next daemon, which the keeper starts, is no child of this process, so that `wait`
+        // cannot be used.
         let output = self.usher(&["status", "--json"]).output();
         let status: Option<Value> = output
             .ok()
@@ -215,7 +216,7 @@ impl Drop for World {
     }
 }
 
-/// A child process that is killed when this is dropped.
+/// A child process that is killed when this value is dropped.
 pub struct Killed(Child);
 
 impl Drop for Killed {
@@ -237,7 +238,7 @@ pub fn lives(pid: i32) -> bool {
 }
 
 pub fn signal(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the pid belongs to a child, or to a daemon that this test
+    // SAFETY: `kill` involves no memory. The pid belongs to a child, or to a daemon that this test
     // started.
     unsafe { libc::kill(pid, signal) };
 }
@@ -315,9 +316,9 @@ impl Drop for Sleeper {
     }
 }
 
-/// Copies a program to be executed, by a process of its own. If this process copied it, a child
-/// that another thread forks meanwhile would inherit the file open for writing, and the kernel does
-/// not execute such a file (`ETXTBSY`).
+/// Copies a program to be executed, by a process of its own. If this process copied the program, a
+/// child that another thread forks during the copy would inherit the descriptor that is open for
+/// writing. The kernel does not execute a file that is open for writing (`ETXTBSY`).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--").arg(from.as_ref()).arg(to.as_ref());

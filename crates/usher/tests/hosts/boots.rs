@@ -74,7 +74,7 @@ pub fn all() -> Vec<Trial> {
             kernel: GuestKernel::SchedExt(KernelChoice::Newest),
             checks: EVERYTHING,
         },
-        // The checks of this guest measure, so nothing else runs in it.
+        // The checks of this guest measure times; no other checks run in this guest.
         Boot {
             name: "long::kills",
             suite: Suite::Trixie,

@@ -127,7 +127,7 @@ impl Delegation {
         Self
     }
 
-    /// Ends the user's service manager; the next login starts another one with the new
+    /// Ends the user's service manager. The next login starts a service manager with the new
     /// configuration.
     fn renew() {
         root("systemctl daemon-reload; systemctl stop user@1000.service");

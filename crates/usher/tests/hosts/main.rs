@@ -2,9 +2,9 @@
 //! Tests of Usher on hosts with systemd: the installed programs, used by root and by two ordinary
 //! users in login sessions and services of their own.
 //!
-//! On the host, each test of this program boots a guest. In a guest the same program is installed
-//! at `/usr/local/lib/usher-lab/hosts`; there its tests are the checks. The same program is also
-//! what the checks launch: `hosts work THREADS`, `hosts cells`.
+//! On the host, each test of this program boots a guest. In a guest, the same program is installed
+//! at `/usr/local/lib/usher-lab/hosts`, and its tests are the checks that run in the guest. The
+//! checks launch the same program, too, as `hosts work THREADS` and `hosts cells`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;

@@ -206,7 +206,7 @@ impl Drop for Program {
 
 /// Sends SIGKILL to a process that a check or the service started.
 pub fn kill(pid: i32) {
-    // SAFETY: the call involves no memory.
+    // SAFETY: `kill` involves no memory of this process.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 

@@ -15,7 +15,7 @@ const DEBS: &str = "lib/usher-lab/debs";
 const NEWER_DEBS: &str = "lib/usher-lab/newer-debs";
 /// Files of the packages other than `usher`.
 const SHIPPED: [&str; 2] = ["libusher_ompt.so", "libusher_tasks_capi.a"];
-/// Another, if the sources have `evidence/`.
+/// A further file, which exists only if the sources contain `evidence/`.
 const BENCH: &str = "usher-bench";
 /// Programs that build the packages, each with the Debian package that contains it.
 const TOOLS: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-buildpackage", "dpkg-dev")];

@@ -68,7 +68,7 @@ fn stopped_for_the_cpus(world: &World) -> (Programs, Foreground) {
     (programs, foreground)
 }
 
-/// Checks that the work is frozen while other programs use all CPUs, and no longer.
+/// Checks that background work is frozen while other programs use all CPUs, and runs afterwards.
 pub fn is_frozen_and_continues() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);
@@ -79,7 +79,7 @@ pub fn is_frozen_and_continues() {
     goes_on(programs.pids[0]);
 }
 
-/// Kills daemon and keeper at once, and checks that the work is thawed.
+/// Kills daemon and keeper at the same time, and checks that background work is thawed.
 pub fn is_thawed_when_all_die() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);

@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 /// Time limit for minutes of stress, which take much longer on the host if the guest has many CPUs.
 const STRESS_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
-/// Held while a guest prints, so that guests print one after the other.
+/// Locked while a guest prints, so that guests print one after another.
 static PRINTING: Mutex<()> = Mutex::new(());
 
 struct Boot {
@@ -66,7 +66,7 @@ const PAPER: &str = "package:4 die:2 core:6 pu:1";
 /// Returns the guests of `make test` and of `make lab`.
 pub fn all() -> Vec<Trial> {
     let quick = [
-        // The longest first: no CPU is idle at the end.
+        // The guest with the longest checks starts first, so that no CPU is idle at the end.
         Boot {
             name: "quick::sched_newest",
             machine: "package:2 [numa:1] core:2 pu:2",
@@ -106,8 +106,8 @@ pub fn all() -> Vec<Trial> {
             name: "quick::background",
             machine: "core:2",
             kernel: KernelChoice::Newest,
-            // Guest time passes slowly here, because the kernel verifies BPF programs before the
-            // daemon can answer.
+            // Guest time passes slowly in this guest, because the kernel verifies BPF programs
+            // before the daemon can answer in time.
             instruction_ns: 1,
             checks: &["background::"],
         },

@@ -2,9 +2,9 @@
 //! Tests of Usher on other machines, in guests of the lab. The guests have many CPUs, hardware
 //! threads, caches, a real cgroup v2 without a manager, and a kernel with sched_ext.
 //!
-//! On the host, each test of this program boots a machine and runs the same program in it; there
-//! its tests are the checks. The program is also the init process of the guest's kernel. `quick::`
-//! boots are part of `make test`, all boots are part of `make lab`.
+//! On the host, each test of this program boots a guest and runs the same program in the guest,
+//! where its tests are the checks. The program is also the init process of the guest's kernel.
+//! `quick::` boots are part of `make test`, all boots are part of `make lab`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;

@@ -141,8 +141,8 @@ pub fn the_foreground_prints_the_kernels_reason_once() {
     assert_nothing_went_wrong();
 }
 
-/// Starts the scheduler twice at once: one start must load it, in a new daemon. The other must be
-/// rejected in one line, and must not end the scheduler.
+/// Starts the scheduler twice at the same time. One start must load the scheduler, in a new daemon.
+/// The other start must be rejected in one line, and must not end the scheduler.
 pub fn two_starts_at_once_load_one_scheduler() {
     let world = World::new();
     let start = || {
@@ -170,8 +170,8 @@ pub fn two_starts_at_once_load_one_scheduler() {
     assert_nothing_went_wrong();
 }
 
-/// A process holds a lock and a directory while it starts the scheduler. Afterwards it must have
-/// both exclusively again.
+/// A process that holds a lock starts the scheduler from its own working directory. The started
+/// daemon must neither keep the lock nor run in this directory or in this session.
 pub fn the_daemon_closes_its_callers_files() {
     let world = World::new();
     let lock = world.path("lock");

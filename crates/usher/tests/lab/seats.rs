@@ -83,7 +83,7 @@ pub fn mask(pid: i32) -> Option<CpuSet> {
         .then_some(first)
 }
 
-/// Returns the machine as the kernel shows it now.
+/// Returns the machine, as the kernel describes it at the time of the call.
 pub fn machine() -> Topology {
     usher_topology::load(usher_topology::Source::ThisMachine).unwrap()
 }
@@ -105,7 +105,8 @@ pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
     };
     wait_for("everybody to have a seat", || {
         let masks = programs.masks()?;
-        // Offline CPUs are left out of the masks, although programs may run there later.
+        // Offline CPUs are left out of the masks, although programs may run on these CPUs when they
+        // come online.
         let seats: Vec<CpuSet> = masks.iter().map(|mask| mask.and(&all)).collect();
         let apart = |(at, seat): (usize, &CpuSet)| {
             !seats[at + 1..].iter().any(|other| other.intersects(seat))

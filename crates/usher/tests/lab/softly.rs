@@ -125,7 +125,7 @@ pub fn keeps_seats_and_lends_them() {
         explained.contains("the seat of 'many' consists of CPUs"),
         "{explained}"
     );
-    // The second program, on the same seat as the first.
+    // The program `back` gets the seat that `quiet` had.
     drop(quiet);
     let back = Program::run(&world, "back", 1);
     wait_for("a guest to give a CPU back", || {
@@ -155,8 +155,8 @@ pub fn keeps_seats_and_lends_them() {
 }
 
 /// Lets two programs exchange their seats repeatedly. One program has a loop for each CPU of its
-/// seat, the other has three. A thread that waits during the exchange must not be forgotten when
-/// its seat is empty.
+/// seat, the other has three. A thread that waits in a run queue during the exchange must still be
+/// dispatched when no other thread of its seat runs.
 pub fn exchanged_seats_starve_no_thread() {
     let world = World::new();
     let running = Running::start(&world);

@@ -30,7 +30,8 @@ impl Cgroup {
         fs::write(self.0.join("cgroup.procs"), pid).unwrap();
     }
 
-    /// Calls a function while this process is in the cgroup.
+    /// Moves this process into the cgroup, calls a function, and moves the process into the root
+    /// cgroup.
     pub fn with_us(&self, then: impl FnOnce()) {
         fs::write(self.0.join("cgroup.procs"), "0").unwrap();
         then();
