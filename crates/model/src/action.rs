@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events that happen to programs (arrival, departure, repetition, new limits), and the actions
-//! that Usher takes on programs (seat, release, freeze, thaw, demote). All types are plain values
-//! without behaviour.
+//! that Usher takes on programs (seat, release, freeze, thaw, demote). All types of this module are
+//! plain values without behaviour.
 
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,7 @@ pub enum Action {
     Demote {
         /// The program.
         program: ProgramId,
-        /// The new level.
+        /// The new degree of demotion.
         to: Demotion,
     },
 }
@@ -89,8 +89,8 @@ pub enum Demotion {
     /// alone, the session's autogroup gets nice 19, too.
     Nice,
     /// The strongest demotion: nice 19, `SCHED_IDLE`, the idle I/O class, and `cpu.idle` on a
-    /// cgroup that contains only the program. Without such a cgroup, the autogroup is changed as
-    /// with `Nice`.
+    /// cgroup that contains only the program. Without a cgroup that contains only the program, the
+    /// autogroup gets nice 19 under the condition of `Nice`.
     Idle,
 }
 

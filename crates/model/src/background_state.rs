@@ -19,11 +19,11 @@ pub struct Contention {
     /// Foreground use in the window, in the unit of `background`. Exception: for the CPUs under
     /// `usher`, the nanoseconds for which foreground threads waited.
     pub foreground: u64,
-    /// Length of the window in nanoseconds.
+    /// Length of the window in which the use was measured, in nanoseconds.
     pub window_ns: u64,
     /// `eii` and `ipd`: the background share of a resource below which background work stops.
-    /// `usher`: nanoseconds without a foreground request after which background work continues; 0
-    /// for the CPUs.
+    /// `usher`: nanoseconds without a foreground request to the device after which background work
+    /// continues; 0 for the CPUs, which have no such threshold.
     pub threshold: f64,
 }
 

@@ -28,7 +28,7 @@ pub struct CurvePoint {
 
 impl CurvePoint {
     /// Relative standard error of a rate from one run: the typical variation between runs on a
-    /// quiet machine. The profile store determines the actual variation.
+    /// quiet machine. The profile store determines the actual variation of each program.
     pub const SINGLE_RUN_ERROR: f64 = 0.05;
 }
 
@@ -152,7 +152,7 @@ impl Curve {
         self.interpolate(cores, |p| p.busy_cpus)
     }
 
-    /// The larger relative error of the two points that determine `rate(cores)`.
+    /// The larger of the relative errors of the two points that determine `rate(cores)`.
     pub fn relative_error(&self, cores: f64) -> f64 {
         let above = self.points.partition_point(|p| p.cores < cores);
         let last = self.points.len() - 1;

@@ -123,9 +123,9 @@ pub struct Usage {
     pub cpu_ns: u64,
     /// Nanoseconds for which runnable threads waited for a CPU, summed over threads.
     pub wait_ns: u64,
-    /// Disks that were used at all.
+    /// Use of each disk that the owner has used.
     pub disks: BTreeMap<DiskId, DiskUse>,
-    /// Network interfaces that were used at all.
+    /// Use of each network interface that the owner has used.
     pub links: BTreeMap<LinkId, LinkUse>,
 }
 
@@ -133,7 +133,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeterSource {
-    /// BPF programs at kernel tracepoints. They count the use of every disk and every interface by
+    /// BPF programs at kernel tracepoints, which count the use of every disk and every interface by
     /// every process, even by a short-lived process.
     Bpf,
     /// Figures from `/proc`, which have three limits. A process that starts and ends between two
@@ -178,7 +178,7 @@ pub struct Metering {
     pub cpus: u32,
     /// Idle time in nanoseconds, summed over CPUs.
     pub idle_ns: u64,
-    /// Time at which CPU times and waiting times were last read. They may be older than the
+    /// Time at which CPU times and waiting times were last read. CPU times may be older than the
     /// observation, because reading them is more expensive than reading the other figures.
     pub cpu_read_ns: u64,
     /// Number of times that two or more runnable threads queued on one CPU while another CPU ran

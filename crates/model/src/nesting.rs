@@ -6,7 +6,8 @@
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Brackets and braces that may be open at the same time. Usher's own files nest at most five deep.
+/// Maximum number of brackets and braces that may be open at the same time. Usher's own files nest
+/// at most five deep.
 const DEPTH_MAX: usize = 64;
 
 /// Returns the reason for which a TOML text must not be parsed, or `None` if parsing is safe. Crate

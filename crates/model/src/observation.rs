@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The input of a policy: the state of the machine and its programs at one moment, with progress
-//! figures by source and the confidence in each source. Plain values without behaviour.
+//! figures by source and the confidence in each source. All types of this module are plain values.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::cpuset::CpuSet;
 use crate::metering::Metering;
 use crate::program::ProgramId;
 
-/// Source of a progress figure, best first.
+/// Sources of progress figures, in order from the best source to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProgressSource {
@@ -99,15 +99,15 @@ pub struct ProgramSample {
     /// Number of threads seen busy-waiting; 0 where none were seen or the number is unknown.
     pub spinners: u32,
     /// Whether the threads wait in a runtime (GNU OpenMP, MPI) that decides only at its start
-    /// whether waiting threads spin. The decision depends on the number of CPUs at that moment.
-    /// Such a program slows down severely when it is later restricted to fewer CPUs. `None`: not
-    /// known yet.
+    /// whether waiting threads spin. The runtime decides by the number of CPUs at its start. A
+    /// program with such a runtime slows down severely when it is later restricted to fewer CPUs.
+    /// `None`: not known yet.
     #[serde(default)]
     pub active_wait: Option<bool>,
     /// The best progress figure available.
     pub progress: Option<Progress>,
     /// Whether the program was stopped by its user (`SIGSTOP`) at any time since the last sample.
-    /// The progress since the last sample is then not the progress of a running program.
+    /// If true, the progress since the last sample is not that of a running program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The output of a policy: the plan with all seats and loans, the actions to take now, notes with
-//! the reasons, and the time and scope of the next sample. Plain values without behaviour.
+//! the reasons, and the time and scope of the next sample. All types of this module are plain
+//! values.
 
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +97,7 @@ impl SampleScope {
 pub struct Decision {
     /// Actions to take now, in order.
     pub actions: Vec<Action>,
-    /// The complete plan, if it has changed.
+    /// The complete plan, if the plan has changed.
     pub plan: Option<Plan>,
     /// Notes with reasons that are new in this decision.
     pub notes: Vec<Note>,
@@ -109,8 +110,8 @@ pub struct Decision {
     /// States of the background programs, by rising id; `None` if no state has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background_states: Option<Vec<BackgroundState>>,
-    /// Whether the sched_ext scheduler may implement the seats as soft seats, whose idle CPUs it
-    /// lends and reclaims at once. False while a program is measured on its seat. `None`: unchanged
+    /// Whether the sched_ext scheduler may implement the seats as soft seats, which lend idle CPUs
+    /// and reclaim them at once. False while a program is measured on its seat. `None`: unchanged
     /// since the last decision; the initial value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_seats: Option<bool>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identifies all processes of a managed program: the root process with its start time, and the
-//! cgroup of the tree if it has one. Crate `act` creates a [`ProcessTree`], and crate `probe` reads
-//! it.
+//! Identifies all processes of a managed program: the root process with its start time, and, with
+//! cgroup v2, the cgroup of the tree. Crate `act` creates a [`ProcessTree`], and crate `probe`
+//! reads it.
 
 use std::path::PathBuf;
 

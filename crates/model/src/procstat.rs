@@ -2,8 +2,8 @@
 //! Parser of `/proc/PID/stat` (proc_pid_stat(5)) for the fields that Usher needs.
 //!
 //! [`ProcStat::parse`] returns `None` for a truncated or malformed file. Crate procfs panics on
-//! such files, and on unbalanced parentheses in the name of a program. Each program can choose such
-//! a name.
+//! such files, and on unbalanced parentheses in the name of a program. A program can choose a name
+//! with unbalanced parentheses.
 
 /// The fields of `/proc/PID/stat` for a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Managed programs: a program is a whole process tree with an identifier and the properties that
-//! the policy knows when the program arrives. Also the key of the profile store.
+//! the policy knows when the program arrives. The module also contains the key of the profile
+//! store.
 
 use std::fmt;
 
@@ -79,7 +80,7 @@ pub struct Program {
     /// [`ProgramSample::active_wait`]: crate::ProgramSample::active_wait
     #[serde(default)]
     pub active_wait: Option<bool>,
-    /// Whether the program was already running when Usher attached to it. Such a program has read
+    /// Whether the program was already running when Usher attached to it. If true, the program read
     /// the number of CPUs at its start, before Usher could restrict the program to a seat.
     #[serde(default)]
     pub ran_before: bool,
@@ -98,9 +99,9 @@ pub struct Program {
     /// CPUs to which the program, or the process that started it, has bound the whole program. The
     /// program gets a seat within these CPUs, or no seat. `None`: not bound.
     pub bound_to: Option<CpuSet>,
-    /// CPUs that threads of the program pinned themselves to by affinity masks. Such a program gets
-    /// no seat, since a seat might exclude these CPUs and the program places its threads itself.
-    /// `None`: no thread is pinned.
+    /// CPUs that threads of the program pinned themselves to by affinity masks. A program with
+    /// pinned threads gets no seat, because a seat might exclude the CPUs that its threads are
+    /// pinned to. `None`: no thread is pinned.
     #[serde(default)]
     pub pinned_to: Option<CpuSet>,
     /// CPU quota of the program's cgroups in CPUs (1.5 permits 1.5 s of CPU time per second), > 0.

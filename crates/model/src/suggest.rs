@@ -3,8 +3,8 @@
 //!
 //! Among the permitted names, the name with the least edit distance (optimal string alignment) to
 //! the given name is suggested. A name is considered if its distance is at most a third of its
-//! length, or if it starts with the given name. The time is the product of the lengths of given and
-//! permitted names.
+//! length, or if it starts with the given name. The time for each permitted name is the product of
+//! the lengths of the two names.
 
 /// Returns serde's message for an unknown field or variant, followed by the closest permitted name
 /// if that name is close enough. Returns other messages unchanged.

@@ -5,8 +5,8 @@
 //! A *domain* is the unit of seating (paper 1, section 3.1.1): the cores that share one last-level
 //! cache (LLC). If the description of a machine contains no shared cache, the domain is the
 //! smallest of these units that the description contains: die, NUMA node, package, machine. Crate
-//! `topology` builds these values; this module defines them and computes sets of CPUs, cores and
-//! domains.
+//! `topology` builds a [`Topology`]; this module defines the type, and computes sets of CPUs, cores
+//! and domains of a machine.
 
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +111,7 @@ pub struct Topology {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the topology '{name}' is invalid: {reason}")]
 pub struct InconsistentTopology {
-    /// [`Topology::name`].
+    /// The name of the topology, as in [`Topology::name`].
     pub name: String,
     /// The inconsistency.
     pub reason: String,
@@ -159,7 +159,7 @@ impl Topology {
             .sum()
     }
 
-    /// Returns a copy of the topology with only the CPUs in `allowed`, which excludes offline and
+    /// Returns a copy of the topology without the CPUs outside of `allowed`, such as offline or
     /// forbidden CPUs. Cores, domains and packages without a remaining CPU are removed.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ const fn case(
     }
 }
 
-/// The foreground works for half of the period.
+/// Measures a case in which the foreground works for half of the period.
 fn run(case: &Case, period_ms: u64, regulation: Regulation) -> Outcome {
     let on_ns = period_ms * MS / 2;
     let is_cpu = case.resource == Resource::Cpu;

@@ -11,10 +11,10 @@
 //! - *A program ends.* The curves of the remaining programs are known. These programs get the seats
 //!   with the least predicted ANTT.
 //!
-//! The policy gives seats even if the predicted ANTT is worse than without seats. It lends no
-//! cores. Where progress cannot be measured while a program runs (no PMU, no heartbeat), a curve
-//! from the profile store replaces the trial. Without such a curve the program is assumed to scale
-//! perfectly, which is logged.
+//! The policy gives seats even if the predicted ANTT is worse than without seats. The policy lends
+//! no cores. Where progress cannot be measured while a program runs (no PMU, no heartbeat), a curve
+//! from the profile store replaces the trial. Without a curve from the profile store, the program
+//! is assumed to scale perfectly; a note reports the assumption.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,7 +40,7 @@ const STEPS_MAX: usize = 8;
 #[derive(Debug)]
 pub struct Casas {
     machine: Topology,
-    /// The machine without the CPUs that may not be used now.
+    /// The machine, restricted to the CPUs that may be used now.
     topology: Topology,
     programs: BTreeMap<ProgramId, Program>,
     curves: BTreeMap<ProgramId, Curve>,
@@ -64,9 +64,9 @@ struct CoreCountTrial {
 
 #[derive(Debug, Clone, Copy)]
 enum TrialState {
-    /// Settling on the CPUs of the next step until this time.
+    /// Until this time, the program runs on the CPUs of the next step without a measurement.
     Settle { until_ns: u64 },
-    /// Measuring progress since this time.
+    /// Since this time, the progress of the program has been measured.
     Measure { since_ns: u64, total: f64 },
 }
 

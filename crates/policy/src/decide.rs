@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The interface of a policy ([`Policy`]): it receives observations and returns decisions. A policy
-//! accesses neither the machine nor the clock; both appear only in the observations.
+//! The interface of a policy ([`Policy`]), which receives observations and returns decisions. A
+//! policy accesses neither the machine nor the clock: the state of the machine and the time are in
+//! the observations.
 
 use usher_model::{Decision, Observation};
 

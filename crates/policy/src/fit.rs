@@ -2,15 +2,15 @@
 //! Fits scalability laws to few samples.
 //!
 //! Of each program, one to a handful of points of its curve are measured. The planner needs the
-//! whole curve and the error of each point. Both are computed in three layers:
+//! whole curve and the error of each point. The curve and its errors are computed in three layers:
 //!
 //! 1. *Law* (`law`): the universal scalability law (N. J. Gunther, "Guerrilla Capacity Planning",
 //!    2007), `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`. If κ > 0, `X` falls after a peak. If κ = 0,
 //!    the law equals Amdahl's law; if σ is 0, too, it is a straight line. `n / X` is linear in its
-//!    parameters, so no iteration over a non-linear model is needed.
+//!    parameters: no iteration over a non-linear model is needed.
 //! 2. *Collapse* (`collapse`): a program with threads that busy-wait for one another is several
-//!    times slower if it has fewer cores than such threads. No smooth law has this property. Below
-//!    that number of cores, the law is therefore multiplied by a factor.
+//!    times slower if it has fewer cores than such threads. No smooth law can describe such a
+//!    collapse. Below the core count of the collapse, the law is therefore multiplied by a factor.
 //! 3. *Residual* (`residual`): deviations from the law (such as a kink where second hardware
 //!    threads of cores are used, or work that cannot be divided evenly) are interpolated as a
 //!    Gaussian process over log2 of the cores. The curve thus passes near its samples and returns
@@ -37,7 +37,7 @@ pub use law::ScalabilityLaw;
 /// no program repeats to within less than 1 %.
 const ERROR_MIN: f64 = 0.01;
 
-/// Relative error at which the confidence is one half.
+/// Relative error of a curve at which the confidence in the curve is 0.5.
 const ERROR_AT_HALF: f64 = 0.15;
 
 /// Upper limit of relative errors; larger errors carry no further information.
@@ -55,10 +55,10 @@ pub struct CurveFit {
     /// Confidence in the whole curve, 0..1. The confidence is 0.5 if the relative errors of all
     /// points have a root mean square of 15 %.
     pub confidence: f64,
-    /// The law. `None`: the samples differ too much for a fit, and the curve consists of the
+    /// The fitted law. `None`: the samples differ too much for a fit, and the curve consists of the
     /// samples.
     pub law: Option<ScalabilityLaw>,
-    /// The core count below which the program collapses, if the samples show it.
+    /// The core count below which the program collapses, if the samples show a collapse.
     pub collapse: Option<Collapse>,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Input and output of the command `usher plan`, which runs the planner alone: both are JSON.
+//! Input and output of the command `usher plan`, which runs the planner alone. The input and the
+//! output are JSON.
 //!
 //! Input: `{"programs":[{"name":"canneal","curve":{"6":1.9,"12":2.4}}, …]}`. A curve maps two or
 //! more core counts to progress per second, in any unit; all points of a curve have the same unit.

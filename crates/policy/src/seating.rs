@@ -20,11 +20,12 @@
 //!
 //! The *units* of an allocation are whole LLC domains if there are at least as many domains as
 //! programs. If there are fewer domains, or if whole domains cannot give every busy-waiting program
-//! enough cores, the units are whole cores; the hardware threads of a core are never separated. The
-//! core counts, too, give the least ANTT. The placement then minimises, in this order, the
-//! interference in shared domains, the number of shared domains, and the number of programs that
-//! straddle two domains. With more programs than cores there are no seats: all programs share all
-//! CPUs, and each program is predicted to have them for an equal part of the time.
+//! enough cores, the units are whole cores; the hardware threads of a core are never separated. If
+//! the units are cores, the core counts give the least ANTT, too. The placement of cores minimises,
+//! in this order, the interference in shared domains, the number of shared domains, and the number
+//! of programs that straddle two domains. With more programs than cores there are no seats: all
+//! programs share all CPUs, and each program is predicted to have them for an equal part of the
+//! time.
 //!
 //! A program that busy-waits never gets fewer cores than it has spinning threads. If there are too
 //! few cores to meet this rule for all busy-waiting programs, all programs are left to the kernel:

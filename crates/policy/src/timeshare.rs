@@ -2,8 +2,8 @@
 //! Predicts the NTTs of programs without seats, to which the kernel alone distributes CPU time.
 //!
 //! The kernel's fair scheduler is work-conserving and shares CPU time evenly between programs (each
-//! has its session's autogroup or its own cgroup), not between threads. This gives the following
-//! model:
+//! has its session's autogroup or its own cgroup), not between threads. The model of the kernel is
+//! therefore:
 //!
 //! * A program alone on N cores keeps `used` CPUs busy: the measured number, or all CPUs if the
 //!   number was not measured.
@@ -58,7 +58,7 @@ struct ProgramDemand {
 }
 
 impl ProgramDemand {
-    /// Creates a model; `whole` is the capacity of `all`.
+    /// Creates the model of a program; `whole` is the capacity of `all`.
     fn new(topology: &Topology, all: &CpuSet, whole: f64, request: &Request) -> Self {
         let bound = request.bound_to.as_ref().map(|bound| bound.and(all));
         let bound = bound.filter(|bound| !bound.is_empty());

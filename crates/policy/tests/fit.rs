@@ -62,7 +62,7 @@ fn a_curve_that_falls_peaks_where_the_law_does() {
         .iter()
         .max_by(|a, b| a.rate.total_cmp(&b.rate))
         .unwrap();
-    // sqrt((1 - σ) / κ) = 22.1
+    // The peak of the law is at sqrt((1 - σ) / κ) = 22.1 cores.
     assert!(
         (18.0..=27.0).contains(&best.cores),
         "peak at {}",

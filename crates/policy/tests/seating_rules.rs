@@ -69,7 +69,7 @@ fn two_programs_of_a_package_each_keep_it() {
 
 #[test]
 fn inside_a_package_nodes_are_kept_apart() {
-    // One package, two nodes of three domains; "a" takes 2, "b" 3.
+    // One package, two nodes of three domains; "a" takes 2 domains, "b" takes 3 domains.
     let t = regular(1, 2, 3, 1);
     let a = request(0, "a", &[(1, 1.0), (2, 5.0)]);
     let b = request(1, "b", &[(1, 1.0), (3, 9.0)]);
@@ -78,7 +78,7 @@ fn inside_a_package_nodes_are_kept_apart() {
 
 #[test]
 fn high_demand_is_placed_next_to_low_demand() {
-    // Four programs, two domains of 2 cores: by bandwidth, then by cache.
+    // Four programs on two domains of 2 cores are paired by bandwidth, then by cache.
     let gbps = [20.0, 18.0, 1.0, 2.0];
     let mut requests: Vec<Request> = (0..4)
         .map(|i| flat(i, ["a", "b", "c", "d"][i as usize]))
@@ -159,7 +159,7 @@ fn weights_multiply_the_ntt_in_the_mean() {
 
 #[test]
 fn hybrid_cores_count_by_capacity() {
-    // Two fast and four slow cores, one domain: 2 programs, 4.0 cores' worth.
+    // Two fast and four slow cores in one domain: two programs share a capacity of 4.0 cores.
     let t = machine(&vec![vec![vec![vec![1.0, 1.0, 0.5, 0.5, 0.5, 0.5]]]], 1, 0);
     let requests = [scaler(0, "a", 4), scaler(1, "b", 4)];
     let got = seat(&t, &requests).unwrap();

@@ -11,16 +11,16 @@
 //! 1. *Cores* are taken from the facts; a CPU without a core becomes a core of its own.
 //! 2. *Domains* group the cores with the same last-level cache. An L3 or larger cache forms a
 //!    domain even for a single core. An L2 forms a domain only if at least two cores share it,
-//!    because a private L2 shows nothing about larger caches that cores share. Cores without such a
-//!    cache are grouped by the smallest die, NUMA node or package that contains them; if there is
-//!    none, they form one group. A group that spans packages is an error of the description,
-//!    because no cache spans packages; the group is split between the packages. A group may span
-//!    dies, as the L3 of a tiled package does.
+//!    because a private L2 shows nothing about larger caches that cores share. Cores without a
+//!    cache that forms a domain are grouped by the smallest die, NUMA node or package that contains
+//!    them. Cores outside of all dies, nodes and packages form one group. A group that spans
+//!    packages is an error of the description, because no cache spans packages; the group is split
+//!    between the packages. A group may span dies, as the L3 of a tiled package does.
 //! 3. *NUMA nodes*: each CPU is owned by exactly one node, as in the kernel. Of the nodes near to
-//!    the CPU, this is the node that is near to the fewest CPUs. A node that owns no CPUs is memory
-//!    only. The nodes local to a domain are the owners of its CPUs, most CPUs first, then the
-//!    memory-only nodes near to the domain. Memory that is equally near to all CPUs is local to no
-//!    domain, unless a single node owns all CPUs.
+//!    the CPU, the node that is near to the fewest CPUs owns the CPU. A node that owns no CPUs is
+//!    memory only. The nodes local to a domain are the owners of its CPUs, most CPUs first, then
+//!    the memory-only nodes near to the domain. Memory that is equally near to all CPUs is local to
+//!    no domain, unless a single node owns all CPUs.
 
 use std::collections::BTreeMap;
 
@@ -323,7 +323,7 @@ fn cpus(cores: &[Core]) -> Vec<Cpu> {
 }
 
 /// Returns the node of each CPU. Of the nodes near to a CPU, the node that is near to the fewest
-/// CPUs owns it; ties go to the first.
+/// CPUs owns the CPU; of equal nodes, the first owns it.
 fn node_owners(nodes: &[Node]) -> CpuOwners {
     let mut widest_first: Vec<(usize, &CpuSet)> =
         nodes.iter().map(|node| &node.near).enumerate().collect();

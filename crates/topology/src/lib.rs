@@ -4,7 +4,7 @@
 //!
 //! A machine has one of four sources ([`Source`]): this machine, an XML file written by hwloc, a
 //! directory with a copy of another machine's `/sys`, or one line of hwloc's synthetic syntax.
-//! [`load`] reads any of them.
+//! [`load`] reads a machine from any source.
 //!
 //! - `source`: sources, their syntax, and [`load`];
 //! - `synthetic`: limits and checks of one-line descriptions;

@@ -2,13 +2,13 @@
 //! Runs hwloc's parsers on foreign input in a child process.
 //!
 //! hwloc's readers of XML, descriptions and sysfs copies are C code for input that hwloc itself
-//! wrote. On other input they may abort, loop or allocate without limit. The root of a sysfs copy
-//! can be passed to hwloc only through the environment (`HWLOC_FSROOT`), which a process with
-//! several threads must not change. A forked child solves these problems:
+//! wrote. On other input, these readers may abort, loop or allocate without limit. The root of a
+//! sysfs copy can be passed to hwloc only through the environment (`HWLOC_FSROOT`), which a process
+//! with several threads must not change. A forked child solves these problems:
 //!
-//! - its environment is replaced; the parent's does not change;
-//! - its memory and CPU time are limited, and an alarm ends it if it hangs;
-//! - after its death the parent reports an error and has nothing to repair.
+//! - the child's environment is replaced; the environment of the parent does not change;
+//! - the child's memory and CPU time are limited, and an alarm ends a child that hangs;
+//! - after the death of the child, the parent reports an error and has nothing to repair.
 //!
 //! The child runs `work`, writes the result as JSON with a length prefix into a pipe, and ends by
 //! `_exit`. The child is forked without `exec`, because a library has no program to start. In the
@@ -32,7 +32,7 @@ const CPU_TIME_MAX_S: u64 = 10;
 const WALL_TIME_MAX_S: u32 = 20;
 /// Address space that the child may add to its initial size.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
-/// Maximum size of an answer.
+/// Maximum size of the child's answer in bytes.
 const ANSWER_MAX_BYTES: u64 = 1 << 30;
 
 unsafe extern "C" {

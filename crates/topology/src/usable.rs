@@ -2,9 +2,9 @@
 //! The CPUs that are online and usable by this process.
 //!
 //! A container or a cpuset may provide only some of the machine's CPUs, and CPUs can go offline and
-//! come back. These functions read the files at every call; the kernel updates `Cpus_allowed_list`
-//! for cpusets (v1 and v2), affinity and hot-plug. The root of `/proc` and `/sys` is an argument,
-//! which lets tests use captured trees.
+//! come back. The functions of this module read the files at every call; the kernel updates
+//! `Cpus_allowed_list` for cpusets (v1 and v2), affinity and hot-plug. The root of `/proc` and
+//! `/sys` is an argument, which lets tests use captured trees.
 
 use std::path::Path;
 

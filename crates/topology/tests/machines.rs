@@ -158,7 +158,7 @@ fn memory_only_nodes_belong_to_neighbouring_domains() {
 
 #[test]
 fn next_larger_unit_is_the_domain_without_a_shared_cache() {
-    // Haswell's capture contains no caches, so the machine's cluster-on-die nodes form the domains.
+    // Haswell's capture contains no caches: the machine's cluster-on-die nodes form the domains.
     let haswell = machine("haswell-cod");
     for (id, domain) in haswell.domains.iter().enumerate() {
         assert_eq!(domain.llc, None);

@@ -28,8 +28,8 @@
 //! *Why the budget refills with all time, not with foreground activity only*: the target is the run
 //! time of a foreground job, pauses included. A job that reads one block per second and is delayed
 //! by 5 ms each time takes 0.5 % longer. *Why there is a cap*: without a cap, the budget of a
-//! machine that was idle for long would permit a large delay in the first second of a job. With 20
-//! ms, a job of one second is slowed by at most 3 %.
+//! machine that was idle for long would permit a large delay in the first second of a job. With a
+//! cap of 20 ms, a job of one second is slowed by at most 3 %.
 //!
 //! REFILL_RATE is a third of the target of 3 %. The other two thirds cover errors in the estimate
 //! of *d*, delays on a second resource, and Usher's own CPU time.
@@ -59,12 +59,12 @@ impl DelayBudget {
         }
     }
 
-    /// Present level; negative if charges exceeded the budget.
+    /// Present level of the budget; negative if charges exceeded the budget.
     pub fn level_ns(&self) -> f64 {
         self.level_ns
     }
 
-    /// Present cap.
+    /// Present cap of the budget.
     pub fn cap_ns(&self) -> f64 {
         self.cap_ns
     }

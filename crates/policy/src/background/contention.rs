@@ -37,9 +37,9 @@ fn amount(usage: &Usage, resource: Resource) -> u64 {
 /// Use of a resource by background and foreground in a window, in the unit of `amount`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceUse {
-    /// All background programs together.
+    /// Use by all background programs together.
     pub background: u64,
-    /// All foreground processes.
+    /// Use by all foreground processes together.
     pub foreground: u64,
 }
 
@@ -70,7 +70,7 @@ impl MeteringWindow {
         }
     }
 
-    /// Opens the window that follows this one. If CPU times have not been read again since the
+    /// Opens the window that follows this window. If CPU times have not been read again since the
     /// start of this window, the CPU times of both windows have the same start.
     pub fn next(self, at_ns: u64, metering: &Metering) -> Self {
         let fresh = |base: &Metering| base.cpu_read_ns < metering.cpu_read_ns;

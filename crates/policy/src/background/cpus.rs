@@ -2,13 +2,13 @@
 //! Throttle of the CPUs under the regulation `usher`: decides when background work may run on the
 //! CPUs.
 //!
-//! *Problem.* Background threads are `SCHED_IDLE`, so they leave a CPU within microseconds when a
-//! foreground thread wakes on it. Background threads still delay the foreground in three cases:
-//! foreground threads queue on one CPU while background threads run on other CPUs; the kernel
-//! divides CPU time among sessions (autogroups) instead of threads; or the kernel does not preempt
-//! `SCHED_IDLE` threads at once. In all three cases, foreground threads are runnable and wait.
-//! Paper 2's test does not detect such waits: with one foreground thread and 48 background threads,
-//! the background share is 98 %, however much the foreground thread is delayed.
+//! *Problem.* Background threads are `SCHED_IDLE`: they leave a CPU within microseconds when a
+//! foreground thread wakes on the CPU. Background threads still delay the foreground in three
+//! cases: foreground threads queue on one CPU while background threads run on other CPUs; the
+//! kernel divides CPU time among sessions (autogroups) instead of threads; or the kernel does not
+//! preempt `SCHED_IDLE` threads at once. In all three cases, foreground threads are runnable and
+//! wait. Paper 2's test does not detect such waits: with one foreground thread and 48 background
+//! threads, the background share is 98 %, however much the foreground thread is delayed.
 //!
 //! *Idea.* The time for which foreground threads wait while background work runs is measured and
 //! charged to the delay budget (module `budget`). In contrast to devices, no prediction is needed.
@@ -39,8 +39,8 @@
 //! background work stopped for seconds although no foreground work runs.
 //!
 //! *Result.* If the kernel keeps background threads from delaying foreground threads, waits stay
-//! below the refill, and background work is never stopped. Otherwise background work gets the share
-//! that the budget permits, in intervals of a second or more.
+//! below the refill, and background work is never stopped. If the kernel does not prevent delays,
+//! background work gets the share that the budget permits, in intervals of a second or more.
 
 use usher_model::{IdleCpus, Metering};
 
@@ -57,9 +57,9 @@ pub const CONTENDED_NS: u64 = 20_000_000;
 /// on machines without a kernel timer that reports when the foreground wants them.
 pub const ACTIVE_NS: u64 = 50_000_000;
 /// Interval between samples on machines where a kernel timer sends notifications of imbalance and
-/// of CPUs that become idle. Only samples detect other waits.
+/// of CPUs that become idle. Waits for other reasons are detected only by samples.
 pub const NOTIFIED_NS: u64 = 100_000_000;
-/// Idle CPUs required to continue background work.
+/// Mean number of idle CPUs in a window that is required to continue background work.
 const IDLE_CPUS_MIN: f64 = 0.5;
 /// Waits of foreground threads are out of proportion if they exceed this share of the CPU time that
 /// background work used.

@@ -23,7 +23,8 @@
 //!
 //! *The cost of a misprediction* is estimated from these figures:
 //!
-//! - the reaction time from the request to the sample that reports it, measured each time;
+//! - the reaction time, from the request to the sample that reports the request, measured at each
+//!   collision;
 //! - the outstanding background requests, which the device completes first: eight requests at the
 //!   recent mean gap of background requests, or one request per program if requests are slow, and
 //!   at least a minimum for the kind of device;
@@ -38,7 +39,7 @@
 //! *One request followed by silence* is ambiguous: either the foreground has gone, or its request
 //! still waits behind a deep queue on a slow disk. After a collision with a single request, the
 //! required quiet time is therefore the time of ten background requests, at most
-//! [`AMBIGUOUS_NS_MAX`]. In this time, a second request can arrive and reveal a stall.
+//! [`AMBIGUOUS_NS_MAX`]. During the quiet time, a second request can arrive and reveal a stall.
 //!
 //! *Sampling*: while the device is closed, the next sample is due when the device would open.
 //! During a burst of foreground requests, each request moves that time, which alone would cause a
@@ -147,7 +148,7 @@ impl DecayingRate {
 #[derive(Debug, Clone, Copy)]
 struct RequestBurst {
     first_ns: u64,
-    /// Time of the second request, estimated from the samples.
+    /// Time of the second request of the burst, estimated from the samples.
     second_ns: Option<u64>,
     requests: u64,
     /// Whether background work used the device during the burst.
@@ -208,8 +209,8 @@ pub struct DeviceThrottle {
     /// Estimated delay by background requests after a stop; `drain` is the measurement in progress.
     residual_ns: f64,
     drain: Option<DeviceDrain>,
-    /// Cost of one misprediction. `quiet_ns` is the quiet time of three mean gaps. Both were
-    /// computed at the last foreground request.
+    /// Cost of one misprediction. `quiet_ns` is the quiet time of three mean gaps. `cost_ns` and
+    /// `quiet_ns` were computed at the last foreground request.
     cost_ns: f64,
     quiet_ns: u64,
     /// Time of the last charge for a misprediction.

@@ -3,8 +3,8 @@
 //! data that the programs passed to their sockets before the stop.
 //!
 //! 1. [`DeviceDrain`] counts the background requests after the stop.
-//! 2. The delay is the number of these requests times the mean gap between background requests. It
-//!    is limited to the time since the stop and to [`STALL_NS_MAX`].
+//! 2. The delay is the number of these requests times the mean gap between background requests. The
+//!    delay is limited to the time since the stop and to [`STALL_NS_MAX`].
 //! 3. A part of the delay was charged in advance, in the cost of the misprediction. Delay beyond
 //!    that part is charged to the delay budget when it is observed.
 
@@ -65,7 +65,8 @@ mod tests {
         assert_eq!(drain.update(1_030_000_000, 112, ms(1.0)), 0.0);
         assert_eq!(drain.update(1_040_000_000, 115, ms(1.0)), ms(3.0));
         assert_eq!(drain.cost_ns(), ms(15.0));
-        // Slow requests that were only just made; then a count from another source.
+        // The delay of a slow request is limited to the time since the stop. A lower count, from
+        // another source, adds no delay.
         assert_eq!(drain.update(1_041_000_000, 116, ms(10.0)), ms(26.0));
         assert_eq!(drain.update(9_000_000_000, 50, ms(1.0)), 0.0);
         assert_eq!(

@@ -5,12 +5,13 @@
 //! 1. A running program is checked every [`PERIOD_NS`]. Contention stops the program for 1 s.
 //! 2. After the stop, the program runs for one period, the *trial*.
 //! 3. Contention in the trial stops the program for twice the duration of the previous stop, at
-//!    most 16 s. Without contention, the program keeps running, and its next stop lasts 1 s again.
+//!    most 16 s. Without contention in the trial, the program keeps running, and its next stop
+//!    lasts 1 s again.
 //!
 //! The paper gives neither the sampling interval nor the length of the trial; this module uses one
-//! period for both. Only contention during the trial counts: its window opens when the stopped
-//! program is continued. If CPU times are read less often than once per period, the trial lasts
-//! until they have been read, but at most `WAIT_PERIODS` periods.
+//! period for the interval and for the trial. Only contention during the trial counts: the window
+//! of the trial opens when the stopped program is continued. If CPU times are read less often than
+//! once per period, the trial lasts until they have been read, but at most `WAIT_PERIODS` periods.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 //! messages.
 //!
 //! [`History`] stores the time of each start and stop of the last 10 s, and the last change before
-//! them.
+//! these 10 s.
 
 use std::collections::VecDeque;
 

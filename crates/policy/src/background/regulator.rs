@@ -6,7 +6,7 @@
 //!
 //! 1. Each regulation decides from the meter's figures whether its program may run.
 //! 2. Changed decisions become freezes and thaws. Failed demotions are retried up to three times.
-//! 3. The time of the next sample is determined, at least 1 ms later.
+//! 3. The time of the next sample is determined; it is at least 1 ms after the present sample.
 //! 4. The states of the programs are reported, at most once a second unless a program stops or
 //!    continues.
 //!

@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 /// Shares of resource use that decide whether background work contends with the foreground and
-/// whether the machine is idle, each 0..=1. The defaults are paper 2's; `usher bench calibrate`
-/// finds the values for a machine.
+/// whether the machine is idle, each 0..=1. The defaults are the values of paper 2; `usher bench
+/// calibrate` finds the values for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedThresholds")]
 pub struct Thresholds {

@@ -85,7 +85,7 @@ fn burden(usage: &Usage, resource: Resource) -> u64 {
     }
 }
 
-/// Sectors that the kernel wrote back later. They count as use of the disk by the program that
+/// Sectors that the kernel wrote back later, which count as use of the disk by the program that
 /// wrote the data.
 fn written_back(usage: &Usage, resource: Resource) -> u64 {
     match resource {
@@ -426,7 +426,7 @@ fn for_imbalance(window: CpuWindow) -> (Contention, String) {
     (waits(window), why.to_owned())
 }
 
-/// Converts the figures of a CPU window.
+/// Converts the figures of a CPU window to a contention for the CPUs.
 fn waits(window: CpuWindow) -> Contention {
     let ns = |cpus: f64| (cpus * window.window_ns as f64) as u64;
     Contention {

@@ -38,8 +38,8 @@ impl<P: Policy> Lending<P> {
         }
     }
 
-    /// Stores the seats in the actions of the inner policy, which are put into force together with
-    /// the loans. Returns the other actions.
+    /// Stores the seats that the inner policy's actions give; the seats are put into force together
+    /// with the loans. Returns the other actions.
     fn follow(&mut self, actions: &[Action]) -> Vec<Action> {
         let mut others = Vec::new();
         let before = self.seats.clone();

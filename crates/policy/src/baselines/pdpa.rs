@@ -3,8 +3,8 @@
 //! units of whole domains. Used only for comparison in simulations; requires progress figures of
 //! running programs.
 //!
-//! The efficiency of a program is its progress per second and domain, divided by that on the
-//! program's first seat. Every 200 ms, and when a program arrives or departs:
+//! The efficiency of a program is its progress per second and domain, divided by its progress per
+//! second and domain on its first seat. Every 200 ms, and when a program arrives or departs:
 //!
 //! 1. A program with an efficiency above 0.9 requests one more domain. A program with an efficiency
 //!    below 0.7 gives up one domain, and then gets no more until a program arrives or departs.
@@ -116,7 +116,7 @@ impl Policy for Pdpa {
         self.states
             .retain(|id, _| self.seats.programs.contains_key(id));
         if changed {
-            // With other programs on the machine, every program may try a larger seat again.
+            // After an arrival or a departure, every program may try a larger seat again.
             self.states
                 .values_mut()
                 .for_each(|state| state.stable = false);

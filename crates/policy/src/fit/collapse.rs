@@ -9,9 +9,10 @@
 //! not running. Measured: LAMMPS with two MPI ranks is 5.5 times slower on one core than on two
 //! cores (2.8 times per core), and four threads with a yielding lock are 4.6 times slower.
 //!
-//! The threshold lies between the core counts of the two samples. The higher count is used, because
-//! too few cores slow the program down several times, and too many cores only by a fraction. If
-//! several pairs of samples show a collapse, the pair with the highest core counts is used.
+//! The program collapses at a core count between those of the two samples. The higher count is
+//! used, because too few cores slow the program down several times, and too many cores only by a
+//! fraction. If several pairs of samples show a collapse, the pair with the highest core counts is
+//! used.
 
 use usher_model::CurvePoint;
 

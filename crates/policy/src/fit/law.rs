@@ -123,7 +123,7 @@ fn least_squares(rows: &WeightedRows) -> Option<ScalabilityLaw> {
     best.map(|(_, law)| law)
 }
 
-/// Unconstrained least squares over the parameters `free`; the others are zero.
+/// Unconstrained least squares over the parameters `free`; the other parameters are zero.
 fn solve(rows: &WeightedRows, free: &[usize]) -> Option<(f64, [f64; 3])> {
     let mut columns = Vec::with_capacity(free.len());
     let mut lengths = Vec::with_capacity(free.len());

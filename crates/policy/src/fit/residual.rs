@@ -9,9 +9,9 @@
 //! For the error of a point, the covariance also contains the prior of the parameters, linearised
 //! at the fitted law with the denominator `D`: `dlnX/dσ = -(n-1)/D`, `dlnX/dκ = -n(n-1)/D`, and a λ
 //! that is practically free. Below a collapse, the level of the curve is a further free parameter.
-//! The error is thus small near samples. Far from the samples, it is the remaining error of σ and
-//! κ. The computation is deterministic; its time is cubic in the number of samples, and then
-//! quadratic for each point.
+//! The error is thus small near samples. Far from the samples, the error of a point is the
+//! remaining error of σ and κ. The computation is deterministic; its time is cubic in the number of
+//! samples, and then quadratic for each point.
 //!
 //! The constants are calibrated on the published PARSEC curves (tests/fit_parsec.rs): at least 94 %
 //! of the held-out points lie within two standard errors.

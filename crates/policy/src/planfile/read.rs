@@ -70,7 +70,7 @@ fn unknown(key: &str) -> PlanFileError {
 }
 
 /// Describes why the input has the wrong structure. The message of serde_json would mention
-/// internal types instead.
+/// internal types of this module.
 fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
     let top = match serde_json::from_str::<Value>(input) {
         Ok(Value::Object(top)) => top,

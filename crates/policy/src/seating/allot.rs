@@ -17,8 +17,8 @@
 
 use super::options::{MixedRadix, OptionTable};
 
-/// Maximum number of steps of the exact search (about a tenth of a second). Steps over a single
-/// class are several times as fast.
+/// Maximum number of steps of the exact search (about a tenth of a second). A step over a single
+/// class of units takes a fraction of the time of other steps.
 pub(super) fn work_max(supply: &[u32]) -> u128 {
     match supply {
         [_] => 100_000_000,

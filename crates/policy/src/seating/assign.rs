@@ -221,7 +221,7 @@ impl PlacementJob {
     }
 
     /// Gives the placed units to the candidates. If there are lower levels, the demands in each
-    /// group are placed there first.
+    /// group are first placed at these levels.
     fn seat(
         &self,
         pool: &UnitPool,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Interference of two programs that share a cache or a memory controller.
 //!
-//! The interference of a pair is the sum of two parts. Each part is computed from a figure of each
-//! program, measured when the program runs alone: the cache bytes and the memory bandwidth that it
-//! uses.
+//! The interference of a pair is the sum of two parts. The parts are computed from two figures of
+//! each program: the cache bytes and the memory bandwidth that the program uses when it runs alone.
 //!
 //! 1. *Cache*: the bytes by which the two programs together exceed the cache, divided by the size
 //!    of the cache. Two programs that fit into the cache together do not interfere in it.

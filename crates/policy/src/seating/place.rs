@@ -9,9 +9,9 @@
 //!    demand. The remaining demands are fitted into the x shared groups. For groups of equal size,
 //!    the first x that succeeds is the least possible.
 //! 2. `PlacementSearch`: a branch and bound that places the demands in their order, each in the
-//!    lowest groups first. Of several equivalent groups, it tries only the lowest. It returns the
-//!    first of the best placements in this order or, when its budget of steps is spent, the best
-//!    placement found.
+//!    lowest groups first. Of several equivalent groups, the search tries only the lowest group.
+//!    The search returns the first of the best placements in this order or, when its budget of
+//!    steps is spent, the best placement found.
 //!
 //! Both passes are deterministic, because the budget is a number of steps instead of a time.
 
@@ -357,7 +357,7 @@ struct PlacementSearch<'a> {
     amounts: Vec<Vec<u32>>,
     best: UnitPlacement,
     /// Whether `best` was found by this search. If true, only a better placement replaces `best`;
-    /// if false, an equally good placement does, too.
+    /// if false, an equally good placement also replaces `best`.
     own: bool,
     /// Whether `best` is known to be optimal.
     done: bool,

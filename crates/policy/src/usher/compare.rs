@@ -48,7 +48,7 @@ pub(super) enum CompareStep {
 pub(super) enum Comparison {
     /// The comparison must start at this time.
     Due(u64),
-    /// This step has been running since this time.
+    /// The given step has been running since the given time.
     Trying(CompareStep, u64),
     /// The comparison ended at this time.
     Made(u64),
@@ -149,8 +149,8 @@ impl Usher {
             forgot = true;
         }
         if forgot && !self.is_comparable() {
-            // No comparison follows. The time sets the least interval until the next check for new
-            // phases.
+            // Because no comparison is possible, this time only sets the least interval until the
+            // next check for new phases.
             self.comparison = Comparison::Due(at_ns + COMPARE_AGAIN_NS);
         }
         forgot

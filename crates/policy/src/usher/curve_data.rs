@@ -10,8 +10,8 @@
 //! 3. With a profile, the curve is the profile, with lower rates where whole repetitions on seats
 //!    were slower. If the measurements at two or more core counts have another shape than the
 //!    profile, the curve is fitted to the measurements alone.
-//! 4. Rates under time sharing give a measured NTT instead of a predicted NTT. They are discarded
-//!    when another program arrives or departs.
+//! 4. Rates under time sharing give a measured NTT instead of a predicted NTT. Rates under time
+//!    sharing are discarded when another program arrives or departs.
 //!
 //! When the program enters a new phase, all measurements are discarded and the profile is kept.
 
@@ -62,7 +62,8 @@ pub struct CurveData {
     compared: Option<SeatComparison>,
 }
 
-/// Measured rate on a seat, divided by the rates without the seat beside the same other programs.
+/// The measured rate on a seat, relative to the measured rates in the other steps of a comparison
+/// (module `compare`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SeatComparison {
     /// Cores of the seat.
@@ -125,10 +126,10 @@ impl CurveData {
         self.compared = None;
     }
 
-    /// Least number of cores for the program, given that `spinners` of its threads were seen to
-    /// busy-wait. If points of the curve show a collapse, the number is the least number of cores
-    /// without a collapse. If points at fewer cores than `spinners` show no collapse, the number is
-    /// 0. Otherwise it is `spinners`.
+    /// Returns the least number of cores for the program, given that `spinners` of its threads were
+    /// seen to busy-wait. If points of the curve show a collapse, returns the least number of cores
+    /// without a collapse. If points at fewer cores than `spinners` show no collapse, returns 0.
+    /// Otherwise returns `spinners`.
     pub fn cores_needed(&self, spinners: u32) -> u32 {
         let profile = self
             .profile

@@ -32,7 +32,7 @@ const STARTED_CPU_NS: u64 = 1_000_000;
 pub struct ManagedProgram {
     /// The program as it arrived.
     pub program: Program,
-    /// The estimate of its scalability curve.
+    /// The estimate of the program's scalability curve.
     pub curve_data: CurveData,
     /// Measures the rate in the present placement.
     pub meter: RateMeter,
@@ -49,7 +49,7 @@ pub struct ManagedProgram {
     /// Whether the program's threads wait in a runtime that chose at its start, by the number of
     /// cores at that time, how to wait; `None`: not known.
     pub active_wait: Option<bool>,
-    /// Number of cores at the program's start; `None`: it has not started.
+    /// Number of cores at the program's start; `None`: the program has not started.
     startup_cores: Option<u32>,
     /// Number of cores that the program may use now.
     pub usable_cores: u32,
@@ -243,8 +243,8 @@ impl ManagedProgram {
             && matches!(self.placement, MeasuredPlacement::Seat(cores) if cores <= 1.0)
     }
 
-    /// The curve for planning. Without data this is the *fair start*: the program is assumed to
-    /// scale up to an equal share of the machine and no further.
+    /// The curve for planning. Without data, the curve is that of the *fair start*: the program is
+    /// assumed to scale up to an equal share of the machine and no further.
     #[allow(clippy::expect_used)]
     pub fn curve_estimate(&self, topology: &Topology, programs: usize) -> CurveEstimate {
         let cores_max = topology.capacity_of(&topology.all_cpus());

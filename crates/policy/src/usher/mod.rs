@@ -15,8 +15,9 @@
 //!   Time sharing is predicted from the curves (module `timeshare`), or measured if the programs
 //!   report progress while they share CPUs (module `compare`).
 //! - *Phases*: a permanent change of a program's rate (module `meter`) invalidates its
-//!   measurements, and the plan is made again. Such a plan is made at most once per hold time,
-//!   which is 1 s at first and doubles, up to 32 s, if the next such plan follows soon.
+//!   measurements, and the plan is made again. A new plan for which measurements are the only
+//!   reason is made at most once per hold time. The hold time is 1 s at first, and doubles, up to
+//!   32 s, if the next such plan follows soon.
 //! - *Pinned programs*: a program that pins its threads gets no seat. The other programs are
 //!   planned on the rest of the machine.
 //! - *Idle seats are lent* (module `lend`).
@@ -24,8 +25,8 @@
 //!   number of cores, how threads wait for one another. A program that waits in such a runtime
 //!   keeps, until it ends, the number of cores at its start or as many cores as it has threads,
 //!   whichever is smaller. The program does not borrow cores, because its runtime might restart on
-//!   borrowed cores that are then returned. A program about which it is unknown how it waits is
-//!   treated in the same way.
+//!   borrowed cores that are then returned. Until it is known how a program waits, the program is
+//!   treated as if it waited in such a runtime.
 //! - *Turns*: programs that spin and their neighbours take turns on all cores (module `turns`) if
 //!   turns are much better than seats and time sharing. Attached programs are never stopped for
 //!   turns.
@@ -72,8 +73,8 @@ use crate::simple::{apply_limits, desired_seats, remove_pinned};
 pub const MARGIN: f64 = 0.03;
 /// Relative advantage over the present seating that a new seating must be predicted to have.
 pub const KEEP_MARGIN: f64 = 0.03;
-/// Hold time after a new plan for which measurements were the only reason; no further such plan is
-/// made in this time. First and greatest hold time.
+/// First and greatest hold time. After a new plan for which measurements were the only reason, no
+/// further such plan is made during the hold time.
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
 /// Number of failed actions on a program after which no seats are planned, until no action has
@@ -85,7 +86,7 @@ const SHARED_NS: u64 = 1_000_000_000;
 /// Interval between samples while programs share all CPUs and have used almost no CPU time
 /// recently.
 const REST_NS: u64 = 4_000_000_000;
-/// Use of all programs together, in CPUs, below which they count as at rest.
+/// Number of CPUs used by all programs together below which the programs count as at rest.
 const REST_CPUS: f64 = 0.01;
 
 /// The policy `usher`.

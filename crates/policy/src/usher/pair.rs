@@ -2,8 +2,9 @@
 //! Two programs on the union of their seats.
 //!
 //! Some programs leave cores idle for moments that are too short for lending, such as a serial part
-//! between parallel parts. On a seat of its own, such a program wastes these moments. On CPUs
-//! shared with a program that scales to any number of cores, the other program uses them.
+//! between parallel parts. On a seat of its own, such a program wastes these moments. If the
+//! program shares CPUs with a program that scales to any number of cores, the other program uses
+//! these moments.
 //!
 //! For each pair of programs, the gain of sharing is predicted by the model of time sharing (module
 //! `timeshare`), on the union of the seats. The pair with the largest gain is tried if the gain is

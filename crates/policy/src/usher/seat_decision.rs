@@ -2,19 +2,19 @@
 //! Decides between seats and time sharing by the mean NTT (ANTT) of all programs.
 //!
 //! Seats are given if their predicted ANTT is lower than the ANTT of time sharing by a margin. The
-//! margin is [`MARGIN`] plus the mean, over all curves, of the error of the worst point. This mean
-//! is limited to 10 %, or to 2 % if seats and time sharing were both measured with the present
-//! programs. Seats in force are given up only if their ANTT is higher by more than [`MARGIN`]. The
-//! two thresholds keep the decision from alternating.
+//! margin is [`MARGIN`] plus the mean, over all curves, of the error of the worst point. The mean
+//! error is limited to 10 %, or to 2 % if seats and time sharing were both measured with the
+//! present programs. Seats in force are given up only if their ANTT is higher than the ANTT of time
+//! sharing by more than [`MARGIN`]. The two thresholds keep the decision from alternating.
 
 use usher_model::Plan;
 
 use super::MARGIN;
 use crate::seating::Request;
 
-/// Upper limit of the error margin if seats and time sharing were both measured. The errors of the
-/// curves then matter less, because the curves determine only the weight of each program's measured
-/// rates.
+/// Upper limit of the error margin if seats and time sharing were both measured. After a
+/// measurement, the errors of the curves matter less, because the curves determine only the weight
+/// of each program's measured rates.
 const COMPARED_MARGIN_MAX: f64 = 0.02;
 /// Upper limit of the margin that is added to [`MARGIN`] for errors of the curves.
 const ERROR_MARGIN_MAX: f64 = 0.10;

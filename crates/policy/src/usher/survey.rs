@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Surveys: each program without a profile gets a wide seat once, in turn.
 //!
-//! A new program is measured on its fair start and on half of it. Its rate on many cores is
-//! extrapolated from these measurements, and determines its seat and the best rate in its NTT. A
-//! *wide seat* adds a distant point to the curve while no core is idle.
+//! A new program is measured on its fair start, which is an equal share of the machine, and on half
+//! of that share. Its rate on many cores is extrapolated from these measurements, and determines
+//! its seat and the best rate in its NTT. A *wide seat* adds a distant point to the curve while no
+//! core is idle.
 //!
 //! 1. A survey starts when seats are in force, no comparison is running, and all programs have been
 //!    measured on half of a seat.
 //! 2. A program with a seat, but without a profile, gets its seat and half of each other seat.
 //!    Seats of programs with a profile, and of programs that must not be narrowed, stay whole.
 //! 3. The turn of the program ends when its rate on the wide seat is known, or after `TURN_NS_MAX`.
-//!    Then the next program has its turn. The program gets no other turn before it enters a new
+//!    Then the next program has its turn. A program gets no second turn before it enters a new
 //!    phase.
 
 use std::collections::BTreeMap;

@@ -18,8 +18,8 @@
 //! - all programs were launched by Usher (not attached), can be stopped without their parents
 //!   noticing, are not bound to CPUs, and keep the share [`FILL_MIN`] of all cores busy when alone,
 //!   because other programs would waste their turns;
-//! - there are at most [`PROGRAMS_MAX`] programs, because with more programs each would be stopped
-//!   for longer than a few hundred milliseconds.
+//! - there are at most [`PROGRAMS_MAX`] programs, because with more programs each program would be
+//!   stopped for longer than a few hundred milliseconds.
 //!
 //! A holder may be idle for some time when it starts, writes results, or sleeps. If the holder is
 //! much less busy than alone for `IDLE_SAMPLES` successive samples, the next program in order runs
@@ -224,9 +224,8 @@ impl HolderSample {
         self.cpu_ns.saturating_sub(then.cpu_ns) as f64 / elapsed_ns as f64
     }
 
-    /// Returns whether threads of the program that has the turn waited for CPUs, so that its low
-    /// use of CPU time is caused by other programs. A program without a wait figure counts as
-    /// waiting.
+    /// Returns whether threads of the holder waited for CPUs. If true, other programs are the cause
+    /// of the holder's low use of CPU time. A program without a wait figure counts as waiting.
     fn waited_since(self, then: Self) -> bool {
         let (Some(now_ns), Some(then_ns)) = (self.wait_ns, then.wait_ns) else {
             return true;

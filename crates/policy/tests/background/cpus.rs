@@ -192,8 +192,8 @@ fn a_debt_does_not_stop_work_on_cpus_without_foreground() {
         let mut goes_on_ms = None;
         for at_ms in (0..2000).step_by(10) {
             let at_ns = at_ms * MS;
-            // Three foreground threads on two CPUs, of which one waits for background work, until
-            // they end after a second.
+            // Three foreground threads on two CPUs: one thread waits for background work. All
+            // threads end after a second.
             let busy_ns = at_ns.min(S);
             metering.cpu_read_ns = at_ns - at_ns % (20 * MS);
             metering.idle_ns = metering.cpu_read_ns.saturating_sub(S) * 2;

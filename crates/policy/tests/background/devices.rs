@@ -204,7 +204,8 @@ fn stops_have_a_reason(log: &[(Observation, Decision)]) -> bool {
         let usage = &o.metering.as_ref().unwrap().foreground;
         let disks = usage.disks.values().map(|d| d.requests);
         disks
-            // Packets that leave a queue now were requested earlier.
+            // Packets count, too, because a packet that leaves a queue now belongs to an earlier
+            // call.
             .chain(usage.links.values().map(|l| l.sends + l.packets))
             .sum::<u64>()
     };

@@ -15,7 +15,7 @@ pub use crate::fixtures::{no_metering, program, topology};
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000_000_000;
 pub const TICK_NS: u64 = 100_000;
-/// Delay from a foreground request to the notified sample.
+/// Delay from a foreground request to the sample that the notification of the request causes.
 const NOTIFY_DELAY_NS: u64 = MS;
 /// Time after a sample during which no notification is sent.
 const NOTIFY_HOLDOFF_NS: u64 = 5 * MS;

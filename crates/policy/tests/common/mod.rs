@@ -10,7 +10,7 @@ use usher_policy::seating::Request;
 
 /// A domain: the capacity of each of its cores.
 pub type DomainSpec = Vec<f64>;
-/// Packages of NUMA nodes of domains.
+/// A machine: a list of packages, which are lists of NUMA nodes, which are lists of domains.
 pub type MachineSpec = Vec<Vec<Vec<DomainSpec>>>;
 
 /// Builds a machine with `smt` hardware threads per core and, where `llc_bytes` is not 0, L3 caches

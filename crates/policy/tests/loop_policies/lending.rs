@@ -11,12 +11,12 @@ use crate::shapes::bus_bound;
 use crate::turns::with_siblings;
 use crate::world::{TrueProgram, World, machine, profiled, truth};
 
-/// Two programs with equal seats; the first then leaves its seat idle.
+/// Two programs with equal seats; the first program then leaves its seat idle.
 fn lender_and_borrower() -> (World, Usher) {
     let topology = machine(2, 8);
     let mut world = World::new(&topology);
     let mut usher = Usher::new(topology);
-    // Curves for which an even split is best, and seats better than sharing.
+    // With these curves, an even split is best, and seats are better than sharing.
     world.arrive(profiled(truth(1, |c| c.powf(0.4), 16.0), 16));
     world.arrive(profiled(truth(2, |c| c.powf(0.4), 16.0), 16));
     world.run(&mut usher, 1.0);
@@ -145,8 +145,8 @@ fn an_offline_cpu_is_in_no_seat() {
 
 #[test]
 fn a_partly_owned_core_is_not_lent() {
-    // Seed 182 of the fuzzer: cores of two hardware threads, CPUs 0 and 4, 1 and 5 and so on; one
-    // program has bound itself to one thread of two of the cores.
+    // Seed 182 of the fuzzer: each core has two hardware threads, CPUs 0 and 4, 1 and 5, and so on.
+    // A program has bound itself to a single hardware thread of each of two cores.
     let topology = with_siblings(4);
     let seats = [(1, "0,2"), (2, "1,5")]
         .map(|(id, cpus)| (ProgramId(id), cpus.parse::<CpuSet>().unwrap()))

@@ -146,7 +146,8 @@ fn seats_are_not_soft_during_measurements() {
     while world.at_ns < 3_000 * MS {
         world.step(&mut usher, 10 * MS);
         let (_, decision) = world.log.last().unwrap();
-        // A wide seat of 30 cores: the program's own 12, and half of the 36 of the other programs.
+        // A wide seat of 30 cores: the program's own 12 cores, and half of the 36 cores of the
+        // other programs.
         if (1..=4).any(|id| world.mask(id).len() == 30) {
             measured += 1;
             assert_eq!(decision.soft_seats, Some(false), "at {} ns", world.at_ns);

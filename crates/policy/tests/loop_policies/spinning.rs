@@ -59,8 +59,8 @@ fn programs_with_spinning_threads_are_not_narrowed() {
     }
 }
 
-/// Alone, the program gains nothing from a second core that time sharing would deny it. In time
-/// sharing, its threads would rarely run at the same time.
+/// Alone, the program gains nothing from a second core. In time sharing, however, its threads would
+/// rarely run at the same time.
 #[test]
 fn threads_that_would_spin_are_seated_rather_than_shared() {
     for (active_wait, seated) in [(false, false), (true, true)] {

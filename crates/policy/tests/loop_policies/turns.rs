@@ -141,8 +141,8 @@ fn turn_lengths_follow_the_roots_of_the_weights() {
     assert!((shares[0] / shares[1] - 2.0).abs() < 0.2, "{shares:?}");
 }
 
-/// Runs for a while in which sharing is measured to be ten times as slow as running alone for each
-/// program; returns the number of stops.
+/// Runs the programs for some time, in which sharing is measured to be ten times slower than
+/// running alone for each program. Returns the number of stops.
 fn freezes_with_slow_sharing(programs: Vec<TrueProgram>) -> usize {
     let ids: Vec<_> = programs.iter().map(|truth| truth.program.id.0).collect();
     let speeds: Vec<_> = programs.iter().map(|truth| truth.speed).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocks of styled text, which can be placed side by side, stacked and framed. They are rendered
+//! Blocks of styled text, which can be placed side by side, stacked and framed. Blocks are rendered
 //! as plain text or with ANSI colours. A character counts as one column; beyond six programs,
 //! colours repeat.
 
@@ -33,7 +33,7 @@ impl Line {
         self.0.extend(other.0);
     }
 
-    /// Number of columns.
+    /// Number of columns of the line.
     pub(super) fn width(&self) -> usize {
         self.0.iter().map(|(_, text)| text.chars().count()).sum()
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The drawing of a machine as text.
 //!
-//! 1. If the drawing core by core has at most 56 lines, it is used. It has a frame for every
-//!    package, within it a frame for every domain, and within that a column for every core with its
-//!    hardware threads below one another.
+//! 1. A machine is drawn core by core if this drawing has at most 56 lines: a frame for every
+//!    package contains a frame for each of its domains, which contains a column for each core, with
+//!    the core's hardware threads below one another.
 //! 2. A larger machine is *folded*: adjacent equal domains are described once, and each domain is
 //!    listed with its number and its CPUs.
 //!
-//! Both forms show the die and the NUMA nodes of each domain. They are in the title of the package
-//! if all domains of the package have the same, in the title of the domain if every domain has
-//! different die or nodes, and otherwise on a line above the domains that share them. The width is
-//! at least 40 columns.
+//! Both forms show the die and the NUMA nodes of each domain. The die and the nodes are in the
+//! title of the package if they are equal for all its domains, and in the title of each domain if
+//! no two domains share them. Otherwise they are on a line above the domains that share them. The
+//! width is at least 40 columns.
 
 mod canvas;
 mod domain;
@@ -425,7 +425,7 @@ impl Painter<'_> {
         self.aligned_table(entries, width, 0)
     }
 
-    /// As `table`, with a minimum width of the columns.
+    /// Draws the same as `table`, with a minimum width of the columns.
     fn aligned_table(
         &self,
         entries: Vec<(DomainId, String)>,

@@ -10,8 +10,8 @@ use usher_model::{CpuId, CpuSet, Topology};
 
 use super::canvas::{Block, Line, Style};
 
-/// Letters of the programs, in the order of their labels. All programs beyond the last letter have
-/// the last letter.
+/// Letters of the programs, in the order of their labels. If there are more programs than letters,
+/// the remaining programs have the last letter.
 const MARKS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*";
 
 /// The programs' labels, and the program on each CPU.
