@@ -10,9 +10,9 @@
 //! wait. Paper 2's test does not detect such waits: with one foreground thread and 48 background
 //! threads, the background share is 98 %, however much the foreground thread is delayed.
 //!
-//! *Idea.* The time for which foreground threads wait while background work runs is measured and
-//! charged to the delay budget (module `budget`). In contrast to devices, no prediction is needed.
-//! A wait is charged only if
+//! *Idea.* The time for which foreground threads wait while background work runs is measured in
+//! windows of at least [`WINDOW_NS_MIN`], and charged to the delay budget (module `budget`). In
+//! contrast to devices, no prediction is needed. A wait is charged only if
 //!
 //! - less than 25 % of the CPU time is idle (the paper's threshold), because a thread that waits
 //!   beside idle CPUs does not wait for background work; and

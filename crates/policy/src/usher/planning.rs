@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the plan of policy `usher`.
 //!
-//! 1. Check whether seats are possible: every program has data to predict its progress, and there
-//!    are CPUs to give.
+//! 1. Check whether seats are possible: every program must have data to predict its progress, and
+//!    fewer than five recent failed actions. If seats are impossible, all programs are left to the
+//!    kernel.
 //! 2. Compute the best separate seats (`seating`).
 //! 3. Choose among these seats, the seats in force, two programs on the union of their seats, turns
 //!    on all cores and time sharing, by their predicted ANTT. Results of an earlier comparison with
