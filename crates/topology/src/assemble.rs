@@ -5,8 +5,8 @@
 //! The facts come from descriptions of any quality: levels may be missing, overlap or contradict
 //! one another. The result is a consistent machine for any input, because each CPU is assigned to
 //! exactly one core, each core to one domain, and each domain to one package. Larger sets are
-//! unions of smaller sets and are never copied from the facts. The time is proportional to the
-//! total size of the sets.
+//! unions of smaller sets and are never copied from the facts. The time grows with the total size
+//! of the sets, and with the number of domains times the number of packages and nodes.
 //!
 //! 1. *Cores* are taken from the facts; a CPU without a core becomes a core of its own.
 //! 2. *Domains* group the cores with the same last-level cache. An L3 or larger cache forms a
