@@ -2,9 +2,9 @@
 //! Worker threads, and the registry that they share. A worker repeats three steps until the runtime
 //! closes:
 //!
-//! 1. Find a ready task: in the worker's own queues, then in its own steal slots and inbox, then in
-//!    the steal slots of other workers, the injected tasks and the inboxes of other workers. With a
-//!    global queue, the policy's queue selects the task.
+//! 1. Find a ready task: in the worker's own inbox and queues, then in its own steal slots, then in
+//!    the steal slots of other workers, among the injected tasks, and in the inboxes of other
+//!    workers. With a global queue, the policy's queue selects the task.
 //! 2. Run the task and the chain of tasks that it makes ready. Before each task, publish queued
 //!    tasks if other workers need tasks.
 //! 3. If no task is found in 200 attempts ([`SPINS`]), sleep until another thread makes a task

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selects random sentences and files for a reading test, in which a reader who is new to the
-//! project counts the sentences that need a second reading. The same seed selects the same sample
-//! of the same tree.
+//! Selects random sentences and files for a reading test, in which a reader without knowledge of
+//! the project counts the sentences that need a second reading. The same seed selects the same
+//! sample of the same tree.
 
 use crate::messages::messages;
 use crate::prose::{self, Kind};

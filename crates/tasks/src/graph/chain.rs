@@ -76,8 +76,8 @@ const NONE: u32 = u32::MAX;
 /// to run next on this worker, or [`NONE`].
 ///
 /// # Safety
-/// The graph exists. The task belongs to the graph, and its dependents were not resolved in this
-/// run. `left` points to the counters of the graph.
+/// The graph exists. The task belongs to the graph, has run, and its successors were not resolved
+/// in this run. `left` points to the counters of the graph.
 #[inline(always)]
 unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const GraphInner<B>,
