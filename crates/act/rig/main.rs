@@ -142,8 +142,8 @@ fn cpus_of_this_process() -> CpuSet {
     line.expect("a list").parse().expect("a CPU list")
 }
 
-/// A process whose main thread has ended. Its other thread needs 100 ms for its end after standard
-/// input has ended, as a thread that closes files.
+/// A process whose main thread has ended. The second thread of the process needs 100 ms for its end
+/// after standard input has ended, as a thread that closes files would.
 fn ending() -> ! {
     std::thread::spawn(|| {
         let state = |stat: String| {
@@ -169,8 +169,8 @@ fn ending() -> ! {
     }
 }
 
-/// The random number generator xorshift64. Its sequence is a function of the seed, so that a test
-/// can repeat a run.
+/// The random number generator xorshift64. The sequence of numbers is a function of the seed, so
+/// that a test can repeat a run.
 struct Random(u64);
 
 impl Random {

@@ -8,8 +8,8 @@
 //! would otherwise lower the user's shell, too. An autogroup's nice value has an effect only while
 //! the processes of the session are in the root cgroup of the cpu controller.
 //!
-//! [`restore_in_rounds()`] restores the autogroups that still have Usher's nice value. It retries
-//! changes that the kernel's rate limit rejects, for at most 2 s in total.
+//! [`restore_in_rounds()`] restores the autogroups that still have Usher's nice value. This
+//! function retries changes that the kernel's rate limit rejects, for at most 2 s in total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations on the cgroup directories of one program. They list member processes, move processes,
-//! read and reset the CPU sets of cgroup v1 and v2, freeze, set `cpu.idle` and remove directories.
-//! A missing directory or process is no error, because directories and processes may disappear at
-//! any time.
+//! Operations on the cgroup directories of one program. The functions list member processes, move
+//! processes, read and reset the CPU sets of cgroup v1 and v2, freeze cgroups, set `cpu.idle` and
+//! remove directories. A missing directory or process is no error, because directories and
+//! processes may disappear at any time.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -241,7 +241,7 @@ impl Dir {
     }
 }
 
-/// Gives a v1 cpuset that Usher made all CPUs of its parent again. This is necessary after CPU
+/// Gives a v1 cpuset that Usher made all CPUs of its parent again. The reset is necessary after CPU
 /// hotplug, because the kernel removes an unplugged CPU from every v1 cpuset and does not add the
 /// CPU again.
 fn reopen_v1(base: &Path) -> Result<(), ActError> {

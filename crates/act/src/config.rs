@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActConfig {
     /// A directory of Usher's own on a tmpfs (`/run/usher`, `$XDG_RUNTIME_DIR/usher`); created if
-    /// missing. It contains the journals, in `instances/`.
+    /// missing. The subdirectory `instances/` contains the journals.
     pub runtime_dir: PathBuf,
     /// Only cgroup mounts at or below this path are used.
     pub cgroup_root: PathBuf,
@@ -55,8 +55,8 @@ pub enum WorkClass {
     /// Work that shares the CPUs as it would without Usher.
     #[default]
     Foreground,
-    /// Work that will be demoted. Its home is created with the directories for the demotion, which
-    /// then needs no further move.
+    /// Work that will be demoted. The home of such a program is created with the directories for
+    /// the demotion, which then needs no further move.
     Background,
 }
 

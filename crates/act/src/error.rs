@@ -72,10 +72,10 @@ pub enum ActError {
     Managed {
         /// Pid of the process.
         pid: i32,
-        /// The program that it belongs to.
+        /// The program to which the process belongs.
         program: ProgramId,
     },
-    /// A line of a journal is invalid; the other lines were undone.
+    /// A line of a journal is invalid. The changes of the other lines were undone.
     #[error("line {line} of journal {path} is corrupt and was ignored: {reason}")]
     Corrupt {
         /// The journal.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds the limits and shares that are set on a single cgroup. A process that leaves the cgroup
-//! would escape them.
+//! would escape these limits.
 //!
-//! [`of`] reads the cgroup's limit files, and compares their content with the default. It then
-//! checks for BPF programs on the cgroup, which filter devices and network addresses. The kernel
-//! reports BPF programs only to root, and only root can attach them. A call reads at most 19 kinds
-//! of files and returns the first limit that it finds.
+//! [`of`] reads the cgroup's limit files, and compares their content with the default. If no file
+//! sets a limit, [`of`] checks whether BPF programs, which filter devices and network addresses,
+//! are attached to the cgroup. The kernel reports BPF programs only to root, and only root can
+//! attach them. A call reads at most 19 kinds of files and returns the first limit that it finds.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -268,8 +268,8 @@ impl ThreadChange for SeatScan<'_> {
         };
         match self.all(&[thread]) {
             Ok(true) => Ok(VisitResult::Changed),
-            // This thread can use no CPU of the seat and keeps its mask. This is no error here,
-            // because other threads of the program can use the seat.
+            // This thread can use no CPU of the seat and keeps its mask. The failure for one thread
+            // is no error, because other threads of the program can use the seat.
             Ok(false) | Err(ActError::NoCpus { .. }) => Ok(VisitResult::Unchanged),
             Err(error) => Err(error),
         }

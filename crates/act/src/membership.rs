@@ -3,13 +3,14 @@
 //! descendants of its recorded members, and orphans that members left.
 //!
 //! 1. [`Membership::list`] reads the processes in the program's cgroups.
-//! 2. If a member is outside these cgroups, it lists all processes of the machine and adds the
-//!    descendants of such members.
-//! 3. It adds orphans. When the parent of a process ends, init or another reaper adopts the
-//!    process, whose parent then no longer shows its origin. An orphan belongs to the program if it
-//!    has the process group or session of a member, is in the cgroup of a member, and was adopted.
-//!    A process that has its parent's session or leads a session was launched, not adopted, and is
-//!    no orphan. This rule excludes the user's shell and its other jobs.
+//! 2. If a member is outside these cgroups, [`Membership::list`] lists all processes of the machine
+//!    and adds the descendants of such members.
+//! 3. [`Membership::list`] adds orphans. When the parent of a process ends, init or another reaper
+//!    adopts the process, whose parent then no longer shows its origin. An orphan belongs to the
+//!    program if it has the process group or session of a member, is in the cgroup of a member, and
+//!    was adopted. A process that has its parent's session or leads a session was launched, not
+//!    adopted, and is no orphan. The user's shell and other jobs of the shell are excluded by this
+//!    rule.
 //!
 //! Only the restoring of masks and priorities considers orphans, and only orphans with a value of
 //! Usher's. No new change is applied to a process of unknown origin. [`Membership::process_of`]
@@ -135,7 +136,7 @@ impl<'a> Membership<'a> {
     }
 
     /// Lists the processes in the program's cgroups anew, and adds the known processes outside the
-    /// cgroups that still live. This is much cheaper than [`Self::list`].
+    /// cgroups that still live. A call is much cheaper than a call of [`Self::list`].
     pub(crate) fn list_known(&mut self) -> BTreeSet<i32> {
         self.pids = self.inside();
         let lives = |pid: i32, start_ticks: u64| {

@@ -146,7 +146,7 @@ impl PreparedHome {
 /// Forks into a cgroup v2. Returns 0 in the child.
 ///
 /// # Safety
-/// As for `fork`.
+/// The rules of [`PreparedHome::fork`] apply.
 unsafe fn clone_into(cgroup: &OwnedFd) -> io::Result<i32> {
     // SAFETY: all fields of `clone_args` are integers, for which zero is a valid value.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -163,7 +163,7 @@ unsafe fn clone_into(cgroup: &OwnedFd) -> io::Result<i32> {
 /// child.
 ///
 /// # Safety
-/// As for `fork`.
+/// The rules of [`PreparedHome::fork`] apply.
 unsafe fn clone() -> io::Result<i32> {
     // SAFETY: the flags share no memory with the child, which continues on a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };

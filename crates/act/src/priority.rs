@@ -6,16 +6,16 @@
 //! policy `SCHED_IDLE` and the I/O class `idle`. The undo compares each value of a thread with the
 //! demoted value:
 //!
-//! - If the values differ, the program or its user has set the present value since the demotion. It
-//!   is not changed.
+//! - If the values differ, the program or its user has set the present value since the demotion,
+//!   and the value is not changed.
 //! - If they are equal, the value is Usher's, and the thread's former value is restored.
 //!
 //! If the first known values of a thread are Usher's, the thread was created while its program was
-//! demoted, and inherited the values. Such a thread gets the former values of its process's first
-//! thread or, if these are unknown, of the program's thread that was demoted first. Each scan first
-//! records the values of all threads, and only then sets values, because a child could otherwise
-//! inherit a lowered value before it is recorded. `mask.rs` does the same for affinity masks. The
-//! cost is a few system calls per thread.
+//! demoted, and inherited the values. A thread with inherited values gets the former values of its
+//! process's first thread or, if these are unknown, of the program's thread that was demoted first.
+//! Each scan first records the values of all threads, and only then sets values, because a child
+//! could otherwise inherit a lowered value before it is recorded. `mask.rs` does the same for
+//! affinity masks. The cost is a few system calls per thread.
 //!
 //! A demotion sets the nice value before the policy. If Usher died between the steps in the reverse
 //! order, a demoted `SCHED_IDLE` thread could not be distinguished from a thread that set this

@@ -36,8 +36,8 @@
 //! is changed, or has ended and counts as missed. If the thread cannot be found yet, its parent is
 //! inside `clone`, and step 3 waits for this parent. Consequently, a pass that changed and missed
 //! no thread proves that no thread with the old value remains. The light steps are not needed for
-//! this proof. They change the chains of short-lived threads that would make every full pass miss
-//! threads.
+//! this proof. The light steps change the chains of short-lived threads that would make every full
+//! pass miss threads.
 //!
 //! **Limits.** In a program with threads that start and end all the time, every pass misses some
 //! threads. The scan is then complete after [`STEPS_MAX`] steps and [`QUIET`] without a change.
@@ -103,8 +103,8 @@ pub(crate) enum VisitResult {
     Unchanged,
     /// The thread was changed.
     Changed,
-    /// The thread ended before the visit. It may have left a child that
-    /// inherited the old value.
+    /// The thread ended before the visit. The thread may have left a child that inherited the old
+    /// value.
     Missed,
 }
 
@@ -188,7 +188,7 @@ pub(crate) struct Scan {
     new: Option<NewThreads>,
     /// The processes of the program that earlier steps found.
     pub(crate) known: KnownProcesses,
-    /// Steps since the last change.
+    /// Number of steps since the last change.
     steps: u32,
     /// The time of the last change, or of the start.
     changed_at: Instant,
@@ -248,8 +248,8 @@ impl Scan {
     }
 
     /// Executes one step of the scan: visits the program's threads and the threads that start
-    /// during the step. Returns whether the scan is complete. If it is not, the caller must call
-    /// this function again after a pause.
+    /// during the step. Returns whether the scan is complete. If the scan is not complete, the
+    /// caller must call this function again after a pause.
     ///
     /// # Errors
     /// All errors of the pass. The pass visits the remaining threads after an error, too.

@@ -14,14 +14,14 @@
 //! the reaper, has adopted the process. A process counts as an orphan of the tree if it meets four
 //! conditions:
 //!
-//! - It has the process group or session of a process of the tree.
-//! - It started after the capture began.
-//! - A reaper (init, a service manager, a container's shim) has adopted it. A reaper has a session
-//!   of its own. An ancestor in the session of the tree, such as a shell, is no reaper: its new
-//!   children may belong to other programs. Only init can be a reaper in the session of the tree,
-//!   because a machine or a container may start programs without a session of their own. In this
-//!   case, an orphan must also run the same executable as a process of the tree.
-//! - It is not in the home of another program.
+//! - The process has the process group or session of a process of the tree.
+//! - The process started after the capture began.
+//! - A reaper (init, a service manager, a container's shim) has adopted the process. A reaper has a
+//!   session of its own. An ancestor in the session of the tree, such as a shell, is no reaper: its
+//!   new children may belong to other programs. Only init can be a reaper in the session of the
+//!   tree, because a machine or a container may start programs without a session of their own. In
+//!   this case, an orphan must also run the same executable as a process of the tree.
+//! - The process is not in the home of another program.
 //!
 //! **Limits.** Orphans of two programs in one session cannot be distinguished if both programs are
 //! being attached while they create orphans. A running program that is a chain of processes, each
@@ -64,8 +64,9 @@ pub(crate) struct Tree<'a> {
     /// Processes that adopt the tree's orphans, with their sessions.
     reapers: BTreeMap<i32, i32>,
     born_since_ticks: u64,
-    /// The pid of this Usher process, which is never an orphan of the tree. It could look like an
-    /// orphan if the tree's launcher created it in the clock tick in which the capture begins.
+    /// The pid of this Usher process, which is never an orphan of the tree. If the tree's launcher
+    /// created this Usher process in the clock tick in which the capture begins, this process would
+    /// otherwise meet the conditions of an orphan.
     own: i32,
     /// The cgroups of the root process before it was admitted.
     origin: String,

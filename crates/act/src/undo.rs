@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Undo of the changes that a dead instance has recorded in its journal.
+//! Undoes the changes that a dead instance has recorded in its journal.
 //!
-//! An instance is undone only if its owner is dead, no other user could have written the journal,
-//! and the pids belong to this boot and PID namespace. A lock ensures that one process undoes a
-//! journal at a time; a stopped lock holder is not waited for, because every step may be repeated.
-//! The undo thaws programs, restores masks, priorities and cgroups, and removes the instance's
-//! directories, the journal first. Cgroups named after the instance are found even if the journal
-//! is damaged.
+//! 1. Check that the owner of the instance is dead, that no other user could have written the
+//!    journal, and that its pids belong to this PID namespace.
+//! 2. Take a lock, with which only one process undoes the journal at a time. The wait for the lock
+//!    is at most 2 s. If the lock holder is stopped, the undo continues without the lock, because
+//!    every step may be repeated.
+//! 3. Read the journal and drop its invalid paths. If the journal is damaged, find the cgroup
+//!    directories of the instance by their names.
+//! 4. If the journal was written in this boot, release all programs: thaw them and restore their
+//!    masks, priorities and cgroups (`release`).
+//! 5. If all changes are undone, remove the instance's directory, the journal first.
+//!
+//! [`undo_stale`] undoes all dead instances. [`undo_orphaned`] and [`thaw_launched`] undo the
+//! changes of a single program for its launcher.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -34,7 +41,7 @@ const REMOVALS: usize = 8;
 
 /// Upper limit of the wait for another process that is undoing the same journal.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// Pause between two attempts to lock it.
+/// Pause between two attempts to lock a journal.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// The result of an undo.
@@ -44,32 +51,36 @@ pub struct UndoReport {
     pub programs: usize,
     /// Number of closed journals of dead instances.
     pub instances: usize,
-    /// What could not be undone, or not be read.
+    /// The changes that could not be undone, and the files that could not be read.
     pub errors: Vec<ActError>,
 }
 
 /// The result of an undo request for a program of an Usher process that may have died.
 #[derive(Debug)]
 pub enum UndoOutcome {
-    /// The Usher process that owns it lives: nothing was done.
+    /// The Usher process that manages the program lives, and nothing was done.
     OwnerAlive,
-    /// The keeper runs and undoes it: wait for the end of this process and call again.
+    /// The keeper, which is this process, runs and undoes the changes. The caller should wait for
+    /// the end of the keeper and call the function again.
     KeeperAlive(ProcessId),
-    /// The owner is dead, and the keeper is dead or stopped: the caller has undone it now.
+    /// The owner is dead, and the keeper is dead or stopped. This call has undone the changes of
+    /// the program.
     Undone(UndoReport),
-    /// Nothing of the program is left: it was undone before.
+    /// No change of the program remains, because all changes were undone before.
     Nothing,
 }
 
-/// Undoes what dead instances left; every start does this first. Instances with a running keeper
-/// are left to it; a stopped keeper is not waited for.
+/// Undoes the changes that dead instances left. Every start of Usher calls this function first. An
+/// instance with a running keeper is left to its keeper. If the keeper is stopped, this function
+/// undoes the instance's changes.
 ///
 /// # Errors
 /// The journals cannot be listed. Errors of a single journal are in the report.
 pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let dir = config.instances_dir();
     let mut report = UndoReport::default();
-    // Checked before anything below is opened: another user may have prepared the directory.
+    // The owners of the directories are checked before any file in them is opened, because another
+    // user may have made the directories.
     check_owner(&config.runtime_dir)?;
     check_owner(&dir)?;
     if let Err(error) = fs::read_dir(&dir) {
@@ -168,13 +179,15 @@ fn undo_state(
         }
     }
     report.errors.extend(remove_bases(&state));
-    // The files of the cgroups were reset above; systemd would write them again.
+    // The weights are also reset in systemd, because systemd would later write `idle` again to the
+    // files that were reset above.
     for scope in scopes {
         let _ = Manager::silent(&config.busctl).set_idle(&scope, false);
     }
 }
 
-/// Makes the error for threads that may still inherit one of Usher's masks or priorities.
+/// Returns the error for a program with threads that may still inherit a mask or a priority of
+/// Usher's.
 pub(crate) fn threads_left(program: ProgramId) -> ActError {
     ActError::NotUndone {
         program,
@@ -183,7 +196,7 @@ pub(crate) fn threads_left(program: ProgramId) -> ActError {
     }
 }
 
-/// Returns the scopes that have the weight `idle`.
+/// Returns the names of the scopes that have the weight `idle`.
 fn idle_scopes(state: &JournalState) -> Vec<String> {
     let dirs = state.programs.values().flat_map(|program| &program.dirs);
     let scopes = dirs.filter(|dir| dir.kind == DirKind::Scope && systemd::is_idle(&dir.dir));
@@ -191,8 +204,9 @@ fn idle_scopes(state: &JournalState) -> Vec<String> {
     names.filter(|name| name.ends_with(".scope")).collect()
 }
 
-/// Adds what a corrupt journal may have lost: directories with this instance's name anywhere in the
-/// hierarchies. Processes inside are moved to the directory's parent.
+/// Adds the directories that a damaged journal may lack to the state: all directories in the
+/// hierarchies with this instance's name in their names. The undo moves the processes in such a
+/// directory to the directory's parent.
 fn add_found_dirs(config: &ActConfig, instance: &Path, state: &mut JournalState) {
     let Ok(mounts) = Mounts::read(config) else {
         return;
@@ -225,7 +239,7 @@ fn add_found_dirs(config: &ActConfig, instance: &Path, state: &mut JournalState)
     }
 }
 
-/// Adds a program's directory.
+/// Adds a directory of a program to the state, if the state does not contain it.
 fn adopt(program: ProgramId, dir: PathBuf, kind: DirKind, state: &mut JournalState) {
     let known = state.programs.get(&program);
     if known.is_some_and(|program| program.dirs.iter().any(|known| known.dir == dir)) {
@@ -243,8 +257,9 @@ fn adopt(program: ProgramId, dir: PathBuf, kind: DirKind, state: &mut JournalSta
     state.apply(Record::Dir { program, dir });
 }
 
-/// Removes an instance's own directories, and disables controllers that it enabled unless another
-/// directory could use them. Only version 1 of the journal records them.
+/// Removes an instance's own directories, and disables the controllers that the instance enabled,
+/// if no other directory could use these controllers. Only journals of version 1 contain such
+/// directories and controllers.
 pub(crate) fn remove_bases(state: &JournalState) -> Vec<ActError> {
     let mut errors = Vec::new();
     for base in state.bases.iter().rev() {
@@ -265,8 +280,9 @@ pub(crate) fn remove_bases(state: &JournalState) -> Vec<ActError> {
     errors
 }
 
-/// Moves processes out of an instance's own directory. The kernel moves the processes of a v1
-/// cpuset to its parent when its last CPU goes offline.
+/// Moves processes out of an instance's own directory. Such a directory of a v1 cpuset contains
+/// processes if the last CPU of a cpuset below it has gone offline, because the kernel then moves
+/// the processes to the parent.
 fn empty(base: &Path) -> Vec<ActError> {
     let parent = base.parent().unwrap_or(base);
     let members = cgroups::members_of(base).into_iter();
@@ -275,8 +291,9 @@ fn empty(base: &Path) -> Vec<ActError> {
         .collect()
 }
 
-/// Removes an instance's directory, the journal first: a directory without a journal is completely
-/// undone. A keeper that is just starting may write its process number there meanwhile.
+/// Removes an instance's directory. The journal is removed first, because a directory without a
+/// journal means that the undo is complete. The removal is repeated, because a keeper that is just
+/// starting may write its pid to the directory.
 pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
     journal::remove(dir)?;
     let mut attempts = 0;
@@ -291,7 +308,7 @@ pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
     }
 }
 
-/// Undoes one program of an instance; the instance's owner must be dead.
+/// Undoes the changes of one program of an instance. The owner of the instance must be dead.
 ///
 /// # Errors
 /// The journal cannot be read or locked.
@@ -330,7 +347,8 @@ pub fn undo_program(
         match left {
             ReleaseOutcome::Failed(errors) => report.errors.extend(errors),
             ReleaseOutcome::ThreadsLeft => report.errors.push(threads_left(program)),
-            // The remaining directories have no living processes; the next start removes them.
+            // The remaining directories contain no living processes. The next start of Usher
+            // removes these directories.
             ReleaseOutcome::DirsLeft => report.programs = 1,
             ReleaseOutcome::Done => {
                 journal::close(instance_dir, program)?;
@@ -341,11 +359,11 @@ pub fn undo_program(
     Ok(report)
 }
 
-/// Undoes a program of a dead Usher process if the keeper is dead too. The program's launcher calls
-/// this function.
+/// Undoes the changes of a program if its Usher process is dead and the keeper is dead or stopped.
+/// The launcher of the program calls this function.
 ///
 /// # Errors
-/// As [`undo_program`].
+/// The errors of [`undo_program`].
 pub fn undo_orphaned(
     config: &ActConfig,
     instance_dir: &Path,
@@ -373,9 +391,10 @@ pub fn undo_orphaned(
     undo_program(config, instance_dir, program).map(UndoOutcome::Undone)
 }
 
-/// Thaws the launched program `pid`, a child of the caller. For launchers that may not read the
-/// journal of a dead Usher process because root owned it. Returns `false` if that process lives. A
-/// program without a cgroup of its own was stopped by signals, and is continued if `is_background`.
+/// Thaws the launched program `pid`, a child of the caller, after the death of an Usher process.
+/// This function is for launchers that may not read the journal because root owns it. Returns
+/// `false` if the Usher process lives. A program without a cgroup of its own was stopped by
+/// signals; its processes get SIGCONT if `is_background` is true.
 ///
 /// # Errors
 /// The cgroup cannot be thawed.
@@ -412,11 +431,12 @@ impl UndoReport {
     }
 }
 
-/// Checks that no other user can have written the journal; otherwise it is not followed.
+/// Checks that no user except the present user can have written to a directory. Otherwise the
+/// journal in the directory is not used.
 fn check_owner(dir: &Path) -> Result<(), ActError> {
     let data = match fs::symlink_metadata(dir) {
         Ok(data) => data,
-        // Another process has just finished the undo.
+        // The directory is gone, because another process has just completed the undo.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(file_error("reading", dir)(error)),
     };
@@ -432,7 +452,8 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
     Err(foreign(dir, reason))
 }
 
-/// Checks the PID namespace: in another namespace, the pids mean other processes.
+/// Checks that the journal was written in this PID namespace, because its pids refer to other
+/// processes in another namespace.
 fn check_namespace(procs: &Procs, dir: &Path, state: &JournalState) -> Result<(), ActError> {
     match &state.head {
         Some(head) if head.pid_namespace != procs.pid_namespace() => Err(foreign(
@@ -447,8 +468,8 @@ fn foreign(dir: &Path, reason: &'static str) -> ActError {
     file_error("ignoring journal", dir)(io::Error::other(reason))
 }
 
-/// Returns `PID-START`, the name of an instance's directory; the second and later instances of one
-/// process get a number behind it.
+/// Returns `PID-START`, the name of an instance's directory; for the second and later instances of
+/// one process, a number is appended.
 pub(crate) fn name_of(owner: ProcessId) -> String {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let name = format!("{}-{}", owner.pid, owner.start_ticks);
@@ -466,7 +487,8 @@ fn owner_in_name(dir: &Path) -> Option<ProcessId> {
     })
 }
 
-/// Locks a journal against other processes that undo it. `None` if the instance is gone.
+/// Takes the lock that prevents other processes from undoing the same journal. Returns `None` if
+/// the instance is gone.
 ///
 /// The undo does not wait for a stopped lock holder, which may stay stopped for ever. Every step of
 /// an undo may be repeated.

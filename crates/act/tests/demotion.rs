@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of demotion on real programs, with each mechanism that works on this machine. They compare
-//! the kernel's values before, during and after a demotion.
+//! Tests of demotion on real programs, with each mechanism that works on this machine. The tests
+//! compare the kernel's values before, during and after a demotion.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

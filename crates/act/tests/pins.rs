@@ -15,7 +15,8 @@ use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
-/// The process `pinner` of the rig. Its threads pin themselves on request of the test.
+/// The process `pinner` of the rig. The threads of this process pin themselves on request of the
+/// test.
 struct Pinner {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -85,7 +86,7 @@ fn pinned(cpus: &str, every_thread: bool) -> Option<PinnedCpus> {
     })
 }
 
-/// Returns the first CPUs that this process may use; If there are fewer than two, reports the test
+/// Returns the first CPUs that this process may use. If there are fewer than two, reports the test
 /// as skipped and returns `None`.
 fn two_cpus() -> Option<(String, String)> {
     let all: CpuSet = cpu_list().parse().unwrap();
@@ -97,8 +98,8 @@ fn two_cpus() -> Option<(String, String)> {
     two
 }
 
-/// A test. Its arguments are an actuator, a process, the function that admits the process, and two
-/// CPUs.
+/// A test function. Its arguments are an actuator, a process, the function that admits the process,
+/// and two CPUs.
 type PinTest = dyn Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator), &str, &str);
 
 /// Runs a test with cgroups and without, for a launched and for an attached program with `threads`

@@ -16,7 +16,7 @@ use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
-/// The script of the stand-in. It records each call, answers queries of logind, makes a scope in
+/// The script of the stand-in, which records each call, answers queries of logind, makes a scope in
 /// the given slice, and moves the process into the scope. Argument `$8` is the method, `${10}` the
 /// unit.
 const STAND_IN: &str = r#"#!/bin/sh

@@ -9,8 +9,8 @@
 //! 3. Compare the policy's decision with the recorded decision, and return an error at the first
 //!    difference.
 //!
-//! A replay detects policies with decisions that depend on a clock, a file or a hash order. It
-//! keeps one line in memory at a time.
+//! A replay detects policies with decisions that depend on a clock, a file or a hash order. A
+//! replay keeps one line in memory at a time.
 
 use std::io::{self, BufRead, Write};
 

@@ -5,9 +5,9 @@
 //! policy, although the record contains an observation that no machine could produce. Each step
 //! must satisfy three rules:
 //!
-//! - Its time is not earlier than the time of the previous step.
-//! - It refers only to programs that have arrived and have not departed.
-//! - Its CPUs and seats are CPUs of the recorded machine.
+//! - The time of a step is not earlier than the time of the previous step.
+//! - A step refers only to programs that have arrived and have not departed.
+//! - The CPUs and seats of a step are CPUs of the recorded machine.
 
 use std::collections::BTreeSet;
 

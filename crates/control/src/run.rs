@@ -3,9 +3,9 @@
 //!
 //! Each iteration observes the world, lets the policy decide, and carries out the actions one by
 //! one. If an action fails, the loop still carries out the remaining actions. The policy receives
-//! the failure with the next observation, after at most 10 ms. Otherwise the loop waits for an
-//! event of the world, at most for the time that the policy has requested. The same loop runs on
-//! real and on simulated machines.
+//! the failure with the next observation, after at most 10 ms. After an iteration without a
+//! failure, the loop waits for an event of the world, at most for the time that the policy has
+//! requested. The same loop runs on real and on simulated machines.
 
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;

@@ -18,7 +18,7 @@
 //! | 168 | `[u8; 64]` | a label for display, UTF-8, zero-terminated |
 //! | 4096 | 1024 x 64 bytes | thread slots |
 //!
-//! A thread slot, written by one thread at a time:
+//! A thread slot has the following layout; one thread at a time writes to a slot:
 //!
 //! | offset | type | what |
 //! |---|---|---|

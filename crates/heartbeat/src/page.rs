@@ -199,8 +199,8 @@ impl Page {
         let mut last = self.read_work()?;
         for _ in 0..ATTEMPTS {
             let next = self.read_work()?;
-            // A torn read mixes old and new bytes. It can be wrong by 2^32 or more only if the
-            // upper half changed.
+            // A torn read mixes old and new bytes. Its error can reach 2^32 only if the upper half
+            // of the counter has changed.
             if next >> 32 == last >> 32 && next >= last {
                 return Ok(next);
             }

@@ -2,12 +2,13 @@
 //! Claims, writes and releases thread slots: a slot on the heartbeat page contains the useful and
 //! the waiting time of one thread, which the thread itself writes.
 //!
-//! 1. A thread claims a slot by a compare-and-exchange of the slot's state from free to claimed. It
-//!    tries the slots that were used before, and then the first slot that was never used.
+//! 1. A thread claims a slot by a compare-and-exchange of the slot's state from free to claimed.
+//!    The thread tries the slots that were used before, and then the first slot that was never
+//!    used.
 //! 2. At each change of its state (useful or waiting), the owner adds the time since the last
-//!    change to the totals of the previous state. It increments the slot's sequence number before
-//!    and after this update; during the update the number is odd. By this number, a reader in
-//!    another process detects a torn record (a mixture of old and new bytes). The owner never
+//!    change to the totals of the previous state. The owner increments the slot's sequence number
+//!    before and after this update; during the update, the number is odd. By this number, a reader
+//!    in another process detects a torn record (a mixture of old and new bytes). The owner never
 //!    waits.
 //! 3. A release marks the slot as free. The totals stay, and the next owner adds to them. Therefore
 //!    the sums of all slots never decrease.

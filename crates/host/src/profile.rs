@@ -2,8 +2,8 @@
 //! Measures the scalability curve of a program that runs alone.
 //!
 //! The program runs from start to end at each core count of [`default_counts`] or of the options.
-//! Its seat fills one last-level-cache domain after another, as the planner would seat the program
-//! ([`seat_of`]).
+//! The seat of a run fills one last-level-cache domain after another, as the planner would seat the
+//! program ([`seat_of`]).
 //!
 //! 1. A pass runs the program once at each count. Passes alternate between ascending and descending
 //!    order, so that a disturbance of the machine does not affect only one count.
@@ -176,8 +176,8 @@ pub fn default_counts(topology: &Topology) -> Vec<u32> {
     counts.into_iter().filter(|&n| n <= all).collect()
 }
 
-/// Returns the seat with this number of cores. It fills the domains one after another, the fastest
-/// domain first.
+/// Returns the seat with this number of cores. The seat fills the domains one after another, the
+/// fastest domain first.
 pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
     let mut domains: Vec<_> = topology.domains.iter().collect();
     let fastest = |cores: &[CoreId]| {

@@ -58,9 +58,9 @@ fn assume(rights: &FileRights) -> io::Result<()> {
         .map(|&gid| Gid::from_raw(gid))
         .collect();
     set_thread_groups(&groups)?;
-    // SAFETY: these system calls change only IDs of the calling thread and access no memory. They
-    // return the former ID and never an error. To read the current ID, a second call passes an
-    // invalid ID, which changes nothing.
+    // SAFETY: these system calls change only IDs of the calling thread and access no memory. The
+    // system calls return the former ID and never an error. To read the current ID, a second call
+    // passes an invalid ID, which changes nothing.
     let (uid, gid) = unsafe {
         libc::setfsgid(rights.gid);
         libc::setfsuid(rights.uid);

@@ -203,7 +203,8 @@ fn child_of(pid: i32) -> i32 {
     })
 }
 
-/// A cgroup with the same parent as this process's cgroup. It is removed when the value is dropped.
+/// A cgroup with the same parent as this process's cgroup. The cgroup is removed when the value is
+/// dropped.
 struct OtherCgroup(PathBuf);
 
 impl OtherCgroup {

@@ -2,8 +2,8 @@
 //! Programs with a known use of the machine, for the tests and the example `meter_cost`. The first
 //! argument selects the program.
 //!
-//! Each program prints `ready` and waits for a line on its standard input. It then does its work,
-//! prints one line with the amount that it has used, and waits until its input is closed.
+//! Each program prints `ready` and waits for a line on its standard input. The program then does
+//! its work, prints one line with the amount that it has used, and waits until its input is closed.
 
 mod disk;
 mod held;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Network load of the rig: sends over a pair of interfaces between two network namespaces. The
-//! namespaces belong only to this program, so that no other program uses the interfaces. Both exist
-//! until this program ends.
+//! namespaces belong only to this program, so that no other program uses the interfaces. Both
+//! namespaces exist until this program ends.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

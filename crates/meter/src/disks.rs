@@ -12,7 +12,7 @@
 //!   contain this use. Therefore the lower disk is charged the maximum of the two counts.
 //! - A loop device always passes requests through a kernel thread, and the requests of a kernel
 //!   thread are charged to no program. Therefore the use of the loop device is added to the count
-//!   of the lower disk. This overestimates the use of the lower disk, because the page cache may
+//!   of the lower disk. The sum overestimates the use of the lower disk, because the page cache may
 //!   have answered some requests.
 //!
 //! The use of a disk on several disks (a stripe) is charged to each of them in full. The cost is

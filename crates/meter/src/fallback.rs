@@ -71,8 +71,8 @@ pub(crate) struct Fallback {
     ignored: Usage,
     processes: BTreeMap<i32, ProcessTimes>,
     machine: Option<MachineTicks>,
-    /// CPU time by which the owners other than foreground exceeded the machine's busy time. It is
-    /// subtracted from later samples.
+    /// CPU time by which the owners other than foreground exceeded the machine's busy time. This
+    /// time is subtracted from later samples.
     unmatched_ns: u64,
     disk_lines: Option<BTreeMap<DiskId, DiskLine>>,
     link_lines: Option<BTreeMap<String, LinkLine>>,

@@ -3,8 +3,8 @@
 //!
 //! The estimate combines two sources:
 //!
-//! - `/proc/stat` contains the idle time in steps of 10 ms. This is too coarse for a sample every
-//!   few milliseconds, but does not drift.
+//! - `/proc/stat` contains the idle time in steps of 10 ms. These steps are too coarse for a sample
+//!   every few milliseconds, but the value does not drift.
 //! - The run time of each thread is known in nanoseconds, up to the thread's last context switch or
 //!   scheduler tick (4 ms at 250 Hz). The idle time is the number of CPUs × the elapsed time − the
 //!   run time of all threads. This difference also contains the times of interrupts and of the

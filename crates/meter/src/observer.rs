@@ -32,7 +32,7 @@ use crate::programs::{KernelMeter, ProgramCost};
 use crate::text;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Length of an epoch of the process list. It is also the interval between readings of how disks
+/// Length of an epoch of the process list, and also the interval between two readings of how disks
 /// are stacked.
 const EPOCH_NS: u64 = SECOND_NS;
 /// The deepest cgroup level that the BPF programs check, because the levels are bits of a 32-bit
@@ -327,7 +327,7 @@ impl Observer {
 
     /// Lists a process and its descendants in pid_map. From now on, the BPF programs list the
     /// children that a listed process forks; this function adds the children that were forked
-    /// before. It repeats a pass over `/proc` until a pass finds no new process.
+    /// before. This function repeats a pass over `/proc` until a pass finds no new process.
     fn add_pid(&self, root: ProcessId, owner: u32) -> Result<(), MeterError> {
         let proc = &self.config.proc;
         let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;

@@ -65,7 +65,8 @@ pub fn enable_bpf_stats() -> Result<std::os::fd::OwnedFd, MeterError> {
 /// A loaded object, with its attached programs.
 #[derive(Debug)]
 pub(crate) struct LoadedPrograms {
-    /// Attachments by the name of the program. They must be dropped (detached) before the object.
+    /// Attachments by the name of the program. The attachments must be dropped (detached) before
+    /// the object.
     links: Vec<(String, Link)>,
     object: Object,
     /// Trace points that this kernel lacks.
@@ -82,7 +83,8 @@ impl LoadedPrograms {
         let (open, missing) = opened(true)?;
         let (object, refused) = match open.load() {
             Ok(object) => (object, None),
-            // A kernel that refuses the scan may accept the other programs.
+            // A kernel that rejects the program of the run-queue scan may accept the other
+            // programs.
             Err(refused) => {
                 let rest = opened(false)?.0.load();
                 let rest = rest.map_err(MeterError::bpf("loading BPF programs"))?;
@@ -249,7 +251,7 @@ pub(crate) struct KernelMeter {
     pub loaded: LoadedPrograms,
 }
 
-/// The key of the entry in a map with one entry. It is also used as the value 0.
+/// The key of the entry in a map with one entry. The same bytes are also used as the value 0.
 const ONLY: [u8; 4] = [0; 4];
 
 impl KernelMeter {

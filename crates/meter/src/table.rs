@@ -10,9 +10,9 @@ use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 use crate::error::MeterError;
 use crate::layout::MapLayout;
 
-/// Maximum number of entries per system call. It must exceed the number of entries in any bucket of
-/// the kernel's hash table. A bucket contains far fewer entries, because the table has more buckets
-/// than entries.
+/// Maximum number of entries per system call. The number must exceed the number of entries in any
+/// bucket of the kernel's hash table. A bucket contains far fewer entries, because the table has
+/// more buckets than entries.
 const BATCH: usize = 128;
 
 /// A hash map, and buffers for its content.

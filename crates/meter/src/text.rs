@@ -34,8 +34,8 @@ pub(crate) struct MachineTicks {
     pub idle: u64,
 }
 
-/// Parses the first line of `/proc/stat`. Its fields are user, nice, system, idle, iowait, irq and
-/// softirq.
+/// Parses the first line of `/proc/stat`. The fields of this line are user, nice, system, idle,
+/// iowait, irq and softirq.
 pub(crate) fn machine_ticks(text: &str) -> Option<MachineTicks> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let numbers: Vec<u64> = line.split_whitespace().map_while(number).collect();

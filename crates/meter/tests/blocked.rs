@@ -40,7 +40,8 @@ fn blocked(pid: i32, background: &[i32]) -> BlockedProcess {
     held.unwrap()
 }
 
-/// Returns whether the kernel reports where threads wait. If it does not, prints a skip.
+/// Returns whether the kernel reports where threads wait. If the kernel does not report it, prints
+/// a skip.
 fn reports_waits(what: &str) -> bool {
     let reports = std::fs::read_to_string("/proc/self/wchan").is_ok()
         && std::fs::read_to_string("/proc/self/syscall").is_ok();

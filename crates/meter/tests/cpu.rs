@@ -12,8 +12,8 @@ use usher_meter::{Meter, NotifyOn, OwnerClass, ProcessShare};
 use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
-/// Tolerance in nanoseconds. It covers the start and end of the program and one clock tick, which
-/// the program's own measurement does not contain.
+/// Tolerance in nanoseconds. The tolerance covers the start and end of the program and one clock
+/// tick, which the program's own measurement does not contain.
 const SLACK_NS: u64 = 30_000_000;
 
 fn background_ns(metering: &Metering) -> u64 {
@@ -65,7 +65,8 @@ fn without_a_cgroup_all_descendants_are_background() {
     let mut program = Program::start(&["daemon", "200"], None);
     meter.manage(PROGRAM, None, program.id()).unwrap();
     let before = sample(&mut meter);
-    // The grandchild prints its CPU time. Its parents have ended at this time, or end soon.
+    // The grandchild prints its CPU time. The parents of the grandchild have ended at this time, or
+    // end soon.
     let used_us = program.number();
     let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);

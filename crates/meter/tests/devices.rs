@@ -222,7 +222,8 @@ fn assert_used(processes: &[ProcessShare]) {
     assert!(processes.iter().any(is_ours), "{processes:?}");
 }
 
-/// Returns whether a test can create a network namespace. If it cannot, prints a skip.
+/// Returns whether a test can create a network namespace. If this is impossible here, prints a
+/// skip.
 fn has_networks(what: &str) -> bool {
     let able = std::process::Command::new("ip").arg("-V").output().is_ok();
     let able = able && rustix::process::geteuid().is_root();

@@ -2,7 +2,7 @@
 //! Replaces a damaged profile store: renames the file and creates a new store at its path.
 //!
 //! 1. Lock a lock file, which serialises processes that find the damage at the same time.
-//! 2. Open the store again. If it is intact, another process has replaced it already.
+//! 2. Open the store again. If the store is intact, another process has replaced it already.
 //! 3. Rename the file and its companion files to the first unused name `STORE.damaged-N`, of at
 //!    most 10,000 names.
 //! 4. Create a new store.

@@ -2,9 +2,9 @@
 //! The profile store: measurements of programs from earlier runs.
 //!
 //! A profile belongs to a program ([`usher_model::ProgramKey`]) on a kind of machine
-//! ([`MachineKey`]). It contains the measured points of the scalability curve, separately for each
-//! source of progress, because each source counts in a unit of its own. New measurements are merged
-//! into old ones, weighted by their errors ([`combine()`]).
+//! ([`MachineKey`]). A profile contains the measured points of the scalability curve, separately
+//! for each source of progress, because each source counts in a unit of its own. New measurements
+//! are merged into old ones, weighted by their errors ([`combine()`]).
 //!
 //! Arguments are stored without possible secrets (`redact.rs`), and only the owner may read the
 //! file.

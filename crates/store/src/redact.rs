@@ -13,8 +13,8 @@
 //! | `-xyz` | `-x` and the hash of the rest |
 //! | anything else | `word:` and its hash |
 //!
-//! The hash has 32 bits, which is enough to distinguish the arguments of one program. It does not
-//! protect a password that is in a short list of guesses. Therefore only the owner may read the
+//! The hash has 32 bits, which is enough to distinguish the arguments of one program. The hash does
+//! not protect a password that is in a short list of guesses. Therefore only the owner may read the
 //! store. A redacted word is not changed by another redaction, so that the store also finds keys
 //! from its own listing.
 

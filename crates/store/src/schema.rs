@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tables of the profile store, and the migration of older files.
 //!
-//! The format version of a file is stored as SQLite's `user_version`. It is the number of [`STEPS`]
-//! that were executed on the file. A released step never changes; a new format adds a step at the
-//! end. A migration executes all missing steps in one transaction, either completely or not at all.
+//! The format version of a file is the number of [`STEPS`] that were executed on the file. SQLite
+//! stores this number as `user_version`. A released step never changes; a new format adds a step at
+//! the end. A migration executes all missing steps in one transaction, either completely or not at
+//! all.
 
 use rusqlite::{Connection, TransactionBehavior};
 

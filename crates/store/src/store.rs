@@ -7,8 +7,8 @@
 //!
 //! **Damage.** The whole file is checked when it is opened, which takes well under a millisecond. A
 //! damaged file is renamed, never deleted. A lock file serialises the renaming (`damaged.rs`).
-//! Without it, two processes that find the damage at the same time could each rename the new store
-//! of the other process.
+//! Without the lock, two processes that find the damage at the same time could each rename the new
+//! store of the other process.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;

@@ -72,7 +72,7 @@ impl Actuator {
     /// Continues the scans that restore masks and priorities. One scan is not enough, because
     /// threads that start while a program is released or departs may inherit Usher's masks and
     /// priorities. Call this function about every 20 ms while [`Self::is_scanning`] returns true.
-    /// It uses at most 2 % of a CPU per program.
+    /// The scans use at most 2 % of a CPU per program.
     ///
     /// # Errors
     /// A system call failed; the scan of that program continues.
@@ -206,9 +206,9 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Records the processes of the program that are in none of its cgroups. These are processes
-    /// that have left the cgroup or, if the program has no cgroup, processes that were created
-    /// since the last call.
+    /// Records the processes of the program that are in none of its cgroups. A program with a
+    /// cgroup has such processes if processes have left the cgroup; a program without a cgroup, if
+    /// processes were created since the last call.
     pub(super) fn follow(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
         let state = self.state(program)?;
         let inside = release::inside(state);

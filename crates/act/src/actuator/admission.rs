@@ -192,8 +192,8 @@ impl Actuator {
         Ok(())
     }
 
-    /// Moves a launched program into a cgroup of its own. Returns `None` if the program stays where
-    /// it was launched and is followed by descent.
+    /// Moves a launched program into a cgroup of its own. Returns `None` if the program stays in
+    /// its launcher's cgroup.
     pub(super) fn place_launched(
         &mut self,
         program: ProgramId,
@@ -297,7 +297,7 @@ impl Actuator {
     }
 
     /// Admits a running tree without moving it. If the tree's cgroup contains no other processes,
-    /// it becomes the home of the tree.
+    /// this cgroup becomes the home of the tree.
     pub(super) fn place_attached(
         &mut self,
         program: ProgramId,

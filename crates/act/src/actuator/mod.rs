@@ -77,8 +77,8 @@ pub struct Actuator {
     /// For each program of another user: the user ID (uid) of the processes that Usher may change.
     owners: BTreeMap<ProgramId, u32>,
     found_stale: UndoReport,
-    /// BPF programs that limit the unsent data in the sockets of background work. They are loaded
-    /// at the first use.
+    /// BPF programs that limit the unsent data in the sockets of background work. The BPF programs
+    /// are loaded at the first use.
     backlog: Option<Result<Backlog, String>>,
 }
 
@@ -93,15 +93,15 @@ struct ManagedProgram {
     own_masks: OwnMasks,
     /// The seat; `None` if the program is not restricted.
     seat: Option<CpuSet>,
-    /// The time of the freeze; `None` if the program is not frozen. No other code of this process
-    /// stores this state: it queries [`Actuator::frozen_since`].
+    /// The time of the freeze; `None` if the program is not frozen. This field is the only place
+    /// that stores whether the program is frozen; other code queries [`Actuator::frozen_since`].
     frozen_since: Option<Instant>,
     /// Whether the program was stopped by signals although it has a cgroup. Signals are used if the
     /// cgroup contains processes that must not be changed.
     by_signal: bool,
     /// The program's open `cgroup.freeze`, from the first freeze on.
     freezer: Option<Freezer>,
-    /// For a launched program: why it has no cgroup of its own.
+    /// The reason for which a launched program has no cgroup of its own.
     no_cgroup: Option<NoOwnCgroup>,
     /// Whether processes of the program were seen outside its cgroup.
     has_leavers: bool,
@@ -176,7 +176,7 @@ impl Actuator {
         })
     }
 
-    /// Returns which mechanisms the actuator uses on this machine, and the reasons for which it
+    /// Returns the mechanisms that the actuator uses on this machine, with the reasons for which it
     /// uses no better mechanisms.
     pub fn describe(&self) -> &ActDescription {
         &self.environment.description
@@ -281,10 +281,10 @@ impl Actuator {
     }
 
     /// Admits the whole tree rooted at a process, or completes a [`Self::prepare`]d program. A tree
-    /// that was not prepared stays in its cgroup: [`ProcessTree::cgroup`] is that cgroup if it
-    /// holds no other processes, and `None` otherwise. A prepared program that cannot get a cgroup
-    /// of its own also stays in its cgroup ([`Self::no_cgroup_reason`]). `work` matters only for a
-    /// prepared program.
+    /// that was not prepared stays in its cgroup. If this cgroup contains no other processes,
+    /// [`ProcessTree::cgroup`] is this cgroup; otherwise it is `None`. A prepared program that
+    /// cannot get a cgroup of its own also stays in its cgroup ([`Self::no_cgroup_reason`]). `work`
+    /// matters only for a prepared program.
     ///
     /// # Errors
     /// The process is gone, is a kernel thread, is Usher itself or one of its ancestors; a process
@@ -353,7 +353,7 @@ impl Actuator {
         cgroup.is_some_and(cgroups::can_freeze)
     }
 
-    /// Returns the time at which a program was frozen; `None` if it is not frozen.
+    /// Returns the time at which a program was frozen; `None` if the program is not frozen.
     pub fn frozen_since(&self, program: ProgramId) -> Option<Instant> {
         self.programs.get(&program)?.frozen_since
     }

@@ -12,9 +12,9 @@
  *
  * The BPF program is attached to the cgroup of the background program and runs
  * for each of its connections when the connection is established. The kernel
- * detaches it when the process that attached it ends. A connection keeps the
- * setting until the connection ends. The only cost is that the kernel wakes the
- * sender more often.
+ * detaches the BPF program when the process that attached it ends. A connection
+ * keeps the setting until the connection ends. The only cost is that the kernel
+ * wakes the sender more often.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

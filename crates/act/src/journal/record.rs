@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The types of the lines of a journal, which serde converts to and from JSON. The first line is a
 //! [`JournalHeader`]. Each further line is a [`Record`], which describes how to undo one change and
-//! is written before this change. Usher writes version 2 of the format. It also reads and undoes
+//! is written before this change. Usher writes version 2 of the format. Usher also reads and undoes
 //! version 1, which has more kinds of lines.
 
 use std::path::PathBuf;
@@ -170,7 +170,7 @@ pub enum Record {
         dir: Dir,
     },
     /// A process is about to be moved into the program's cgroups or, without cgroups, only recorded
-    /// as a member. Its former cgroups are `from`.
+    /// as a member. The former cgroups of the process are `from`.
     Member {
         program: ProgramId,
         process: ProcessId,

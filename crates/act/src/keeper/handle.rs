@@ -105,8 +105,8 @@ fn start(
         .stdout(Stdio::piped())
         .spawn()?;
     let line = first.stdout.take().map_or(Ok(String::new()), first_line);
-    // After a timeout, the started process may still hang. Otherwise it has forked the keeper and
-    // ended.
+    // The started process ends after it has forked the keeper. After a timeout, the started process
+    // may hang and must be killed.
     if line.is_err() {
         first.kill()?;
     }

@@ -5,11 +5,11 @@
 //! 1. The owner starts the keeper before it admits the first program. The keeper forks twice and
 //!    leads a session of its own, so that signals to the owner's process group or terminal do not
 //!    reach it.
-//! 2. The keeper waits on a pidfd of the owner. It keeps no other resource open.
-//! 3. After the owner's death, the keeper undoes the changes in the owner's journal. It repeats
-//!    failed attempts every 50 ms for at most 10 s, or for 2 s if it has a respawn command. The
-//!    next start of Usher undoes the remaining changes. After an orderly exit of the owner there is
-//!    no journal, and the keeper ends.
+//! 2. The keeper waits on a pidfd of the owner. The keeper keeps no other resource open.
+//! 3. After the owner's death, the keeper undoes the changes in the owner's journal. The keeper
+//!    repeats failed attempts every 50 ms for at most 10 s, or for 2 s if it has a respawn command.
+//!    The next start of Usher undoes the remaining changes. After an orderly exit of the owner
+//!    there is no journal, and the keeper ends.
 //! 4. If the keeper has a respawn command (the daemon again) and the owner did not exit in an
 //!    orderly way, the keeper executes this command in its own process. If owners repeatedly live
 //!    for less than 10 s, the keeper pauses before the third and each further start, from 1 s up to
@@ -21,7 +21,7 @@
 //! the keeper before the undo. Only `SIGKILL` and the owner's death end the keeper.
 //!
 //! If the keeper has died, its owner starts another keeper ([`KeeperHandle::replace`]). Each keeper
-//! writes its process number into the instance's directory, where launchers find it
+//! writes its pid and start time into the instance's directory, where launchers find it
 //! ([`crate::undo_orphaned`]).
 
 mod handle;

@@ -27,9 +27,10 @@ pub(crate) fn end_idle(state: &ProgramState) -> Vec<ActError> {
     dirs.filter_map(|dir| dir.set_idle(false).err()).collect()
 }
 
-/// Moves all processes out of the directory with `cpu.idle`. This is the first step, because a
-/// kernel with `CONFIG_RT_GROUP_SCHED` does not permit real-time policies in this directory, which
-/// a later step may restore. The program's other directories still identify its processes.
+/// Moves all processes out of the directory with `cpu.idle`. This move is the first step of a
+/// release, because a kernel with `CONFIG_RT_GROUP_SCHED` does not permit real-time policies in
+/// this directory, which a later step may restore. The program's other directories still identify
+/// its processes.
 pub(crate) fn leave_cpu(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     move_back(procs, state, |kind| kind == DirKind::CpuV1)
 }

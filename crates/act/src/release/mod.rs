@@ -77,7 +77,8 @@ impl RetryLimits {
 }
 
 /// Upper limit of the time in which [`release_all`] scans for threads that inherit Usher's values.
-/// It is shorter than the time for which another process waits for the lock of the journal (2 s).
+/// The limit is shorter than the time for which another process waits for the lock of the journal
+/// (2 s).
 const THREADS_MAX: Duration = Duration::from_millis(1500);
 
 /// The result of an attempt to release a program.

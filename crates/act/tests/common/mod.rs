@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions that several test files share. They start programs of the rig (`rig/main.rs`), and
-//! read the state of processes without the code of the crate under test.
+//! Functions that several test files share. The functions start programs of the rig
+//! (`rig/main.rs`), and read the state of processes without the code of the crate under test.
 
 #![allow(dead_code)] // each test file uses only a part of these functions
 

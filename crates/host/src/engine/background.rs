@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state that the control loop keeps for background work. It consists of the meter, the states
-//! of the background programs, and the foreground processes that a stopped background program
-//! blocks. The meter is open only while there is background work.
+//! The state that the control loop keeps for background work: the meter, the states of the
+//! background programs, and the foreground processes that a stopped background program blocks. The
+//! meter is open only while there is background work.
 //!
 //! The costs are bounded by minimum intervals, which grow with the duration of a reading:
 //!

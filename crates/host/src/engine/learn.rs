@@ -9,8 +9,8 @@
 //!
 //! A [`PlacementInterval`] is restarted at each change that disturbs the program; a repetition that
 //! began before the interval yields no sample. The interference of unmanaged programs is not
-//! detected. It increases the spread of the samples, by which the store estimates the error. Each
-//! call costs a constant number of operations.
+//! detected. Such interference increases the spread of the samples, by which the store estimates
+//! the error. Each call costs a constant number of operations.
 
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 

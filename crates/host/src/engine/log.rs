@@ -68,7 +68,8 @@ pub struct ProgramPlacement {
     pub frozen: bool,
 }
 
-/// The log. Its entries are numbered from the first entry of the engine, including dropped entries.
+/// The log. The entries are numbered from the first entry since the start of the engine, including
+/// dropped entries.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLog {
     entries_max: usize,

@@ -2,8 +2,8 @@
 //! Runs the control loop on the real machine, in a thread of its own.
 //!
 //! An [`Engine`] owns the actuator (with its journal and keeper), one probe per program, and the
-//! profile store. Its thread runs [`usher_control::ControlLoop`]. All other code, such as the
-//! daemon's connections, `usher mix` and `usher profile`, sends requests through an
+//! profile store. The thread of the engine runs [`usher_control::ControlLoop`]. All other code,
+//! such as the daemon's connections, `usher mix` and `usher profile`, sends requests through an
 //! [`EngineHandle`]. A request wakes the loop at once.
 //!
 //! A request to manage a program is answered after the policy has decided about the program and the

@@ -8,7 +8,8 @@
 //!    cgroup reads all of `/proc`.
 //! 3. Some libraries pin a thread only for a moment, such as hwloc while it reads the machine. A
 //!    program therefore counts as pinned until no scan has found a pinned thread for
-//!    [`PIN_HOLD_NS`] (3 s). Otherwise the program would alternately get and lose its seat.
+//!    [`PIN_HOLD_NS`] (3 s). Without this time, the program would alternately get and lose its
+//!    seat.
 
 use usher_model::{Event, ProgramId};
 

@@ -262,8 +262,9 @@ impl World for RealWorld {
 }
 
 impl RealWorld {
-    /// Returns whether this observation covers every program. It covers only the meter if only a
-    /// sample of the meter is due, or if a notification arrived before other samples were due.
+    /// Returns whether this observation covers every program. An observation covers only the meter
+    /// if only a sample of the meter is due, or if a notification arrived before other samples were
+    /// due.
     fn samples_all(&self, failed: &[FailedAction]) -> bool {
         let state = &self.state;
         let happened = state.cpus_changed || !state.events.is_empty() || !failed.is_empty();
@@ -389,8 +390,8 @@ impl RealWorld {
             .min();
         let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
         let requests = PollFd::from_borrowed_fd(self.requests.wakeup_fd(), PollFlags::IN);
-        // The pidfd of a dead keeper stays readable. It is polled only when a replacement is due,
-        // because the loop would otherwise busy-wait.
+        // The pidfd of a dead keeper stays readable. Therefore the pidfd is polled only when a
+        // replacement is due; the loop would otherwise busy-wait.
         let is_due = self.state.keeper_due_ns <= now_ns();
         let keeper = self.keeper.as_ref().filter(|_| is_due);
         let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));

@@ -164,8 +164,9 @@ impl HeldChild {
     }
 }
 
-/// A released child process, which may not have executed its program yet. Its descriptor becomes
-/// readable when `exec` has succeeded or failed. Dropping the value does not end the child.
+/// A released child process, which may not have executed its program yet. The descriptor of this
+/// value becomes readable when `exec` has succeeded or failed. Dropping the value does not end the
+/// child.
 #[derive(Debug)]
 pub struct StartingChild {
     program: OsString,

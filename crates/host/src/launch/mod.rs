@@ -8,10 +8,10 @@
 //! that runs the same command repeatedly on demand; all repetitions inherit the seat (cgroup and
 //! affinity mask) of this child.
 //!
-//! A launched program has the same environment as without Usher. It gets the standard streams, the
-//! inherited descriptors, and the original signal mask and dispositions of the launcher. The
-//! launcher forwards signals to the program ([`Forwarder`]), and exits with the program's status,
-//! as a shell would ([`Exit::code`]).
+//! A launched program has the same environment as without Usher. The program gets the standard
+//! streams, the inherited descriptors, and the original signal mask and dispositions of the
+//! launcher. The launcher forwards signals to the program ([`Forwarder`]), and exits with the
+//! program's status, as a shell would ([`Exit::code`]).
 
 mod child;
 mod exit;

@@ -180,8 +180,8 @@ fn executable(path: &Path) -> Result<(), i32> {
 }
 
 /// A [`LaunchSpec`] in the form that `exec` takes. The pointers refer to strings of the same
-/// struct. They stay valid when the struct is moved, because the buffers of the strings are on the
-/// heap.
+/// struct. The pointers stay valid when the struct is moved, because the buffers of the strings are
+/// on the heap.
 pub(super) struct PreparedExec {
     pub program: OsString,
     pub paths: Vec<CString>,

@@ -71,8 +71,8 @@ impl Forwarder {
         self.signals.pending().collect()
     }
 
-    /// Forwards the signals that have arrived since the last call. Returns whether one of them
-    /// requests the end of a program.
+    /// Forwards the signals that have arrived since the last call. Returns whether one of these
+    /// signals requests the end of a program.
     pub fn forward(&mut self, program: &ChildProcess) -> bool {
         let mut end_requested = false;
         for origin in self.pending() {

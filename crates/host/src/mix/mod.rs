@@ -6,7 +6,7 @@
 //!
 //! 1. All programs of a round are launched and held, and then started together.
 //! 2. Each program is restarted as soon as it ends, until every program has completed `repeats`
-//!    repetitions. Then the round ends, and repetitions in progress are killed and do not count.
+//!    repetitions. At the end of the round, repetitions in progress are killed and do not count.
 //!    Consequently, each counted repetition ran at the same time as all other programs of the mix.
 //! 3. A program's NTT is the mean time of its repetitions over its best time alone. ANTT is
 //!    the weighted mean of the NTTs.

@@ -29,7 +29,7 @@ use crate::engine::{AdoptOptions, Engine, EngineConfig, now_ns};
 use crate::launch::{Repetition, Stream};
 use crate::measured::{MeasuredProcess, RunCondition, RunError, wait_readable};
 
-/// The progress source "repetition" with full confidence. It is always passed to the policy, in
+/// The progress source "repetition" with full confidence. The policy always gets this source, in
 /// addition to other sources.
 const REPETITIONS: [(ProgressSource, f64); 1] = [(ProgressSource::Repetition, 1.0)];
 

@@ -69,8 +69,8 @@ fn run(pairs: usize) -> Result<Value, BoxedError> {
     Ok(json!({ "pairs": pairs, "switch": switches, "programs": programs, "samples": samples }))
 }
 
-/// The BPF programs that are attached while a context switch is timed. They are detached when the
-/// value is dropped.
+/// The BPF programs that are attached while a context switch is timed. The BPF programs are
+/// detached when the value is dropped.
 #[derive(Debug)]
 #[expect(
     dead_code,
@@ -172,7 +172,7 @@ fn switch_ns() -> Result<f64, BoxedError> {
     Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
 }
 
-/// Returns the CPU time of this process in nanoseconds. It includes the switches between the
+/// Returns the CPU time of this process in nanoseconds. This time includes the switches between the
 /// threads of this process, but no time of other processes.
 fn used_ns() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

@@ -38,7 +38,7 @@ impl SwitchKind {
 /// A program that runs at every context switch until the value is dropped.
 #[derive(Debug)]
 pub struct SwitchHook {
-    /// The attachment of the program. It must be dropped (detached) before the object.
+    /// The attachment of the program. The attachment must be dropped (detached) before the object.
     _link: Link,
     id: u32,
     _object: Object,

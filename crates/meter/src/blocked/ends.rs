@@ -81,7 +81,8 @@ pub(super) struct AwaitedEnd {
 /// A file by its device and inode.
 type FileNumber = ((u32, u32), u64);
 
-/// The open pipes and sockets of all processes, with access modes. They are read at the first use.
+/// The open pipes and sockets of all processes, with access modes. The list is read at the first
+/// use.
 #[derive(Debug)]
 pub(super) struct OpenEnds {
     proc: PathBuf,

@@ -14,8 +14,8 @@
 #include <bpf/bpf_core_read.h>
 
 /*
- * Constants of include/uapi/linux/bpf.h. They are copied because Debian's copy of
- * that header also includes headers of glibc.
+ * Constants of include/uapi/linux/bpf.h. The constants are copied, because
+ * Debian's copy of this header also includes headers of glibc.
  */
 enum {
 	BPF_MAP_TYPE_HASH = 1,

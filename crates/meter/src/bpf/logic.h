@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The arithmetic of the BPF programs, without BPF helpers and kernel types. It
- * is also compiled for the host (src/logic.c), where src/logic.rs tests it. The
- * functions count the use of threads, keep the epochs of process use, and
- * evaluate the run-queue scan: vacant CPUs, imbalances, and when to notify user
- * space. Each function takes constant time.
+ * The arithmetic of the BPF programs, without BPF helpers and kernel types.
+ * This file is also compiled for the host (src/logic.c), where src/logic.rs
+ * tests the functions. The functions count the use of threads, keep the epochs
+ * of process use, and evaluate the run-queue scan: vacant CPUs, imbalances, and
+ * when to notify user space. Each function takes constant time.
  */
 #ifndef USHER_METER_LOGIC_H
 #define USHER_METER_LOGIC_H

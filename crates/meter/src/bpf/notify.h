@@ -8,9 +8,9 @@
  * - the run-queue scan found a vacant CPU.
  *
  * The notification is one-shot: after a notification, the BPF programs send no
- * other notification until user space arms it again. This bounds the cost for
- * any frequency of the events. Use of a stacked device, such as a loop device
- * on a file, also counts as use of the device below it.
+ * other notification until user space arms it again. The one-shot rule bounds
+ * the cost for any frequency of the events. Use of a stacked device, such as a
+ * loop device on a file, also counts as use of the device below it.
  */
 #ifndef USHER_METER_NOTIFY_H
 #define USHER_METER_NOTIFY_H

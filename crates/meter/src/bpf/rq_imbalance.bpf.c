@@ -2,11 +2,11 @@
 /*
  * Scans the run queues of all CPUs to detect imbalances and vacant CPUs.
  *
- * Problem: the kernel's load balancer moves threads to idle CPUs. It counts
- * SCHED_IDLE threads as load, and considers a CPU that runs background work
- * busy. Therefore two ordinary threads can share one CPU for seconds while
- * another CPU runs only background work, although a SCHED_IDLE thread would
- * yield its CPU to an ordinary thread at once.
+ * Problem: the kernel's load balancer moves threads to idle CPUs. The load
+ * balancer counts SCHED_IDLE threads as load, and considers a CPU that runs
+ * background work busy. Therefore two ordinary threads can share one CPU for
+ * seconds while another CPU runs only background work, although a SCHED_IDLE
+ * thread would yield its CPU to an ordinary thread at once.
  *
  * Method: a BPF timer scans the run queues of all CPUs while there are
  * background programs. Each scan has four steps:
@@ -31,7 +31,8 @@
  * that the task iterator visits and that last ran on this queue. On a host, all
  * run queues are known after one iteration, because the kernel has threads for
  * each CPU. In a container, the iterator visits only the container's threads.
- * Then only the run queues of CPUs on which these threads have run are known.
+ * In this case, only the run queues of CPUs on which these threads have run are
+ * known.
  */
 #include "notify.h"
 #include "logic.h"
@@ -95,7 +96,7 @@ static void note_queue(struct task_struct *task)
 	cpu = BPF_CORE_READ(rq, cpu);
 	queue = bpf_map_lookup_elem(&queues, &cpu);
 	/* While a task changes its task group, the pointer may refer to an
-	 * unrelated structure. Therefore it is checked. */
+	 * unrelated structure. Therefore the pointer is checked. */
 	if (!queue || !scan || queue->rq || BPF_CORE_READ(rq, cfs.rq) != rq)
 		return;
 	queue->rq = (__u64)rq;
@@ -119,7 +120,7 @@ static void read_load(struct rq *rq, struct load *load)
 		runnable = BPF_CORE_READ(older, cfs.h_nr_running);
 		/*
 		 * Threads with a delayed dequeue sleep, but the kernel still
-		 * counts them. They are subtracted.
+		 * counts them. Such threads are subtracted.
 		 */
 		if (bpf_core_field_exists(delaying->cfs.h_nr_delayed))
 			runnable = saturating_sub(
