@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sim mix`: runs the mix of a sim file on a simulated machine under several schedulers,
-//! several rounds each. 1. Read the sim file and apply the options of the command line.
+//! several rounds each.
+//!
+//! 1. Read the sim file and apply the options of the command line.
 //! 2. For each round, draw the arrivals from the seed of the round, and simulate every scheduler
 //!    with these arrivals.
 //! 3. Compute NTT and ANTT, print them, and write the report and the traces (`report`).
