@@ -219,7 +219,7 @@ fn started_before(proc_root: &Path, tid: i32, ticks: u64) -> bool {
     read_stat(proc_root, tid).is_ok_and(|stat| stat.start_ticks < ticks)
 }
 
-/// The current time, in the unit and with the origin of `/proc/PID/stat`'s start time.
+/// Returns the current time in clock ticks since boot, like the start time in `/proc/PID/stat`.
 fn boot_ticks() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();

@@ -50,7 +50,7 @@ impl Cgroup {
         Some(read.some_ns)
     }
 
-    /// Whether the cgroup is empty or removed.
+    /// Returns whether the cgroup contains no process or is removed.
     pub(crate) fn has_ended(&mut self) -> Result<bool, ProbeError> {
         match self.events.parse("a cgroup.events file", populated) {
             Ok(populated) => Ok(!populated),
@@ -59,7 +59,7 @@ impl Cgroup {
         }
     }
 
-    /// Thread ids of the subtree.
+    /// Returns the thread ids of the cgroup and of all cgroups below it.
     pub(crate) fn threads(&self) -> Result<BTreeSet<i32>, ProbeError> {
         let mut tids = BTreeSet::new();
         each_cgroup(&self.dir, &mut |dir| {
@@ -69,7 +69,7 @@ impl Cgroup {
         Ok(tids)
     }
 
-    /// Process ids of the subtree.
+    /// Returns the process ids of the cgroup and of all cgroups below it.
     pub(crate) fn processes(&self) -> Result<BTreeSet<i32>, ProbeError> {
         let mut pids = BTreeSet::new();
         each_cgroup(&self.dir, &mut |dir| {

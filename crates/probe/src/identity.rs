@@ -77,12 +77,12 @@ pub const THREAD_VARIABLES: [&str; 18] = [
 
 /// Files below this size are identified by name.
 const SMALL_FILE_BYTES: u64 = 64 * 1024;
-/// Words above this length are replaced by a hash.
+/// Longer words, in bytes, are replaced by a hash.
 const LONG_WORD_BYTES: usize = 64;
 /// Maximum number of bytes of an executable that are read at once for its build id.
 const ELF_READ_BYTES_MAX: u64 = 1 << 20;
-/// Files up to this size are hashed completely. For larger files the size, and this many bytes
-/// from the beginning and the end in equal parts, are hashed.
+/// Files up to this size are hashed completely. Of a larger file, its size is hashed, and one half
+/// of this number of bytes from its beginning and one half from its end.
 const HASHED_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of bytes of a command line or an environment that are read.
 const COMMAND_BYTES_MAX: u64 = 1 << 20;
@@ -131,7 +131,7 @@ pub fn command_of(proc_root: &Path, pid: i32) -> Result<ProgramCommand, ProbeErr
     })
 }
 
-/// The first bytes of a file.
+/// Returns at most the first `bytes` bytes of a file.
 fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(bytes).read_to_end(&mut content)?;
@@ -287,7 +287,7 @@ fn word(argument: &OsStr, directory: &Path) -> String {
     }
 }
 
-/// The word for an operand that is an existing path, or could become one.
+/// Returns the word for an operand that is the path of an existing file, or may become one.
 fn named(operand: &OsStr, directory: &Path) -> Option<String> {
     if operand.is_empty() {
         return None;

@@ -42,7 +42,7 @@ pub fn spread(values: &[f64]) -> Option<Spread> {
     })
 }
 
-/// ANTT of a policy over its rounds, with its interval.
+/// Returns the geometric mean of a policy's ANTT over its rounds, with its interval.
 pub fn antt(mix: &MixResult, policy: &PolicyResult) -> Option<Estimate> {
     let seed = mix.protocol.seed;
     stats::estimate(&policy.antts(), Statistic::GeometricMean, seed)

@@ -307,7 +307,7 @@ pub fn write_files<N: AsRef<Path>>(
         match outcome.with_context(|| format!("writing '{}'", path.display())) {
             Ok(()) => written.push(path),
             Err(error) => {
-                // A partial file is useless.
+                // The file is removed, because a partial file is useless.
                 let _ = fs::remove_file(&path);
                 unwritten.push(error);
             }

@@ -16,7 +16,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts with nothing done and an unknown number of steps.
+    /// Creates the display, without completed steps and with an unknown number of steps.
     pub fn new() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}"));
@@ -51,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// Prints a permanent line.
+    /// Prints a line that stays on the screen, unlike the bar.
     pub fn say(&self, line: &str) {
         let line = line.lines().map(shown).collect::<Vec<_>>().join("\n");
         match &self.bar {

@@ -31,7 +31,7 @@ use crate::failure::{self, Outcome};
 use crate::machine::usable_machine;
 use crate::runtime;
 
-/// Interval of checks whether remaining processes have ended.
+/// Interval at which the process checks whether the program's remaining processes have ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A process that is seen in this number of checks after the command's end counts as left behind.
@@ -231,7 +231,7 @@ impl LocalRegulator {
             .collect())
     }
 
-    /// Waits briefly. Returns true if one of the descriptors is readable.
+    /// Waits for at most [`CHECK_INTERVAL`]. Returns true if one of the descriptors is readable.
     fn wait_readable(&self, fds: &[BorrowedFd<'_>]) -> anyhow::Result<bool> {
         let mut fds: Vec<_> = (fds.iter())
             .map(|notify_fd| PollFd::new(notify_fd, PollFlags::IN))

@@ -40,7 +40,7 @@ pub struct Tracks<'a> {
     pub ran_until_ns: u64,
     /// Seats on the programs' tracks.
     pub seats: Vec<Slice>,
-    /// Notes of the policy, by seconds.
+    /// Notes of the policy, each with its time in seconds since the start of the run.
     pub notes: &'a [(f64, String)],
 }
 
