@@ -170,7 +170,8 @@ unsafe fn clone() -> io::Result<i32> {
     child_of(pid)
 }
 
-/// Converts the result of a system call that forks to the child's pid (0 in the child) or an error.
+/// Converts the result of a forking system call: returns the child's pid, 0 in the child, or an
+/// error.
 fn child_of(pid: libc::c_long) -> io::Result<i32> {
     match pid {
         pid if pid >= 0 => Ok(pid as i32),

@@ -31,7 +31,7 @@ use crate::error::{ActError, file_error};
 use crate::files;
 use crate::journal::ThreadId;
 
-/// `PF_KTHREAD` of the kernel's `linux/sched.h`.
+/// The flag `PF_KTHREAD` of kernel threads, from the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Upper limit of the length of `/proc/PID/stat` in bytes. The file contains a name of at most 64

@@ -290,7 +290,7 @@ pub(crate) fn descendants_among(
         .collect()
 }
 
-/// Returns the clock ticks since boot, the unit of processes' start times.
+/// Returns the time since boot in clock ticks, which are the unit of processes' start times.
 fn now_ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();

@@ -204,7 +204,7 @@ fn idle_scopes(state: &JournalState) -> Vec<String> {
     names.filter(|name| name.ends_with(".scope")).collect()
 }
 
-/// Adds the directories that a damaged journal may lack to the state: all directories in the
+/// Adds to the state the directories that a damaged journal may lack: all directories in the
 /// hierarchies with this instance's name in their names. The undo moves the processes in such a
 /// directory to the directory's parent.
 fn add_found_dirs(config: &ActConfig, instance: &Path, state: &mut JournalState) {

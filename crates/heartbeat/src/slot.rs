@@ -182,9 +182,9 @@ impl<'page> ThreadSlot<'page> {
         word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    /// Runs `change` within the sequence lock, and writes the state within the lock. `Free` is
-    /// written after the lock instead, so that other threads see a slot as free only when its
-    /// record is complete.
+    /// Runs `change` within the sequence lock, and writes the state within the lock. Only the state
+    /// `Free` is written after the end of the sequence lock, so that other threads see a slot as
+    /// free only when its record is complete.
     fn write(&mut self, change: impl FnOnce(&Self)) {
         let sequence = self.page.half(self.base + SEQUENCE_AT);
         let before = sequence.load(Relaxed) & !1;

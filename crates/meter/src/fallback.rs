@@ -28,7 +28,7 @@ use crate::proc_tree;
 use crate::text::{self, DiskLine, LinkLine, MachineTicks};
 
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// Value of the scheduling policy, `include/uapi/linux/sched.h`.
+/// Number of the scheduling policy SCHED_IDLE, from the kernel's `include/uapi/linux/sched.h`.
 const SCHED_IDLE: u32 = 5;
 const SECTOR_BYTES: u64 = 512;
 /// Upper limit of [`Fallback::unmatched_ns`]. The limit must exceed the CPU time that the

@@ -215,8 +215,8 @@ pub enum Record {
         thread: ThreadId,
         before: Priority,
     },
-    /// Nice values of the program's threads are about to be changed that this instance lacks the
-    /// privileges to restore. The undo restores the nice values if it has these privileges.
+    /// Nice values of the program's threads are about to be changed, and this instance lacks the
+    /// privileges to restore them. The undo restores the nice values if it has these privileges.
     Permanent { program: ProgramId },
     /// The priority that threads which were created while the program was demoted would have
     /// without Usher. This line is written only when the journal is rewritten. Without this line,

@@ -55,7 +55,7 @@ pub struct DemotionState {
     /// The former priority of the thread that was demoted first. The undo sets threads to it that
     /// were created while the program was demoted.
     pub inborn: Option<Priority>,
-    /// Whether nice values were changed that this instance lacks the privileges to restore.
+    /// Whether nice values were changed that this instance cannot restore for lack of privileges.
     pub permanent: bool,
     /// The former states of the autogroups to which Usher gave nice 19, by the kernel's number of
     /// the autogroup.

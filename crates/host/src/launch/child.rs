@@ -287,7 +287,7 @@ pub(super) fn write_bytes(fd: RawFd, bytes: &[u8]) {
     loop {
         // SAFETY: `write` reads at most `bytes.len()` bytes of the slice.
         let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-        // A partial write needs no second call, because writes below PIPE_BUF are atomic.
+        // A successful write is complete, because writes below PIPE_BUF are atomic.
         if n >= 0 || ChildError::last(0).errno != libc::EINTR {
             return;
         }

@@ -270,7 +270,7 @@ fn file_stem(path: &Path) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-/// A file being parsed.
+/// A mix file that is being parsed.
 struct MixSource<'a> {
     path: &'a Path,
     text: &'a str,

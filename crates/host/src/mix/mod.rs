@@ -10,8 +10,8 @@
 //!    Consequently, each counted repetition ran at the same time as all other programs of the mix.
 //! 3. A program's NTT is the mean time of its repetitions over its best time alone. ANTT is
 //!    the weighted mean of the NTTs.
-//! 4. Each round runs every policy once, in an order that is rotated by one position each
-//!    round.
+//! 4. Each round runs every policy once. From round to round, the order of the policies rotates by
+//!    one position.
 //!
 //! Every policy runs in the same engine. The policy `linux` never acts; with it, the cost of the
 //! engine is the same for all policies. The two arms `linux` and `linux#2` are the same policy, and
