@@ -4,7 +4,7 @@
 //! extrapolated to real program lengths (module `extrapolation`).
 //!
 //! 1. [`measure_programs`] measures each program alone, which gives its scalability curve and its
-//! class (good, medium or poor scaler).
+//!    class (good, medium or poor scaler).
 //! 2. [`mixes`] lists the mixes.
 //! 3. [`Campaign::run`] simulates each mix under each scheduler. Several threads share the mixes;
 //!    the results do not depend on the number of threads.
