@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the workload of `usher bench tasks`, which its peers in C++ link too, and the
-//! sched_ext schedulers that `usher bench sched` compares with. Reads the version of rayon from the
-//! lock file.
+//! Build script of `usher-bench`, in four steps:
+//!
+//! 1. Compile `workload.c`, the tasks that `usher bench tasks` runs. The C++ programs of the
+//!    compared runtimes link the same file.
+//! 2. Compile two sched_ext schedulers, `minimal_fifo` and `o1`, with which `usher bench sched`
+//!    compares Usher's scheduler.
+//! 3. Compile the decisions of `o1` for this machine, for unit tests.
+//! 4. Read the version of rayon from the lock file into the variable `USHER_BENCH_RAYON`.
+//!
+//! If a BPF program or the test's C file does not compile, the build fails with an error that names
+//! the file.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -10,12 +18,12 @@ use std::process::ExitCode;
 use libbpf_cargo::SkeletonBuilder;
 
 const PEERS: &str = "src/tasks/peers";
-/// Schedulers, and headers of one of them.
+/// Folder of the two BPF schedulers and of the headers `arrays.h` and `levels.h` of `o1`.
 const BPF: &str = "src/bpf";
-/// Wrappers of these headers for tests.
+/// C functions through which tests call the inline functions of `arrays.h` and `levels.h`.
 const ORDER: &str = "tests/o1/order.c";
 const SCHEDULERS: [&str; 2] = ["minimal_fifo", "o1"];
-/// The kernel's declarations for BPF programs.
+/// Folder of the declarations of kernel types and functions that BPF programs need.
 const KERNEL: &str = "../../crates/scx/src/bpf";
 
 fn main() -> ExitCode {
@@ -40,7 +48,8 @@ fn main() -> ExitCode {
 fn compile_workload() {
     println!("cargo:rerun-if-changed={PEERS}/workload.c");
     println!("cargo:rerun-if-changed={PEERS}/workload.h");
-    // As `toolchain.rs` compiles it for the peers, whatever this build's profile is.
+    // `toolchain.rs` compiles the workload for the compared runtimes with the same options, which
+    // do not depend on the profile of this build.
     cc::Build::new()
         .file(format!("{PEERS}/workload.c"))
         .std("gnu11")
@@ -48,7 +57,8 @@ fn compile_workload() {
         .compile("usher_bench_workload");
 }
 
-/// Compiles the order of the O(1) scheduler for this machine. Only tests call it.
+/// Compiles the C source that selects the O(1) scheduler's next thread, for this machine instead of
+/// BPF. Only tests call the compiled functions.
 fn compile_order() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ORDER}");
     cc::Build::new()
@@ -87,7 +97,7 @@ fn compile_scheduler(name: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The version that the lock file names.
+/// Returns the version of rayon in the text of a `Cargo.lock`.
 fn rayon_version(lock: &str) -> Option<&str> {
     let (_, rest) = lock.split_once("name = \"rayon\"\nversion = \"")?;
     rest.split('"').next()

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits the traits of the PARSEC models to the speed-ups published for one machine, and prints the
-//! results for another machine: `fit_parsec [PROGRAM]...`.
-//! `WRITE=../crates/sim/data/parsec-traits.json`, in `evidence/`, stores the traits in that file.
+//! Fits the simulator's models of the PARSEC programs to published speed-ups: `fit_parsec
+//! [PROGRAM]...`; without arguments, all programs.
+//!
+//! 1. The free parameters are those traits of a program (such as its serial fraction) that its
+//!    model lists as fitted.
+//! 2. Nelder-Mead, with at most 150 iterations, minimises the mean Huber loss of the speed-ups'
+//!    logarithms against the points published for the Xeon. A sigmoid keeps each trait within its
+//!    bounds.
+//! 3. The program prints the fitted traits. It also prints simulated and published speed-ups for
+//!    the Xeon, and for the Xeon Phi, which was not used for fitting.
+//!
+//! With the environment variable `WRITE=../crates/sim/data/parsec-traits.json`, when started in
+//! `evidence/`, the program also writes the traits to that file.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,7 +27,7 @@ fn topology(spec: &str) -> Topology {
     usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
 }
 
-/// A trait that can be fitted: its bounds and accessor.
+/// A trait of a PARSEC model that can be fitted: its name, its bounds and its accessor.
 struct Knob {
     name: &'static str,
     low: f64,
@@ -94,7 +104,7 @@ const KNOBS: [Knob; 11] = [
     },
 ];
 
-/// Relative error up to which the loss is quadratic.
+/// Largest relative error of a speed-up for which Huber's loss is quadratic.
 const KINK: f64 = 0.05;
 
 struct Search<'a> {
@@ -138,8 +148,9 @@ impl CostFunction for Search<'_> {
     }
 }
 
-/// Huber's loss: quadratic for small errors and linear for large ones. A point that no model
-/// reaches (dedup's at 16 threads) therefore does not distort the rest of the curve.
+/// Huber's loss of one point: quadratic for small errors and linear for large errors. A published
+/// point that no model reaches (dedup at 16 threads) therefore does not distort the rest of the
+/// fitted curve.
 fn huber(error: f64) -> f64 {
     match error.abs() {
         small if small <= KINK => small * small,
@@ -147,7 +158,7 @@ fn huber(error: f64) -> f64 {
     }
 }
 
-/// The traits with the smallest loss.
+/// Returns the traits with the smallest loss that Nelder-Mead finds in 150 iterations.
 fn solve(fit: Search<'_>) -> ParsecTraits {
     let start: Vec<f64> = fit
         .knobs

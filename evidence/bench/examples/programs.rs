@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that compute beside a thread that mostly sleeps, for `usher sched stats -- CMD`:
+//! Runs several computing programs beside a thread that mostly sleeps, as a load for `usher sched
+//! stats -- CMD`:
 //!
 //!   programs PROGRAMS THREADS UNITS NAPS NAP_UNITS
 //!
-//! Each thread of each program computes UNITS units of arithmetic. Beside them, a thread sleeps 5
-//! ms and computes NAP_UNITS of them, NAPS times. Prints when the first and the last program ended,
-//! and the waits of that thread.
+//! PROGRAMS processes have THREADS threads each, and each of these threads computes UNITS units of
+//! 5,000 multiplications. One further thread repeats NAPS times: sleep 5 ms, then compute NAP_UNITS
+//! units. At the end, the times at which the first and the last process ended are printed, and the
+//! wake-up latencies of the sleeping thread.
 
 use std::hint::black_box;
 use std::process::{Child, Command, ExitCode};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs foreground and background work as processes, and sums up the work and the CPU and disk use
-//! of the background.
+//! Runs foreground and background work as processes, and adds up the background's completed work,
+//! CPU time and disk bytes.
 //!
-//! All processes of the background have a mark in their environment, which their children inherit
-//! in any session or cgroup. The benchmark finds them by the mark: to sum up what they used, and to
-//! kill those that do not end by themselves within 2 s.
+//! Each process of the background has the variable [`MARK`] in its environment. Children inherit
+//! the variable, also in another session or cgroup. The benchmark scans `/proc` for processes with
+//! the variable, in order to add up their use and to end them: SIGTERM first, SIGKILL after 2 s. If
+//! a process still runs after another 10 s, the end of the background reports an error.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,34 +21,38 @@ use super::rig::keeper::{Keeper, script};
 use super::study::BackgroundWork;
 use crate::processes::{runs, terminate, wait_for};
 
-/// Variable that marks foreground (PID-fg) and background (PID-NUMBER).
+/// Environment variable that marks the processes of a foreground (value `PID-fg`) and of a
+/// background (`PID-NUMBER`). `PID` is the process number of the benchmark.
 pub const MARK: &str = "USHER_BENCH_BACKGROUND";
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Duration of a foreground.
+/// Duration of one run of the foreground.
 #[derive(Debug, Clone, Copy)]
 pub struct ForegroundRun {
-    /// Seconds from start to end.
+    /// Seconds from the start to the end of the foreground.
     pub seconds: f64,
-    /// Whether it was killed because it exceeded the limit.
+    /// Whether the foreground was ended early because it exceeded its time limit.
     pub cut: bool,
 }
 
-/// Value of [`MARK`] of a foreground of this process.
+/// Value of the variable [`MARK`] for foregrounds that this process starts.
 pub fn foreground_mark() -> String {
     format!("{}-fg", std::process::id())
 }
 
-/// Kills all foregrounds and background work of this process after it has ended, for whatever
-/// reason. They run in sessions of their own, so Ctrl-C does not reach them.
+/// Kills all foreground and background processes that this process has started, as soon as this
+/// process ends for any reason. Ctrl-C does not reach those processes, because they run in sessions
+/// of their own.
 pub fn reaper() -> Result<Keeper> {
     reaper_of(&format!("{MARK}={}-", std::process::id()))
 }
 
-/// Kills the processes that have an environment variable beginning with `mark`.
+/// Returns a keeper that kills all processes with an environment variable that begins with `mark`,
+/// as soon as this process ends.
 pub fn reaper_of(mark: &str) -> Result<Keeper> {
-    // A process may fork meanwhile, so the search repeats until it finds none.
+    // A process may fork during the search. The search is therefore repeated until it finds no
+    // process.
     let body = "
         while :; do
             found=
@@ -61,7 +66,7 @@ pub fn reaper_of(mark: &str) -> Result<Keeper> {
     Keeper::new(&script(&[("mark", mark)], body))
 }
 
-/// Runs a foreground to its end, or until it has taken `at_most`.
+/// Runs a foreground to its end, or ends it after the time `at_most`.
 pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Result<ForegroundRun> {
     let session: &[String] = if own_session {
         &["setsid".to_owned()]
@@ -109,7 +114,8 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
     }
 }
 
-/// Work and resources that processes have used since their start.
+/// Completed work of processes, and the CPU time and disk bytes that the processes have used since
+/// their start.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProcessUse {
     units: u64,
@@ -127,7 +133,8 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the commands, which contain the treatment.
+    /// Starts the commands of the jobs. The commands already contain the treatment, such as `nice`
+    /// or `usher bg`.
     pub fn start(jobs: &[Job], runtime: &std::path::Path) -> Result<Self> {
         static STARTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -138,7 +145,7 @@ impl Background {
             since: (Instant::now(), ProcessUse::default()),
         };
         for counter in &background.counters {
-            // The counter of an earlier background.
+            // The file may contain the count of an earlier background.
             let _ = fs::remove_file(counter);
         }
         let value = background
@@ -161,12 +168,12 @@ impl Background {
         Ok(background)
     }
 
-    /// Begins to count work and use.
+    /// Stores the present work and use, from which [`Background::done`] counts.
     pub fn begin(&mut self) {
         self.since = (Instant::now(), self.used());
     }
 
-    /// Work and use since [`Background::begin`].
+    /// Returns the work and use per second since [`Background::begin`].
     pub fn done(&self) -> BackgroundWork {
         let used = self.used();
         let (start, before) = &self.since;
@@ -181,7 +188,8 @@ impl Background {
         }
     }
 
-    /// Checks that all commands still run; otherwise the measurement is invalid.
+    /// Returns an error if a command of the background has ended, because the measurement is then
+    /// invalid.
     pub fn must_run(&mut self) -> Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
@@ -191,20 +199,21 @@ impl Background {
         Ok(())
     }
 
-    /// The process of the first command.
+    /// Process number of the first command.
     pub fn first(&self) -> Result<i32> {
         let child = self.children.first().context("no background command")?;
         Ok(child.id().cast_signed())
     }
 
-    /// All processes of the background.
+    /// Process numbers of all processes of the background.
     pub fn processes(&self) -> Vec<i32> {
         marked(&self.mark)
     }
 
     fn used(&self) -> ProcessUse {
         let mut sum = ProcessUse::default();
-        // A load generator of several threads numbers its counters.
+        // A load generator with several threads writes one counter file per thread: FILE, FILE.1,
+        // FILE.2 and so on.
         for counter in &self.counters {
             let numbered = (1..).map(|i| PathBuf::from(format!("{}.{i}", counter.display())));
             let all =
@@ -212,7 +221,8 @@ impl Background {
             sum.units += all.map(|path| read_counter(&path)).sum::<u64>();
         }
         for pid in self.processes() {
-            // If the process ends before its figures are read, its parent has them.
+            // If the process ends before its use is read, the kernel has added its use to that of
+            // its parent.
             let _ = add_used(pid, &mut sum);
         }
         sum
@@ -221,7 +231,7 @@ impl Background {
     /// Ends all processes of the background.
     ///
     /// # Errors
-    /// A process remains.
+    /// A process of the background still runs 12 s after SIGTERM.
     pub fn end(mut self) -> Result<()> {
         self.stop()
     }
@@ -244,7 +254,7 @@ impl Background {
             || {
                 let left = marked(&self.mark);
                 for pid in left.iter().filter_map(|&pid| Pid::from_raw(pid)) {
-                    // It may have ended meanwhile.
+                    // The process may have ended since the search.
                     let _ = kill_process(pid, Signal::KILL);
                 }
                 left.is_empty()
@@ -265,7 +275,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // An error cannot be returned from `drop`.
+        // `drop` cannot return the error.
         let _ = self.stop();
     }
 }
@@ -282,7 +292,7 @@ fn marked(mark: &str) -> Vec<i32> {
     pids.filter(is_marked).filter(|&pid| runs(pid)).collect()
 }
 
-/// Adds the use of a process and of its ended children.
+/// Adds the use of a process and of its children that have ended.
 fn add_used(pid: i32, sum: &mut ProcessUse) -> Result<()> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat

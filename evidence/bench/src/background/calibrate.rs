@@ -1,47 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench calibrate`: computes the thresholds of contention from measured windows, as in
-//! figure 1 of paper 2. `measure` runs the load generators and measures the windows.
+//! Computes the thresholds of contention for `usher bench calibrate` from measured time windows, as
+//! in figure 1 of paper 2. The module `measure` runs the load generators and measures the windows.
 //!
-//! 1. Load generators run in foreground and background at several usage degrees, and the background
-//!    also runs alone. Each window gives the background's share of each resource and the idle share
-//!    of the CPUs.
+//! 1. Load generators run in foreground and background, each active for a given share of the time
+//!    (its usage degree). In further windows, the background runs alone. Each window gives the
+//!    background's share of the use of each resource, and the idle share of the CPUs.
 //! 2. A pair of thresholds (CPU and disk, or CPU and network) is right about a window if it reports
-//!    contention exactly when a foreground ran. Windows of the background alone therefore count
-//!    false stops.
-//! 3. The accuracy of a pair is the share of windows that it is right about. The best pair is
-//!    chosen among 20 x 20 steps from 0 to 1; of equally accurate steps, the middle one.
+//!    contention in a window with a foreground, or no contention in a window without a foreground.
+//!    The windows without a foreground therefore count false stops of the background.
+//! 3. The accuracy of a pair is the share of windows that the pair is right about. The pair with
+//!    the highest accuracy is selected from a grid of 20 x 20 values from 0 to 1. Of equally
+//!    accurate values, the middle value is selected.
 
 use serde::{Deserialize, Serialize};
 
 use super::watch::Resource;
 
-/// Contention for the CPU is reported only if less than this share of it is idle (section 4.3).
+/// Contention for the CPUs is reported only if the idle share of all CPUs is below this value
+/// (paper 2, section 4.3).
 pub const IDLE_BELOW: f64 = 0.25;
-/// Number of steps of a threshold.
+/// Number of values tried for each threshold.
 const STEPS: usize = 20;
 
 /// The background's share of all use of each resource in one window, 0..=1; `None` if the
 /// resource was not used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
-    /// Share of the used CPU time.
+    /// The background's share of the used CPU time.
     pub cpu: Option<f64>,
-    /// Share of synchronous disk blocks.
+    /// The background's share of the disk blocks that are read or written synchronously.
     pub disk: Option<f64>,
-    /// Share of calls of send.
+    /// The background's share of the calls of `send`.
     pub net: Option<f64>,
-    /// Idle share of all CPUs.
+    /// Idle share of the time of all CPUs.
     pub idle: f64,
 }
 
-/// A measured window, and the load generators that ran in it.
+/// A measured window of time, and the load generators that ran during the window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Resource that the generators used.
     pub resource: Resource,
-    /// Usage degree of the foreground in %, if it ran.
+    /// Share of the time in % for which the foreground was active (its usage degree); `None`: no
+    /// foreground ran.
     pub fg_usage: Option<f64>,
-    /// Usage degree of the background in %.
+    /// Share of the time in % for which each background generator was active.
     pub bg_usage: f64,
     /// Number of background generators.
     pub bg_count: u32,
@@ -49,21 +52,22 @@ pub struct Window {
     pub shares: Shares,
 }
 
-/// A setting of the load generators.
+/// A combination of load generators to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// Resource that the generators use.
     pub resource: Resource,
-    /// Usage degree of the foreground in %, if it runs.
+    /// Share of the time in % for which the foreground is active (its usage degree); `None`: no
+    /// foreground runs.
     pub fg_usage: Option<f64>,
-    /// Usage degree of the background in %.
+    /// Share of the time in % for which each background generator is active.
     pub bg_usage: f64,
     /// Number of background generators.
     pub bg_count: u32,
 }
 
-/// All settings: usage degrees from 12.5 to 100 %, 1 to 4 backgrounds, with and without a
-/// foreground. Quick runs have four degrees, and 1 and 4 backgrounds.
+/// All settings: usage degrees from 12.5 to 100 %, 1 to 4 background generators, with and without a
+/// foreground. With `quick`, only four usage degrees, and 1 or 4 background generators.
 pub fn settings(resources: &[Resource], quick: bool) -> Vec<Setting> {
     let step = if quick { 25.0 } else { 12.5 };
     let degrees: Vec<f64> = (1..=(100.0 / step) as u32)
@@ -87,7 +91,8 @@ pub fn settings(resources: &[Resource], quick: bool) -> Vec<Setting> {
     all
 }
 
-/// The paper's test: a share below its threshold is contention; for the CPU only if little of it is
+/// The paper's test: contention exists if the background's share of a resource is below the
+/// resource's threshold. For the CPU, in addition, less than [`IDLE_BELOW`] of the CPU time must be
 /// idle.
 pub fn is_contended(shares: &Shares, resource: Resource, cpu: f64, other: f64) -> bool {
     let share = match resource {
@@ -99,21 +104,23 @@ pub fn is_contended(shares: &Shares, resource: Resource, cpu: f64, other: f64) -
     below(share, other) || (shares.idle < IDLE_BELOW && below(shares.cpu, cpu))
 }
 
-/// Accuracies by pairs of thresholds.
+/// The accuracy of each pair of thresholds for one resource and the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AccuracyMap {
     /// Disk or network.
     pub resource: Resource,
     /// Values of the thresholds, for both axes.
     pub steps: Vec<f64>,
-    /// Accuracy by the index of the resource's threshold, then of the CPU's.
+    /// Accuracy, first by the index of the resource's threshold, then by the index of the CPU's
+    /// threshold.
     pub accuracy: Vec<Vec<f64>>,
     /// Number of windows.
     pub windows: usize,
 }
 
 impl AccuracyMap {
-    /// Accuracies over the windows of a resource; `None` without windows.
+    /// Computes the accuracies over the windows of `resource`; `None` if there is no window of the
+    /// resource.
     pub fn of(windows: &[Window], resource: Resource) -> Option<Self> {
         let windows: Vec<&Window> = windows.iter().filter(|w| w.resource == resource).collect();
         if windows.is_empty() {
@@ -137,8 +144,9 @@ impl AccuracyMap {
         })
     }
 
-    /// The most accurate thresholds. Of equally accurate thresholds, the middle one of the resource
-    /// and then the middle one of the CPU, because it is farthest from less accurate ones.
+    /// Returns the most accurate pair. Of equally accurate pairs, the middle threshold of the
+    /// resource is selected first and then the middle threshold of the CPU, because a middle value
+    /// is farthest from less accurate values.
     pub fn best(&self) -> BestThresholds {
         let most = self.accuracy.iter().flatten().copied().fold(0.0, f64::max);
         let good = |row: &Vec<f64>| row.iter().any(|&a| a >= most);
@@ -163,9 +171,9 @@ fn middle(equals: &[usize]) -> usize {
     equals[equals.len() / 2]
 }
 
-/// The CPU's threshold: the step with the highest accuracy over the windows of all maps, each at
-/// the best threshold of its own resource. A single map may not determine it, if its resource
-/// alone separates all windows.
+/// Returns the CPU's threshold: the value with the highest accuracy over the windows of all maps,
+/// where each map uses the best threshold of its own resource. One map alone may not determine the
+/// CPU's threshold, because the share of the map's resource may already separate all windows.
 pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
     let first = maps.first()?;
     let right = |column: usize| -> f64 {
@@ -178,7 +186,8 @@ pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
     };
     let all: Vec<f64> = (0..first.steps.len()).map(right).collect();
     let most = all.iter().copied().fold(0.0, f64::max);
-    // The sums are numbers of windows, apart from rounding.
+    // Apart from rounding, the sums are integers (numbers of windows). A difference below 0.5
+    // therefore means equality.
     let good = |&i: &usize| all[i] > most - 0.5;
     let columns: Vec<usize> = (0..all.len()).filter(good).collect();
     Some(first.steps[middle(&columns)])
@@ -191,11 +200,12 @@ pub struct BestThresholds {
     pub share: f64,
     /// Threshold of the CPU.
     pub cpu: f64,
-    /// Share of windows that the pair is right about.
+    /// Share of windows that this pair of thresholds is right about.
     pub accuracy: f64,
 }
 
-/// Threshold of the policy IPD: the smallest idle share while no foreground runs.
+/// Returns the threshold of the policy IPD, which is the smallest idle share of the CPUs measured
+/// while no foreground runs.
 pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
     idle_shares
         .iter()
@@ -204,7 +214,7 @@ pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// The thresholds as a file for `usher`.
+/// Formats the thresholds as the TOML file that `usher` reads.
 pub fn thresholds_toml(
     cpu: Option<f64>,
     disk: Option<BestThresholds>,
@@ -277,8 +287,8 @@ mod tests {
 
     #[test]
     fn windows_of_the_background_alone_count_false_stops() {
-        // Always-on processes take 3 % of the disk while the background is
-        // alone: a threshold of 100 % stops it for nothing.
+        // Always-on services take 3 % of the disk while the background runs alone. A threshold of
+        // 100 % would therefore stop the background without a foreground.
         let windows = [
             window(true, 0.6, 0.5, 0.9),
             window(true, 0.9, 0.5, 0.9),
@@ -302,7 +312,8 @@ mod tests {
 
     #[test]
     fn the_cpus_threshold_is_right_for_all_resources() {
-        // The disk's share reveals the first foreground, only the CPU's share the second.
+        // The disk's share shows contention with the first foreground; only the CPU's share shows
+        // contention with the second foreground.
         let on_disk = [window(true, 0.4, 1.0, 0.1), window(false, 1.0, 1.0, 0.1)];
         let by_cpu = [window(true, 1.0, 0.6, 0.1), window(false, 1.0, 0.9, 0.1)];
         let on_net = by_cpu.map(|w| Window {

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures one cell of the matrix: pairs of the foreground alone and beside the background, for
-//! each treatment in turn.
+//! Measures one cell of the matrix (a combination of foreground, background, disk and usage degree)
+//! under each treatment, which is a way to run background work.
 //!
-//! The amount of foreground work is fitted so that a run takes the wanted time. Pairs are repeated
-//! until the confidence interval of the treatments that must be resolved is narrow, or a maximum is
-//! reached. A foreground that takes much longer than alone is stopped.
+//! 1. The amount of work of a load generator is fitted: it is increased until the foreground alone
+//!    takes 40 % of the wanted time, then scaled to the wanted time. A real program has a fixed
+//!    amount of work and runs twice alone.
+//! 2. In each round, each treatment that needs a further pair gets a pair: one run of the
+//!    foreground alone, and one beside the background. The order of the treatments and of the two
+//!    runs rotates from pair to pair.
+//! 3. Each treatment gets [`Limits::pairs_min`] pairs. The treatment `usher` gets more pairs until
+//!    its confidence interval is narrow ([`super::study`]), at most [`Limits::pairs_max`]. The
+//!    comparison of two runs alone continues as long as any treatment does.
+//!
+//! A foreground beside the background is stopped after [`Limits::cut`] times its time alone, but
+//! not before 5 s. A foreground alone may take at most 10 minutes; otherwise the measurement fails.
 
 use std::time::Duration;
 
@@ -19,14 +28,14 @@ use super::study::{CellResult, Pair, TreatmentPairs};
 use super::treatments::{BackgroundMethod, RegulatorFixture};
 use crate::processes::wait_for;
 
-/// Limits of the numbers of pairs and of their times.
+/// Limits on the number of pairs and on the time of a foreground.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Pairs of each treatment at least.
+    /// Minimum number of pairs of each treatment.
     pub pairs_min: usize,
-    /// Pairs at most of each treatment that must be resolved.
+    /// Maximum number of pairs of a treatment whose confidence interval must become narrow.
     pub pairs_max: usize,
-    /// A foreground that takes more than this multiple of its time alone is stopped.
+    /// A foreground beside the background is stopped after this multiple of its time alone.
     pub cut: f64,
     /// Time that the background runs before the foreground starts.
     pub lead: Duration,
@@ -38,23 +47,23 @@ pub struct Bench<'a> {
     pub fixture: &'a mut BackgroundFixture,
     /// Daemon, cgroup and folder of the treatments.
     pub regulator: &'a mut RegulatorFixture,
-    /// Limits of pairs and times.
+    /// Limits on pairs and times.
     pub limits: Limits,
 }
 
-/// The foreground of a cell.
+/// The foreground command of a cell, with its fitted amount of work.
 struct FittedForeground {
     job: Job,
-    /// Approximate time alone, in seconds.
+    /// Approximate time of the foreground alone, in seconds.
     alone_s: f64,
 }
 
-/// Whether a treatment's pairs go on until its interval is narrow.
+/// Returns whether a treatment gets pairs until its confidence interval is narrow.
 fn must_resolve(treatment: BackgroundMethod) -> bool {
     treatment == BackgroundMethod::Usher
 }
 
-/// Whether a treatment needs another pair.
+/// Returns whether a treatment needs another pair. `others_go_on`: another treatment does.
 fn wants_more(tally: &TreatmentPairs, limits: &Limits, others_go_on: bool) -> bool {
     let n = tally.pairs.len();
     if tally.error.is_some() {
@@ -62,15 +71,16 @@ fn wants_more(tally: &TreatmentPairs, limits: &Limits, others_go_on: bool) -> bo
     }
     match tally.treatment {
         _ if n < limits.pairs_min => true,
-        // The band continues until no treatment that is compared with it needs more pairs.
+        // The noise band of two runs alone gets pairs as long as a treatment that is compared with
+        // the band needs pairs.
         BackgroundMethod::Alone => others_go_on,
         treatment => must_resolve(treatment) && n < limits.pairs_max && !tally.is_resolved(),
     }
 }
 
 impl Bench<'_> {
-    /// Measures a cell under the treatments that are sensible there. Calls `progress` after every
-    /// pair.
+    /// Measures a cell under those of the `treatments` that are realistic for the cell's
+    /// background. Calls `progress` after every pair.
     pub fn cell(
         &mut self,
         cell: Cell,
@@ -117,7 +127,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Finds the amount of foreground work that takes the wanted time alone.
+    /// Finds the amount of work with which the foreground alone takes the wanted time.
     fn fit(&mut self, cell: &Cell) -> Result<FittedForeground> {
         let job = |fixture: &BackgroundFixture, work| {
             fixture.job(cell.fg, JobKind::Fg(work), cell.place, cell.usage)

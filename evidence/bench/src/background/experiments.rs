@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The experiments as data: the combinations of foreground, background, disk and usage degree of
-//! paper 2 with current tools, and further disks. A combination is a cell of the matrix; `cell`
-//! measures it.
+//! The experiments as data: paper 2's combinations of foreground, background, disk and usage
+//! degree, with current tools and further disks. Each combination is a cell of the matrix, which
+//! the module `cell` measures. The usage degree is the share of the time for which a load generator
+//! is active.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// Its name.
+    /// Name of the task on the command line and on the page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Disk => "disk",
@@ -52,12 +53,12 @@ impl Task {
         }
     }
 
-    /// Whether it reads a disk.
+    /// Whether the task reads a disk.
     pub fn uses_disk(self) -> bool {
         matches!(self, Self::Disk | Self::Grep | Self::Fsck)
     }
 
-    /// Whether it mostly uses the CPU.
+    /// Whether the task mainly uses the CPU.
     pub fn uses_cpu(self) -> bool {
         matches!(
             self,
@@ -65,7 +66,7 @@ impl Task {
         )
     }
 
-    /// The external program that it needs, and its Debian package.
+    /// The external program that the task needs, and the Debian package that contains the program.
     pub fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Gromacs => Some(("gmx", "gromacs")),
@@ -80,7 +81,7 @@ impl Task {
     }
 }
 
-/// Whether a program can be run.
+/// Whether an external program is installed.
 pub fn is_there(program: &str) -> bool {
     let dirs = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
     dirs.iter()
@@ -104,7 +105,7 @@ pub enum DiskSetup {
 }
 
 impl DiskSetup {
-    /// Its name on the command line.
+    /// Name of the disk on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
@@ -114,7 +115,7 @@ impl DiskSetup {
         }
     }
 
-    /// Its disk scheduler.
+    /// Name of the I/O scheduler of this disk.
     pub fn scheduler(self) -> &'static str {
         match self {
             Self::Deadline | Self::Slow => "mq-deadline",
@@ -122,7 +123,7 @@ impl DiskSetup {
         }
     }
 
-    /// Whether it is the slow disk.
+    /// Whether the disk is the emulated slow disk.
     pub fn is_slow(self) -> bool {
         matches!(self, Self::Slow | Self::SlowBfq)
     }
@@ -147,7 +148,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// Its heading.
+    /// Heading of the group on the page.
     pub fn title(self) -> &'static str {
         match self {
             Self::Disk => "Disk benchmark in the foreground and in the background (figure 2a)",
@@ -166,22 +167,23 @@ impl Group {
 /// One cell of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Group of the page in which it is shown.
+    /// Group of the page in which the cell is shown.
     pub group: Group,
-    /// Foreground.
+    /// Task in the foreground.
     pub fg: Task,
-    /// Background.
+    /// Task in the background.
     pub bg: Task,
     /// Number of background programs.
     pub bg_count: u32,
-    /// The disk, if one is used.
+    /// The disk that the foreground or the background uses; `None`: neither uses a disk.
     pub place: Option<DiskSetup>,
-    /// Usage degree of the load generators of both sides, in %.
+    /// Share of the time in % for which each load generator is active, in foreground and background
+    /// (the usage degree).
     pub usage: f64,
 }
 
 impl Cell {
-    /// Name of the cell and of its file.
+    /// Name of the cell, also of the file with the cell's result.
     pub fn id(&self) -> String {
         let place = self
             .place
@@ -199,7 +201,7 @@ impl Cell {
     }
 }
 
-/// All cells; with `quick`, fewer usage degrees and numbers of backgrounds.
+/// Returns all cells; with `quick`, fewer usage degrees and fewer numbers of background programs.
 pub fn matrix(quick: bool) -> Vec<Cell> {
     let usages: &[f64] = if quick {
         &[25.0, 100.0]
@@ -245,7 +247,8 @@ pub fn matrix(quick: bool) -> Vec<Cell> {
         cells.extend(real.iter().map(|&fg| whole(Group::Cpu, fg, bg, place(fg))));
     }
     for place in places {
-        // make's sources are in the page cache, so its result does not depend on the disk.
+        // The sources that `make` compiles are in the page cache. The result of `make` therefore
+        // does not depend on the disk.
         let fgs = real
             .iter()
             .filter(|&&fg| fg == Task::Grep || place == DiskSetup::Deadline);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The set-up of the experiments: disks, networks, file trees and inputs. Each is created on first
-//! use and removed when the value is dropped or the benchmark is killed. Only one disk is set up at
-//! a time.
+//! Creates what the experiments need: disks, network namespaces, file trees and inputs of programs.
+//!
+//! Each part is created on first use, in a temporary directory below `--scratch`. A part is removed
+//! when [`BackgroundFixture`] is dropped; if the benchmark is killed, a keeper process removes it.
+//! Only one disk is set up at a time. Sizes: files of 64 MiB on the slow disk, and 2 GiB (512 MiB
+//! in quick runs) on the machine's disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +20,9 @@ use super::rig::inputs;
 use super::rig::keeper::{Keeper, must, script};
 use super::rig::network::Network;
 
-/// Ends the processes that use the files, and removes the files. A file system that is mounted
-/// there is meanwhile unmounted by a keeper of its own.
+/// Script of the keeper: ends the processes that use the files, and removes the temporary directory
+/// with up to five attempts in 5 s. During this time, another keeper unmounts the slow disk's file
+/// system, which is mounted in the directory.
 const UNDO: &str = r#"
 for file in /proc/[0-9]*; do
     tr '\0' '\n' <"$file/environ" | grep -q "^$mark" && kill -9 "${file#/proc/}"
@@ -29,9 +33,9 @@ for i in 1 2 3 4 5; do rm -rf --one-file-system "$dir" && break; sleep 1; done
 /// Sizes of the experiments.
 #[derive(Debug, Clone)]
 pub struct FixtureSettings {
-    /// Time in seconds that a foreground of adjustable length should take alone.
+    /// Time in seconds that a foreground with an adjustable amount of work should take alone.
     pub fg_seconds: f64,
-    /// Whether inputs are small.
+    /// Whether the inputs of programs are small.
     pub quick: bool,
     /// Rate of the network in Mbit/s.
     pub rate_mbit: u32,
@@ -43,23 +47,25 @@ pub struct FixtureSettings {
     pub allow_disk_scheduler: bool,
 }
 
-/// The set-up of the experiments.
+/// The parts that exist at present, and the settings for creating further parts.
 pub struct BackgroundFixture {
-    /// Sizes of the experiments.
+    /// Sizes of the experiments and their options.
     pub size: FixtureSettings,
-    /// Monotonic time at the start of all bins, in nanoseconds.
+    /// Time of the monotonic clock in nanoseconds at which all records of work per millisecond
+    /// begin.
     pub epoch_ns: u64,
     pub(super) network: Option<Network>,
     pub(super) disk: BTreeMap<DiskSetup, Disk>,
     pub(super) trees: BTreeMap<DiskSetup, PathBuf>,
     pub(super) zlib: Option<PathBuf>,
-    // Dropped after the file systems that are mounted in it.
+    // Fields are dropped in their order of declaration. The directory is the last field, because
+    // file systems are mounted in the directory.
     scratch: tempfile::TempDir,
     _keeper: Keeper,
 }
 
 impl BackgroundFixture {
-    /// A fixture without any set-up; files will be created below `scratch`.
+    /// Returns a fixture without any part. Files will be created below the directory `scratch`.
     pub fn new(size: FixtureSettings, scratch: &Path) -> Result<Self> {
         super::rig::network::sweep();
         let prefix = format!("usher-bench-{}-", std::process::id());
@@ -82,12 +88,12 @@ impl BackgroundFixture {
         })
     }
 
-    /// A path for a file of the run.
+    /// Path of the file `name` in the temporary directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
-    /// The network, set up if it is not.
+    /// Returns the network, which is set up on the first call.
     pub fn network(&mut self) -> Result<&mut Network> {
         if self.network.is_none() {
             let dir = self.path("net");
@@ -98,7 +104,7 @@ impl BackgroundFixture {
         self.network.as_mut().context("no network")
     }
 
-    /// A disk, set up if necessary. The previous disk is taken down first.
+    /// Returns a disk. If another disk was set up before, that disk is removed first.
     pub fn disk(&mut self, place: DiskSetup) -> Result<&Disk> {
         if !self.disk.contains_key(&place) {
             // A changed I/O scheduler must be restored before the next disk is set up.
@@ -163,8 +169,8 @@ impl BackgroundFixture {
         }
     }
 
-    /// A file system to check: the slow disk's, or an image on the machine's disk, as the device
-    /// itself may not be accessible.
+    /// Creates an image with an ext4 file system for `e2fsck`, because the machine's own disk
+    /// device may not be accessible. On the slow disk, `e2fsck` checks the slow device itself.
     fn image(&mut self, place: DiskSetup) -> Result<()> {
         let disk = self.disk(place)?;
         let image = disk.dir.join("image");
@@ -212,7 +218,8 @@ impl BackgroundFixture {
         Ok(())
     }
 
-    /// Drops the foreground's files from the page cache, or removes its output, before it runs.
+    /// Prepares a further run of the foreground: drops its input files from the page cache, or
+    /// removes its output.
     pub fn refresh(&self, fg: Task, place: Option<DiskSetup>) -> Result<()> {
         match fg {
             Task::Grep => {

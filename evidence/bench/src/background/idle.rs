@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `idle`: the share of the foreground's idle time that the background uses, and the
-//! foreground's loss, while the foreground is active for half of each period. Periods are from 10
-//! ms to 10 s; the bar applies to 2 s.
+//! Part `idle`: measures how much of the foreground's pauses the background uses, and how much the
+//! background slows the foreground down. The foreground is active for the first half of each
+//! period. Periods are from 10 ms to 10 s; the bar applies to the period of 2 s.
 //!
-//! Idle time used = work of the background beside the foreground / (its rate alone x the
-//! foreground's pauses). Foreground kept = work of the foreground beside the background / its work
-//! alone. Both are medians over rounds.
+//! Each round measures a run with the background alone, the foreground alone, and both together:
+//!
+//! - idle time used = background's work beside the foreground / (background's rate alone x total
+//!   length of the foreground's pauses);
+//! - foreground kept = foreground's work beside the background / foreground's work alone.
+//!
+//! The result is the median of each figure over the rounds. A run lasts at least five periods and
+//! at least 10 s (4 s in quick runs).
 
 use anyhow::Result;
 use clap::ValueEnum as _;
@@ -17,7 +22,7 @@ use super::watch::{HalfLoad, Resource, Trace, Watcher};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Line};
 
-/// Period of the bar in ms: 1 s active, 1 s of pause.
+/// Period in ms to which the bar applies: 1 s of activity, then 1 s of pause.
 const BAR_PERIOD_MS: f64 = 2_000.0;
 const PERIODS_MS: [f64; 8] = [
     10.0,
@@ -32,15 +37,17 @@ const PERIODS_MS: [f64; 8] = [
 const QUICK_MS: [f64; 4] = [10.0, 100.0, 1_000.0, BAR_PERIOD_MS];
 const AT_LEAST: f64 = 0.9;
 
-/// Shares of one treatment at one period.
+/// Measured shares of one treatment for one resource and one period.
 #[derive(Debug, Clone, Serialize)]
 struct IdleShares {
     resource: Resource,
     treatment: BackgroundMethod,
     period_ms: f64,
-    /// Work of the background as a share of what it could do in the foreground's pauses, by round.
+    /// Work of the background, divided by the work that it could do in the foreground's pauses; one
+    /// value per round.
     idle_got: Vec<f64>,
-    /// Work of the foreground as a share of its work alone, by round.
+    /// Work of the foreground beside the background, divided by its work alone; one value per
+    /// round.
     fg_kept: Vec<f64>,
 }
 
@@ -56,7 +63,8 @@ impl IdleShares {
     }
 }
 
-/// Work of the background / (`alone_per_ms` x pauses of the foreground in milliseconds).
+/// Returns the background's work, divided by its possible work: its rate alone (`alone_per_ms`)
+/// times the length of the foreground's pauses in ms.
 pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
     let (first, last) = (trace.phases.first()?.0, trace.phases.last()?.0);
     let on: f64 = trace
@@ -68,15 +76,16 @@ pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
     (off > 0.0).then(|| trace.units(first, last) / (alone_per_ms * off))
 }
 
-/// Length of a run: whole periods, at least five, and at least 10 s (4 s in quick runs).
+/// Length of a run in seconds: whole periods, at least five, and at least 10 s (4 s in quick runs),
+/// plus half a period.
 fn seconds(period_ms: f64, quick: bool) -> f64 {
     let least_s = if quick { 4.0 } else { 10.0 };
     let periods = (least_s * 1e3 / period_ms).ceil().max(5.0);
-    // The last active phase ends the measured time.
+    // The measured time ends with a further active phase of half a period.
     (periods + 0.5) * period_ms / 1e3
 }
 
-/// Measures `rounds` rounds of each treatment, resource and period.
+/// Measures `rounds` rounds for each combination of treatment, resource and period.
 pub fn run(
     watcher: &mut Watcher,
     treatments: &[BackgroundMethod],

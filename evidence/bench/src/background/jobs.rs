@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds the command lines of the tasks of an experiment, as foreground or as one of several
-//! backgrounds, with the files in which load generators count their work. Nothing is started here.
+//! Builds the command line of a task for its role: the foreground, or one of several background
+//! programs. A job also names the file in which the load generator counts its work. This module
+//! starts no program.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +12,12 @@ use super::fixture::BackgroundFixture;
 use super::rig::inputs;
 use super::rig::network::Network;
 
-/// Foreground, or one of the backgrounds.
+/// Role of a task: the foreground, or one of the background programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
-    /// Foreground, with its amount of work if that is adjustable.
+    /// The foreground, with its amount of work if the task has an adjustable amount.
     Fg(Option<WorkAmount>),
-    /// Background of that number, from 1.
+    /// The background program with this number, counted from 1.
     Bg(u32),
 }
 
@@ -25,7 +26,7 @@ pub enum JobKind {
 pub struct WorkAmount {
     /// Total number of units.
     pub units: u64,
-    /// Units between two pauses; `None`: pauses follow the clock.
+    /// Units of work between two pauses; `None`: the pauses begin at fixed times.
     pub burst: Option<u64>,
 }
 
@@ -38,17 +39,17 @@ impl JobKind {
     }
 }
 
-/// A command line, and the file in which its work is counted, if any.
+/// A command line, and the file in which the command counts its work.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// The command line.
+    /// The words of the command line.
     pub words: Vec<String>,
-    /// Its counter file.
+    /// The counter file; `None`: the command does not count its work.
     pub counter: Option<PathBuf>,
 }
 
 impl BackgroundFixture {
-    /// The command of a task that was prepared.
+    /// Returns the command of a task. The fixture must have prepared the task's inputs.
     pub fn job(
         &self,
         task: Task,
@@ -235,14 +236,14 @@ fn cpus() -> Result<String> {
     Ok(std::thread::available_parallelism()?.get().to_string())
 }
 
-/// A command line of a load generator.
+/// Builder of the command line of a load generator.
 pub struct LoadCommand {
     /// The words of the command line.
     pub words: Vec<String>,
 }
 
 impl LoadCommand {
-    /// `usher-bench load KIND`.
+    /// Begins the command line `usher-bench load KIND`.
     pub fn new(kind: &str) -> Result<Self> {
         let bench = std::env::current_exe()?.display().to_string();
         Ok(Self {
@@ -250,7 +251,7 @@ impl LoadCommand {
         })
     }
 
-    /// An option with its value.
+    /// Appends an option with its value.
     pub fn pair(&mut self, option: &str, value: impl std::fmt::Display) {
         self.words.extend([option.to_owned(), value.to_string()]);
     }

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SIGKILL while the background is frozen, and fork storms.
+//! Parts `kills` and `storms`: kills Usher by SIGKILL while background work is frozen, and freezes
+//! background work that starts processes continuously (a fork storm).
 //!
-//! A round of kills:
+//! A round of the part `kills`:
 //!
-//! 1. It runs a small process tree under `usher bg` beside a foreground that computes on every CPU.
-//! 2. It waits until the whole tree is frozen.
-//! 3. It kills the regulator (the daemon, or `usher bg` itself) and the foreground.
-//! 4. One second later every process of the tree must run with the priorities and cgroups that it
-//!    had without Usher, or be managed by a daemon that answers.
+//! 1. The benchmark runs a small process tree under `usher bg`, and a foreground that computes on
+//!    every CPU.
+//! 2. The benchmark waits until all processes of the tree are frozen.
+//! 3. The benchmark kills the regulator (the daemon, or `usher bg` itself) by SIGKILL, and then the
+//!    foreground.
+//! 4. One second later, each process of the tree must run. It must have the priorities and cgroups
+//!    that it had without Usher, or a daemon that answers must manage it.
 //!
-//! A storm runs shells that fork at full speed and are frozen and thawed many times. No process may
-//! be outside the tree's cgroup, and none may be frozen after the foreground has ended.
+//! A round of the part `storms` runs shells that fork at full speed for 3 s while Usher freezes and
+//! thaws them repeatedly. No process may leave the cgroup of the tree, and no process may stay
+//! frozen after the end of the foreground.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +43,7 @@ fn unified() -> Option<PathBuf> {
     line.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// The lines of /proc/PID/cgroup.
+/// Text of `/proc/PID/cgroup`; empty if the process does not exist.
 fn cgroups(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()
 }
@@ -89,18 +93,18 @@ fn standing(pid: i32) -> String {
     )
 }
 
-/// A foreground that is killed when the value is dropped.
+/// The foreground process, which is killed when the value is dropped.
 struct ForegroundLoad(Child);
 
 impl Drop for ForegroundLoad {
     fn drop(&mut self) {
-        // The process may have ended before.
+        // The process may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The processes of a round, with their regulator.
+/// The background tree, the foreground and the regulator of a round.
 struct BackgroundKillFixture {
     daemon: Option<Daemon>,
     background: Background,
@@ -153,7 +157,7 @@ impl BackgroundKillFixture {
         })
     }
 
-    /// Processes of the background, without those of Usher.
+    /// Process numbers of the background, without Usher's own processes.
     fn tree(&self) -> Vec<i32> {
         let ours = |pid: &i32| {
             fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.binary)
@@ -186,8 +190,9 @@ impl BackgroundKillFixture {
         state.is_ok_and(|o| o.status.success())
     }
 
-    /// Ends Usher's processes first, by SIGTERM, including a daemon that a keeper starts meanwhile.
-    /// Anything that remains afterwards was left by Usher, not by the benchmark.
+    /// Ends Usher's processes by SIGTERM, including a daemon that a keeper starts during this time,
+    /// and then the background. Usher's processes end first, because cgroups that remain are then
+    /// Usher's fault and not the benchmark's.
     fn end(self) -> Result<()> {
         let all_ended = || {
             let ushers = crate::processes::ushers(&self.binary, self.runtime.path());
@@ -202,7 +207,7 @@ impl BackgroundKillFixture {
     }
 }
 
-/// Cgroups of Usher directly below the mount points of cgroup file systems.
+/// Returns Usher's cgroups that are directly below the mount points of cgroup file systems.
 fn directories() -> BTreeSet<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let is_cgroup = |line: &&str| {
@@ -225,7 +230,7 @@ fn is_ushers(path: &Path) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("usher-"))
 }
 
-/// Whether cgroups remain that did not exist before.
+/// Returns whether cgroups of Usher remain that are not in `before`.
 fn leaves_directories(before: &BTreeSet<PathBuf>) -> bool {
     wait_for("the removal of Usher's cgroups", GRACE, || {
         directories().is_subset(before)
@@ -235,7 +240,7 @@ fn leaves_directories(before: &BTreeSet<PathBuf>) -> bool {
 
 fn kill(pid: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // The process may have ended by itself.
+        // The process may already have ended.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
@@ -251,7 +256,7 @@ struct BackgroundKillResults {
     failed: Vec<String>,
 }
 
-/// One round: SIGKILL while the background is frozen, of the daemon (`with_daemon`) or of `usher
+/// Runs one round of the part `kills`. With `with_daemon`, the daemon is killed, otherwise `usher
 /// bg`.
 fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResults) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
@@ -275,7 +280,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
     if wait_for("the process tree to run", GRACE, || held() == 0).is_err() {
         tally.held += 1;
     }
-    // The tree must outlive its regulator.
+    // The tree must continue after the death of its regulator.
     tally.ended += usize::from(!tree.iter().any(|&pid| runs(pid)));
     tally.slowest_ms = tally.slowest_ms.max(killed.elapsed().as_secs_f64() * 1e3);
     let changed = || tree.iter().any(|&pid| runs(pid) && standing(pid) != before);
@@ -296,7 +301,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
         ));
     }
     if with_daemon {
-        // Otherwise the daemon could start after the end of the round.
+        // Without this wait, the next daemon could start after the end of the round.
         wait_for("the start of the next daemon", FREEZES, || {
             fixture.daemon_answers()
         })?;
@@ -306,8 +311,8 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
     Ok(())
 }
 
-/// One fork storm. Returns the numbers of processes outside the cgroup, of processes left frozen,
-/// and of cgroups left.
+/// Runs one fork storm. Returns three counts: processes found outside the cgroup of the tree; 1 if
+/// any process stayed frozen; 1 if a cgroup of Usher remained.
 fn storm(binary: &Path) -> Result<[usize; 3]> {
     let there = directories();
     let mut fixture = BackgroundKillFixture::start(binary, "eii", false, STORM)?;
@@ -337,7 +342,7 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
     Ok([escaped, left, directories])
 }
 
-/// Rounds of killing, half of them without a daemon.
+/// Runs the part `kills`; half of the rounds have no daemon.
 pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
     let mut part = Part::new("kills", "SIGKILL of Usher while background work is frozen");
     let mut tally = BackgroundKillResults::default();
@@ -390,7 +395,7 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
     Ok(part)
 }
 
-/// Fork storms.
+/// Runs the part `storms`.
 pub fn storms(binary: &Path, rounds: usize) -> Result<Part> {
     let mut part = Part::new("storms", "Fork storms");
     let mut found = [0; 3];

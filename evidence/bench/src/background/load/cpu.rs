@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generator `load cpu`: computes a fixed amount of work on several threads, with optional
-//! checkpoint files. A unit is some 20 microseconds of dependent integer arithmetic.
+//! Load generator `load cpu`: computes on one or more threads, which divide the amount of work
+//! among themselves, and can write checkpoint files. A unit of work is dependent integer arithmetic
+//! of about 20 us.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub fn run(args: &CpuArgs) -> Result<()> {
     print(&compute(args, &*stop_flag()?)?)
 }
 
-/// Computes until the work is done or `stop` is set.
+/// Computes until the limit of work or time is reached, or until `stop` is set.
 pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
     let one = |i: u64| {
         let limits = share(&args.limits, i, args.threads);
@@ -73,7 +74,8 @@ pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
     Ok(all)
 }
 
-/// The part of thread `i`: its work, and files of its own from the second on.
+/// Returns the limits of thread `i`: its part of the work and its record files. From the second
+/// thread on, the names of the files end in `.i`.
 fn share(limits: &LoadLimits, i: u64, threads: u64) -> LoadLimits {
     let numbered = |path: &PathBuf| match i {
         0 => path.clone(),
@@ -90,7 +92,7 @@ fn share(limits: &LoadLimits, i: u64, threads: u64) -> LoadLimits {
     }
 }
 
-/// Some 20 microseconds of dependent integer arithmetic.
+/// One unit of work: dependent integer arithmetic of about 20 us.
 fn arithmetic(seed: u64) -> u64 {
     let mut x = seed | 1;
     for _ in 0..8_000 {

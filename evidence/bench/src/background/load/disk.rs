@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generator `load disk`, the disk benchmark of paper 2: reads 1 byte of each 8 KiB of a file
-//! that is not in the page cache. With `--direct` it reads 4 KiB and bypasses the page cache.
+//! Load generator `load disk`, the disk benchmark of paper 2: reads 1 byte of each 8 KiB of a file,
+//! which is dropped from the page cache first. With `--direct`, the generator bypasses the page
+//! cache and reads 4 KiB of each 8 KiB.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use super::duty_cycle::{drive, print, stop_flag};
 use super::limits::LoadLimits;
 
-/// Distance of the bytes that are read, in bytes.
+/// Distance between two reads, in bytes.
 pub const STRIDE: u64 = 8 << 10;
 const DIRECT_BYTES: usize = 4 << 10;
 
@@ -33,7 +34,7 @@ pub struct DiskArgs {
     pub random: bool,
 }
 
-/// Creates a file of `mib` MiB with allocated blocks, unless it exists.
+/// Creates a file of `mib` MiB with allocated blocks, unless the file exists.
 pub fn make_file(path: &Path, mib: u64) -> Result<()> {
     if std::fs::metadata(path).is_ok_and(|meta| meta.len() == mib << 20) {
         return Ok(());
@@ -69,7 +70,8 @@ struct Reader {
     blocks: u64,
     at: u64,
     random: Option<oorandom::Rand64>,
-    /// Twice the needed size, so that it contains an aligned start address.
+    /// Direct reads need an aligned address. The buffer has twice the needed size and therefore
+    /// contains an aligned address.
     buffer: Vec<u8>,
     bytes: usize,
 }

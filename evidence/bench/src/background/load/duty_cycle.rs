@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Duty cycles of load generators: activity for a share of each period, or for a burst of units
-//! followed by a rest, and the loop that calls the generator's steps. Sleeps are divided, so that a
-//! request to end is noticed.
+//! Duty cycles of load generators, and the loop that calls the steps of a generator.
+//!
+//! A generator with a timed cycle is active for a share of each period. A generator with a counted
+//! cycle is active for a fixed number of units, then rests for a fixed time. A sleep is divided
+//! into parts of at most 50 ms, after each of which the loop checks for a request to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,45 +15,46 @@ use serde::Serialize;
 use super::limits::LoadLimits;
 use super::records::{WorkRecorder, monotonic_ns};
 
-/// Maximum length of one sleep, so that a request to end is noticed.
+/// Maximum length of one sleep. The loop notices a request to end after each sleep.
 const SLICE_NS: u64 = 50_000_000;
 
-/// Action at a point in time.
+/// What a load generator does at a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DutyAction {
-    /// Work.
+    /// Run the next step of work.
     On,
     /// Sleep for this time, in nanoseconds.
     Off(u64),
 }
 
-/// A duty cycle that begins with activity.
+/// A duty cycle, which begins with an active phase.
 #[derive(Debug, Clone, Copy)]
 pub enum DutyCycle {
-    /// Active for the same time in each period, however much work is done.
+    /// The generator is active for the same time in each period, independent of the work done.
     Timed {
         /// Length of a period.
         period_ns: u64,
         /// Length of the active part.
         on_ns: u64,
     },
-    /// Active until `burst` units are done, then idle for a fixed time, like an interactive program
-    /// between two inputs. A delay of the work shifts the following periods.
+    /// The generator is active until `burst` units are done, then idle for a fixed time, like an
+    /// interactive program between two inputs. If the work is delayed, all following phases are
+    /// delayed.
     Counted {
-        /// Units in an active phase.
+        /// Number of units in an active phase.
         burst: u64,
         /// Length of each rest.
         rest_ns: u64,
-        /// Units done at the start of this phase.
+        /// Total number of units done at the start of the present active phase.
         before: u64,
-        /// End of the present rest, since the start.
+        /// End of the present rest, in ns since the start of the generator.
         rests_until_ns: u64,
     },
 }
 
 impl DutyCycle {
-    /// Active for `usage` per cent of each period, or for `burst` units and idle for the rest of a
-    /// period.
+    /// Returns a cycle that is active for `usage` per cent of each period. With `burst`, it is
+    /// active for that number of units, and its rest is as long as the timed cycle's.
     pub fn new(usage: f64, period_ms: f64, burst: Option<u64>) -> Self {
         let period_ns = (period_ms * 1e6).round().max(1.0) as u64;
         let on_ns = (period_ns as f64 * usage / 100.0).round() as u64;
@@ -66,7 +69,7 @@ impl DutyCycle {
         }
     }
 
-    /// The action at this time since the start, after `done` units.
+    /// Returns the action at the time `since_start_ns` after the start, when `done` units are done.
     pub fn at(&mut self, since_start_ns: u64, done: u64) -> DutyAction {
         match self {
             Self::Timed { period_ns, on_ns } => {
@@ -95,16 +98,16 @@ impl DutyCycle {
     }
 }
 
-/// Result of a run.
+/// Result of a run of a load generator.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     /// Units of work done.
     pub work: u64,
-    /// Duration of that work in seconds.
+    /// Duration of the run in seconds.
     pub seconds: f64,
 }
 
-/// A flag that SIGTERM and SIGINT set.
+/// Returns a flag that SIGTERM and SIGINT set.
 pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -113,8 +116,8 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Calls `step` while active, until a limit is reached or `stop` is set.
-/// A step returns the units it did, `None` when there is nothing more to do.
+/// Calls `step` in the active phases of the cycle, until a limit is reached or `stop` is set.
+/// `step` returns the number of units it has done, or `None` if no work is left.
 pub fn drive(
     limits: &LoadLimits,
     stop: &AtomicBool,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options that all load generators share: when the load ends, its duty cycle, and the files that
-//! it writes. `clap` parses them from the command line of `usher-bench load`.
+//! Options that all load generators have: the end of the load, its duty cycle, and its record
+//! files. `clap` parses the options from the command line of `usher-bench load`.
 
 use std::path::PathBuf;
 
-/// Default period of activity and sleep, in ms.
+/// Default length of a period of activity and sleep, in ms.
 pub const PERIOD_MS: f64 = 100.0;
 
-/// Amount of work and usage degree of a load generator, and the files of its records.
+/// Amount of work of a load generator, the share of the time for which it is active, and its record
+/// files.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LoadLimits {
     /// End after this many units of work; without this option and --seconds, the load never ends

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generators (`usher-bench load ...`), which the experiments run in foreground and
-//! background: disk, network, CPU, repeated commands. Also a server that discards data, and a slow
-//! disk.
+//! Load generators (`usher-bench load ...`) for the disk, the network and the CPU, and for repeated
+//! commands. The experiments run them in foreground and background. Two further commands are a
+//! server that discards data, and an emulated slow disk.
 //!
-//! A generator works in steps of tens of microseconds, for a share of the time (its *usage degree*:
-//! it works for `usage` per cent of each period and sleeps for the rest). It ends when its work is
-//! done, its time is over, or SIGTERM or SIGINT arrives. While it runs it writes files that survive
-//! its end or freeze: a counter (work done), bins (work begun in each millisecond) and phases
-//! (times of activity).
+//! A generator works in steps of tens of microseconds. Its *usage degree* is the share of each
+//! period in per cent for which it works; it sleeps for the rest of the period. A generator ends
+//! when its work is done, when its time is over, or on SIGTERM or SIGINT.
+//!
+//! A running generator writes record files, which other processes can read while the generator is
+//! frozen or after its end:
+//!
+//! - the counter: number of units done;
+//! - the bins: number of units begun in each millisecond;
+//! - the phases: start and end of each active phase.
 
 mod cpu;
 mod disk;

@@ -2,9 +2,12 @@
 //! Load generators `load net` and `load sink`, the network benchmark of paper 2: a TCP connection
 //! to a server that discards the data.
 //!
-//! The client first sends the name of the connection. The server records the bytes that arrive in
-//! each millisecond under that name, because arrival shows when the network has transmitted them.
-//! If the client sends in bursts, the server answers each burst with a byte.
+//! 1. The client sends a line with the name of the connection and, if it sends in bursts, the
+//!    number of bytes of a burst.
+//! 2. The client sends units of 16 KiB until its work is done or its time is over.
+//! 3. The server counts the bytes that arrive in each millisecond, in files with that name. Arrival
+//!    shows when the network transmitted the bytes; sending only fills a buffer.
+//! 4. After each burst, the server answers with one byte, for which the client waits.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,9 +21,9 @@ use super::duty_cycle::{Summary, drive, print, stop_flag};
 use super::limits::LoadLimits;
 use super::records::{WorkRecorder, monotonic_ns};
 
-/// Bytes of one `send`, which is one unit of work.
+/// Number of bytes of one call of `send`, which is one unit of work.
 pub const UNIT_BYTES: usize = 16 << 10;
-/// Timeout of a read or write, so that a request to end is noticed.
+/// Timeout of a read or write. A request to end is noticed after each timeout.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Arguments of `load net`.
@@ -51,12 +54,13 @@ pub struct SinkArgs {
     pub epoch_ns: u64,
 }
 
-/// Sends, then waits until the server has everything.
+/// Runs the client: sends the data, then waits until the server has received all of it.
 pub fn run(args: &NetArgs) -> Result<()> {
     print(&send(args, &*stop_flag()?)?)
 }
 
-/// Sends until the work is done or `stop` is set; the time includes the server's answer.
+/// Sends until the limit of work or time is reached, or until `stop` is set. The measured time ends
+/// when the server has received all data.
 pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     let mut stream =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
@@ -80,7 +84,7 @@ pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     stream.set_read_timeout(None)?;
     stream.shutdown(Shutdown::Write)?;
     if !stop.load(Ordering::Relaxed) {
-        // The server closes when it has read everything.
+        // The server closes the connection after it has read all data.
         stream.read_to_end(&mut Vec::new())?;
     }
     summary.seconds = (monotonic_ns() - start_ns) as f64 / 1e9;
@@ -121,7 +125,7 @@ fn is_wait(kind: ErrorKind) -> bool {
     )
 }
 
-/// Serves until a signal stops it.
+/// Runs the server until SIGTERM or SIGINT.
 pub fn sink(args: &SinkArgs) -> Result<()> {
     let stop = stop_flag()?;
     let listener =
@@ -129,7 +133,7 @@ pub fn sink(args: &SinkArgs) -> Result<()> {
     serve(&listener, &args.dir, args.epoch_ns, &stop)
 }
 
-/// Accepts and discards until `stop` is set.
+/// Accepts connections and discards their data until `stop` is set.
 pub fn serve(listener: &TcpListener, dir: &Path, epoch_ns: u64, stop: &AtomicBool) -> Result<()> {
     listener.set_nonblocking(true)?;
     std::thread::scope(|scope| {
@@ -179,7 +183,7 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
                     stream.write_all(&[0])?;
                 }
             }
-            // No data arrives, so the counts are written now.
+            // While no data arrives, the counts are written to the files.
             Err(e) if is_wait(e.kind()) => meter.flush()?,
             Err(e) if e.kind() == ErrorKind::ConnectionReset => break,
             Err(e) => return Err(e).context("receiving"),
@@ -188,7 +192,8 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
     meter.flush()
 }
 
-/// Reads the name of a connection, and the number of bytes of a burst if bursts are answered.
+/// Reads the first line of a connection: its name, and the number of bytes of a burst if the client
+/// waits for an answer to each burst.
 fn hello(stream: &mut TcpStream) -> Result<(String, Option<u64>)> {
     let mut line = Vec::new();
     let mut byte = [0];

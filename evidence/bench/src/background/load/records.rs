@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The records that a load generator writes while it runs (a counter, bins of work per millisecond,
-//! phases of activity), and their readers. The counter is written at most once a millisecond.
+//! Writers and readers of the record files of a load generator: the counter of units, the units
+//! begun in each millisecond (bins, at most one hour), and the active phases. The counter is
+//! written at most once a millisecond.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::LoadLimits;
 
 const NS_PER_BIN: u64 = 1_000_000;
-/// Maximum number of bins of a file: one hour.
+/// Maximum number of bins in a file, one per millisecond: one hour.
 const BINS_MAX: u64 = 3_600_000;
 
 /// Time of the monotonic clock in nanoseconds, the same in all processes and namespaces.
@@ -22,16 +23,16 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A time in which a load generator was active.
+/// A period in which a load generator was active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActivePhase {
-    /// Time of its first request.
+    /// Time of the first request in the period, in ns of the monotonic clock.
     pub start_ns: u64,
-    /// Time of its last request.
+    /// Time of the last request in the period, in ns of the monotonic clock.
     pub end_ns: u64,
 }
 
-/// Counts work, and writes the count once a millisecond at most.
+/// Counts units of work, and writes the count to a file at most once a millisecond.
 #[derive(Debug)]
 pub struct WorkRecorder {
     counter: Option<File>,
@@ -51,7 +52,7 @@ fn made(path: Option<&Path>) -> Result<Option<File>> {
 }
 
 impl WorkRecorder {
-    /// A meter that writes to the files of `limits`.
+    /// Returns a recorder that writes to the files named in `limits`.
     pub fn new(limits: &LoadLimits) -> Result<Self> {
         Ok(Self {
             counter: made(limits.counter.as_deref())?,
@@ -70,7 +71,7 @@ impl WorkRecorder {
         self.total
     }
 
-    /// Counts units that were begun at `at_ns`.
+    /// Counts `units` units of work that were begun at the time `at_ns`.
     pub fn add(&mut self, at_ns: u64, units: u64) -> Result<()> {
         let bin = at_ns.saturating_sub(self.epoch_ns) / NS_PER_BIN;
         if bin != self.bin {
@@ -85,7 +86,7 @@ impl WorkRecorder {
         Ok(())
     }
 
-    /// Writes what is counted.
+    /// Writes the counted units to the files.
     pub fn flush(&mut self) -> Result<()> {
         if let Some(file) = &self.counter {
             file.write_all_at(&self.total.to_le_bytes(), 0)?;
@@ -100,7 +101,7 @@ impl WorkRecorder {
         Ok(())
     }
 
-    /// Records the start of activity, unless it has started already.
+    /// Records the start of an active phase, unless a phase has already started.
     pub fn on(&mut self, at_ns: u64) -> Result<()> {
         if self.on_since.is_none() {
             self.on_since = Some(at_ns);
@@ -109,7 +110,7 @@ impl WorkRecorder {
         Ok(())
     }
 
-    /// Records the end of activity.
+    /// Records the end of the present active phase.
     pub fn off(&mut self, at_ns: u64) -> Result<()> {
         if self.on_since.take().is_some() {
             self.note(&format!("off {at_ns}\n"))?;
@@ -125,7 +126,7 @@ impl WorkRecorder {
     }
 }
 
-/// The count in a counter file; 0 if there is no file yet.
+/// Returns the count in a counter file; 0 if the file does not exist yet.
 pub fn read_counter(path: &Path) -> u64 {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes
@@ -133,14 +134,14 @@ pub fn read_counter(path: &Path) -> u64 {
         .map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
-/// Units begun in each millisecond since the epoch.
+/// Returns the number of units begun in each millisecond since the start of the records.
 pub fn read_bins(path: &Path) -> Result<Vec<u32>> {
     let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     let (fours, _) = bytes.as_chunks::<4>();
     Ok(fours.iter().map(|four| u32::from_le_bytes(*four)).collect())
 }
 
-/// The complete phases in a file of phases.
+/// Returns the phases in a file of phases that have a start and an end.
 pub fn read_phases(path: &Path) -> Result<Vec<ActivePhase>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generator `load repeat`: runs a command repeatedly and counts the runs. Before each run, a
-//! given file or device can be dropped from the page cache.
+//! Load generator `load repeat`: runs a command repeatedly and counts the runs. With `--cold`, each
+//! run begins by dropping the given file or device from the page cache.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -54,8 +54,9 @@ pub fn run(args: &RepeatArgs) -> Result<()> {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // e2fsck exits with status 4 on a file system in use. A command that cannot run at all
-        // would be repeated for ever.
+        // A status below 125 counts as a run, because `e2fsck` exits with status 4 on a file system
+        // in use. A status of 125 or more means that the command could not run; without an error,
+        // it would be repeated without end.
         ensure!(
             status.code().is_some_and(|code| code < 125),
             "{} ended with {status}",
