@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bars: the limits of measured figures, whether the figures meet them, and the parts of which a
-//! benchmark's result consists. A figure that could not be measured does not meet its bar.
+//! Result types of all benchmarks. A result consists of parts; a part consists of bars, notes,
+//! tables, figures and raw data. A bar is a measured figure with its upper or lower limit. A figure
+//! that could not be measured does not meet its bar.
 
 use serde::{Deserialize, Serialize};
 use usher_report::html::{Cell, Item, Section as PageSection};
@@ -12,16 +13,17 @@ pub struct Bar {
     pub what: String,
     /// The figure; `None` if it could not be measured.
     pub measured: Option<f64>,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: String,
-    /// The largest value that meets the bar.
+    /// The largest value of the figure that meets the bar.
     pub at_most: f64,
-    /// The smallest value that meets the bar, if there is a lower limit.
+    /// The smallest value of the figure that meets the bar; `None`: no lower limit.
     pub at_least: Option<f64>,
 }
 
 impl Bar {
-    /// A figure that must not exceed a limit. Without a figure, the bar is not met.
+    /// Returns a bar for a figure that must not exceed a limit. Without a figure (`None`), the bar
+    /// is not met.
     pub fn at_most(
         what: impl Into<String>,
         measured: impl Into<Option<f64>>,
@@ -37,7 +39,8 @@ impl Bar {
         }
     }
 
-    /// A figure that must reach a limit. Without a figure, the bar is not met.
+    /// Returns a bar for a figure that must reach a limit. Without a figure (`None`), the bar is
+    /// not met.
     pub fn at_least(
         what: impl Into<String>,
         measured: impl Into<Option<f64>>,
@@ -50,18 +53,18 @@ impl Bar {
         }
     }
 
-    /// A count that must be 0.
+    /// Returns a bar for a count that must be 0.
     pub fn none(what: impl Into<String>, count: usize) -> Self {
         Self::at_most(what, count as f64, 0.0, "")
     }
 
-    /// Whether the bar is met. A figure that was not measured does not meet its bar.
+    /// Whether the bar is met. A bar whose figure was not measured is not met.
     pub fn is_met(&self) -> bool {
         let above = |least: f64| self.measured.is_some_and(|m| m >= least);
         self.measured.is_some_and(|m| m <= self.at_most) && self.at_least.is_none_or(above)
     }
 
-    /// The limits, as text.
+    /// The limits of the bar, as text.
     fn limit(&self) -> String {
         match self.at_least {
             Some(least) if self.at_most == f64::MAX => format!(">= {least}"),
@@ -70,7 +73,7 @@ impl Bar {
         }
     }
 
-    /// The bar's row of a table.
+    /// The cells of the bar's row in a table.
     pub fn row(&self) -> Vec<Cell> {
         vec![
             Cell::Text(self.what.clone()),
@@ -82,12 +85,13 @@ impl Bar {
     }
 }
 
-/// One part of a benchmark: bars, remarks, and the raw data behind them.
+/// One part of a benchmark's result: bars, notes, tables, figures, and the raw data from which they
+/// were computed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its name on the command line.
+    /// Name of the part on the command line.
     pub name: String,
-    /// Its heading.
+    /// Heading of the part on the page.
     pub title: String,
     /// The measured figures with their limits.
     pub bars: Vec<Bar>,
@@ -96,10 +100,10 @@ pub struct Part {
     /// Tables in addition to the table of bars.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<Table>,
-    /// Figures.
+    /// Figures of the page.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
-    /// All measured data.
+    /// All measured data of the part.
     pub raw: serde_json::Value,
 }
 
@@ -122,7 +126,7 @@ pub struct Figure {
 }
 
 impl Part {
-    /// A part without raw data yet.
+    /// Returns a part with a name and a heading, without results.
     pub fn new(name: &str, title: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -135,7 +139,7 @@ impl Part {
         }
     }
 
-    /// The part's section of the page.
+    /// Returns the section of the page that shows the part.
     pub fn section(&self) -> PageSection {
         let head = ["", "measured", "bar", "unit", ""]
             .map(str::to_owned)
@@ -163,7 +167,7 @@ impl Part {
         }
     }
 
-    /// The bars as text for a terminal, one line each.
+    /// Returns the bars as text for a terminal, one bar per line.
     pub fn lines(&self) -> String {
         let line = |bar: &Bar| {
             let mark = if bar.is_met() { "met   " } else { "MISSED" };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs programs under valgrind's cachegrind: builds its command line, and parses the file of its
-//! counts.
+//! Builds the command line of valgrind's tool cachegrind, and parses the file of counts that
+//! cachegrind writes.
 //!
 //! Cachegrind simulates a first-level data cache and a last-level cache of given sizes, and counts
 //! instructions, data accesses and the misses of each level, by function. It simulates no
@@ -17,19 +17,20 @@ use serde::{Deserialize, Serialize};
 pub struct CacheShape {
     /// Capacity in bytes.
     pub bytes: u64,
-    /// Ways.
+    /// Number of ways (associativity).
     pub ways: u64,
-    /// Bytes of a line.
+    /// Bytes of a cache line.
     pub line_bytes: u64,
 }
 
 impl CacheShape {
-    /// As an option of cachegrind; `name` is `D1` or `LL`.
+    /// Returns the option of cachegrind for this cache; `name` is `D1` (first-level data cache) or
+    /// `LL` (last-level cache).
     pub fn option(self, name: &str) -> String {
         format!("--{name}={},{},{}", self.bytes, self.ways, self.line_bytes)
     }
 
-    /// In words.
+    /// Returns the sizes as text for readers.
     pub fn describe(self) -> String {
         format!(
             "{} KiB, {} ways, lines of {} B",
@@ -40,8 +41,9 @@ impl CacheShape {
     }
 }
 
-/// The beginning of a command line that runs a program with caches of these sizes, and writes the
-/// counts to `file`. The program and its arguments follow.
+/// Returns the beginning of a command line that runs a program under cachegrind with a first-level
+/// cache `first` and a last-level cache `last`, and writes the counts to `file`. The caller appends
+/// the program and its arguments.
 pub fn words(first: CacheShape, last: CacheShape, file: &Path) -> [String; 7] {
     let out = format!("--cachegrind-out-file={}", file.display());
     [
@@ -58,7 +60,7 @@ pub fn words(first: CacheShape, last: CacheShape, file: &Path) -> [String; 7] {
 /// Counts of a run or of a function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Instructions.
+    /// Instructions executed.
     pub instructions: u64,
     /// Reads and writes of data.
     pub accesses: u64,
@@ -77,14 +79,14 @@ impl AddAssign for Counts {
     }
 }
 
-/// Cachegrind's events by count. A count is the sum of its events.
+/// For each field of [`Counts`], the cachegrind events whose sum is the count.
 const EVENTS: [&[&str]; 4] = [&["Ir"], &["Dr", "Dw"], &["D1mr", "D1mw"], &["DLmr", "DLmw"]];
 
 /// An output file of cachegrind.
 #[derive(Debug)]
 pub struct CachegrindOutput<'a> {
     text: &'a str,
-    /// Number of events of a line, and the indices of the events of each count.
+    /// Number of events in a line of the file, and for each count the indices of its events.
     events: usize,
     columns: [Vec<usize>; EVENTS.len()],
 }
@@ -117,10 +119,10 @@ impl<'a> CachegrindOutput<'a> {
         })
     }
 
-    /// Counts of the whole run.
+    /// Returns the counts of the whole run.
     ///
     /// # Errors
-    /// The file has no summary.
+    /// The file has no line with the sums of all events (`summary`).
     pub fn all(&self) -> Result<Counts> {
         let mut lines = self.text.lines();
         let line = lines.find_map(|line| line.strip_prefix("summary:"));
@@ -134,7 +136,8 @@ impl<'a> CachegrindOutput<'a> {
         Ok(self.counts(&values))
     }
 
-    /// Counts of all functions with `function` in their names; `None`: there is none.
+    /// Returns the summed counts of all functions whose names contain `function`; `None` if there
+    /// is no such function.
     pub fn of(&self, function: &str) -> Option<Counts> {
         let (mut sum, mut inside, mut seen) = (Counts::default(), false, false);
         for line in self.text.lines() {
@@ -142,7 +145,8 @@ impl<'a> CachegrindOutput<'a> {
                 inside = name.contains(function);
                 seen |= inside;
             } else if inside && line.starts_with(|c: char| c.is_ascii_digit()) {
-                // The line number comes first. Cachegrind leaves out zeros at the end.
+                // The first number is the line number of the source. Cachegrind omits trailing
+                // zeros.
                 sum += self.counts(numbers(line).get(1..).unwrap_or_default());
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Figures of pages: bars on a logarithmic axis (as in paper 2's figures 2 to 5),
-//! heat maps (as in its figure 1), and curves.
+//! Draws the figures of result pages as SVG: bars on a logarithmic axis (as in figures 2 to 5 of
+//! paper 2), heat maps (as in figure 1 of paper 2), and curves.
 
 use maud::{Markup, html};
 use usher_report::text;
@@ -15,11 +15,11 @@ const GAP: f64 = 12.0;
 /// A bar of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// Colour class, as `p3`.
+    /// CSS class of the colour, such as `p3`.
     pub class: String,
     /// Name in the legend.
     pub name: String,
-    /// The bar's length.
+    /// The value that the bar's length shows.
     pub value: f64,
     /// Confidence interval of the value.
     pub interval: Option<(f64, f64)>,
@@ -47,7 +47,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis for ratios, from 1 or the smallest value on.
+    /// Returns an axis for ratios, which begins at 1 or at the smallest value if it is below 1.
     fn of_ratios(bundles: &[Bundle]) -> Self {
         let (least, most) = Self::range(bundles);
         Self {
@@ -56,7 +56,8 @@ impl Axis {
         }
     }
 
-    /// An axis for times, from slightly below the smallest value on, so that each bar has a length.
+    /// Returns an axis for times, which begins slightly below the smallest value so that each bar
+    /// has a visible length.
     fn of_times(bundles: &[Bundle]) -> Self {
         let (least, most) = Self::range(bundles);
         let (least, most) = if least < f64::INFINITY {
@@ -99,19 +100,19 @@ impl Axis {
     }
 }
 
-/// A figure of slow-downs (1: none) on a logarithmic axis.
+/// Draws slow-downs on a logarithmic axis; 1 is no slow-down.
 pub fn slow_downs(title: &str, bundles: &[Bundle]) -> String {
     let about = "time of the foreground beside the background / its time alone (1: no slow-down; \
                  whiskers: 95 % interval)";
     bars(title, about, bundles, &Axis::of_ratios(bundles), Some(1.0))
 }
 
-/// A figure of times on a logarithmic axis.
+/// Draws times on a logarithmic axis.
 pub fn times(about: &str, title: &str, bundles: &[Bundle]) -> String {
     bars(title, about, bundles, &Axis::of_times(bundles), None)
 }
 
-/// Bars on that axis, with a line across at `mark`.
+/// Draws the bars on the axis `axis`, with a reference line at the value `mark`.
 fn bars(title: &str, about: &str, bundles: &[Bundle], axis: &Axis, mark: Option<f64>) -> String {
     let height = |bundle: &Bundle| BAR * bundle.bars.len() as f64 + GAP;
     let base = TOP + bundles.iter().map(height).sum::<f64>();
@@ -191,7 +192,8 @@ fn legend(bundles: &[Bundle]) -> Markup {
     }
 }
 
-/// A grid of shares 0..=1 with its axes in per cent; darker is higher.
+/// Draws a heat map: a grid of shares from 0 to 1 with axes in per cent. Darker cells have higher
+/// shares.
 pub fn heat_map(
     title: &str,
     x_axis: &str,
@@ -224,7 +226,7 @@ pub fn heat_map(
     .into_string()
 }
 
-/// The lines as bars, for their legend.
+/// Converts the lines to bars, from which the legend is drawn.
 fn names(lines: &[Line]) -> Vec<Bundle> {
     let bar = |line: &Line| Bar {
         class: line.class.clone(),
@@ -239,18 +241,18 @@ fn names(lines: &[Line]) -> Vec<Bundle> {
     }]
 }
 
-/// A line through points on a logarithmic x axis; y from 0.
+/// A curve through points. The x axis is logarithmic; the y axis begins at 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Colour class.
+    /// CSS class of the colour.
     pub class: String,
     /// Name in the legend.
     pub name: String,
-    /// Points by x.
+    /// Points (x, y), in the order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Lines, with a mark across at `mark`.
+/// Draws curves, with a reference line at y = `mark`.
 pub fn lines(title: &str, x_axis: &str, lines: &[Line], mark: f64) -> String {
     let all = || {
         lines

@@ -84,8 +84,8 @@ enum Command {
     ColoringRun(coloring::RunArgs),
 }
 
-/// Runs the command; 0 when every bar was met, 1 when not, 125 when the
-/// benchmark could not be run.
+/// Runs the command. Returns the exit status: 0 if every bar was met, 1 if a bar was missed, 125 if
+/// the benchmark could not run.
 pub fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(true) => ExitCode::SUCCESS,

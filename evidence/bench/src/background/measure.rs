@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench calibrate`: runs the load generators in all settings of paper 2's section on
-//! thresholds, measures windows with Usher's own meter, and derives the thresholds of this machine.
+//! `usher bench calibrate`: measures the contention thresholds of this machine.
+//!
+//! 1. Load generators run in all settings of paper 2's section on thresholds
+//!    ([`super::calibrate::settings`]). Usher's own meter measures the background's share of each
+//!    resource in time windows.
+//! 2. For the threshold of IPD, the meter measures the idle share of the CPUs in each second while
+//!    the benchmark runs nothing.
+//! 3. `calibrate` computes the thresholds. They are printed, saved with a page, and written to the
+//!    file that `--write` names.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -46,7 +53,7 @@ pub struct CalibrateArgs {
     out: PathBuf,
 }
 
-/// Measures, studies, prints thresholds and saves a page.
+/// Measures the windows, computes and prints the thresholds, and saves a page.
 pub fn run(args: &CalibrateArgs) -> Result<bool> {
     let folder = crate::machine::run_folder(&args.out, "calibrate")?;
     let size = FixtureSettings {
@@ -84,7 +91,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
     super::finish("Usher: thresholds of contention", &folder, &[part])
 }
 
-/// Measures the windows of one setting.
+/// Measures the windows of one setting of the load generators.
 fn one(
     fixture: &mut BackgroundFixture,
     source: &mut BackgroundMeter,
@@ -128,7 +135,8 @@ fn counter(fixture: &BackgroundFixture, number: u32) -> PathBuf {
     fixture.path(&format!("calibrate{number}"))
 }
 
-/// The load generator of the foreground (`number` 0, at normal priority) or of a background.
+/// Returns the command of a load generator: of the foreground (`number` 0, at normal priority), or
+/// of a background program (`number` from 1).
 fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f64) -> Result<Job> {
     let kind = match setting.resource {
         Resource::Cpu => "cpu",
@@ -169,7 +177,7 @@ fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f
     })
 }
 
-/// Idle share of the CPUs in each second, while the benchmark runs nothing.
+/// Measures the idle share of the CPUs in each second while the benchmark runs no load generator.
 fn idle_shares(source: &mut BackgroundMeter, minutes: f64) -> Result<Vec<f64>> {
     eprintln!("calibrate: measuring {minutes} minutes without foreground work");
     source.watches(&[])?;
@@ -181,7 +189,7 @@ fn idle_shares(source: &mut BackgroundMeter, minutes: f64) -> Result<Vec<f64>> {
     Ok(shares)
 }
 
-/// The part of the page, and the thresholds as a file for `usher`.
+/// Returns the part of the page with the results, and the text of the thresholds file for `usher`.
 fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64) -> (Part, String) {
     let mut part = Part::new("calibrate", "Thresholds of contention (figure 1)");
     let maps: Vec<AccuracyMap> = resources

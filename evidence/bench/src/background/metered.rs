@@ -13,7 +13,7 @@ use usher_policy::background::contention::{MeteringWindow, ResourceUse};
 
 use super::calibrate::Shares;
 
-/// The meter, and the processes that are background at the moment.
+/// The meter, and the processes whose use at present counts as background use.
 pub struct BackgroundMeter {
     meter: Meter,
     managed: Vec<ProgramId>,
@@ -34,10 +34,10 @@ impl BackgroundMeter {
         }
     }
 
-    /// Sets the processes that are metered as background: these and their descendants.
+    /// Sets the background: the processes `background` and their descendants.
     ///
     /// # Errors
-    /// One of the processes has ended.
+    /// One of the given processes has ended.
     pub fn watches(&mut self, background: &[i32]) -> Result<()> {
         for id in self.managed.drain(..) {
             self.meter.forget(id);
@@ -53,7 +53,7 @@ impl BackgroundMeter {
         Ok(())
     }
 
-    /// Measures the background's shares for the time `length`.
+    /// Measures the background's shares of all resources during the time `length`.
     pub fn window(&mut self, length: Duration) -> Shares {
         let (from_ns, before) = self.look();
         sleep(length);
@@ -80,7 +80,7 @@ impl BackgroundMeter {
         }
     }
 
-    /// Reads the meter. Also returns the time of the reading in nanoseconds.
+    /// Reads the meter. Also returns the time in nanoseconds at which the meter was read.
     fn look(&mut self) -> (u64, Metering) {
         let at_ns = self.begun.elapsed().as_nanos() as u64;
         (at_ns, self.meter.sample(at_ns, true))
@@ -99,7 +99,7 @@ fn links(metering: &Metering) -> Vec<Resource> {
     })
 }
 
-/// The resources that foreground or background has used, each once.
+/// Returns each resource that the foreground or the background has used, without duplicates.
 fn used(metering: &Metering, devices: impl Fn(&Usage) -> Vec<Resource>) -> Vec<Resource> {
     let usages = metering.background.values().chain([&metering.foreground]);
     let all: BTreeSet<Resource> = usages.flat_map(devices).collect();

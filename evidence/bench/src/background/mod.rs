@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench background`: the slow-down of foreground work by background work, under `usher bg`
-//! and under the other ways to run background work (nice, SCHED_IDLE, ionice, cgroups, cpulimit,
-//! loadwatch, the policies of paper 2).
+//! `usher bench background`: measures how much background work slows foreground work down, under
+//! `usher bg` and under other ways to run background work (nice, SCHED_IDLE, ionice, cgroups,
+//! cpulimit, loadwatch, the policies of paper 2). Each way is called a *treatment*.
 //!
-//! - The matrix: foreground x background x disk x usage degree (`experiments`, `cell`, `study`,
-//!   `page`). Each foreground runs in pairs, alone and beside the background.
-//! - Reaction times and use of idle time (`reaction`, `idle`, `watch`).
-//! - SIGKILL while the background is frozen, and fork storms (`kills`).
+//! - The matrix has a cell for each combination of foreground, background, disk and usage degree
+//!   (share of the time for which a load generator is active). In each cell, runs of the foreground
+//!   alone and beside the background form pairs. Modules: `experiments`, `cell`, `study`, `page`.
+//! - Reaction times of the background to the foreground, and use of the foreground's pauses by the
+//!   background: `reaction`, `idle`, `watch`.
+//! - SIGKILL of Usher while the background is frozen, and fork storms: `kills`.
 //! - Set-up: `fixture`, `rig` (disks, networks, inputs), `treatments`, `actors`, `jobs`, and load
 //!   generators (`load`).
 //! - `measure` and `calibrate`: `usher bench calibrate`.
 //!
-//! Limits: needs root for networks, cgroups and the slow disk; the slow-down is that of this
-//! machine with these programs.
+//! Limits: networks, cgroups and the slow disk need root. The measured slow-downs apply to this
+//! machine and these programs only.
 
 mod actors;
 mod calibrate;
@@ -76,7 +78,7 @@ pub enum BackgroundPart {
 }
 
 impl BackgroundPart {
-    /// Whether the part tests only `usher bg`, without a comparison.
+    /// Whether the part tests `usher bg` only and compares no treatments.
     fn kills(self) -> bool {
         matches!(self, Self::Kills | Self::Storms)
     }
@@ -231,7 +233,7 @@ impl BackgroundArgs {
     }
 }
 
-/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &BackgroundArgs) -> Result<bool> {
     let cells = args.chosen_cells();
     let treatments = args.chosen_treatments();
@@ -296,7 +298,8 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     finish("Usher: background work", &folder, &parts)
 }
 
-/// Packages of missing programs that cells and treatments need.
+/// Returns the Debian packages of the programs that the cells and treatments need and that are not
+/// installed.
 fn missing_packages(cells: &[Cell], treatments: &[BackgroundMethod]) -> Vec<&'static str> {
     let tasks = cells.iter().flat_map(|cell| [cell.fg, cell.bg]);
     let needed = tasks
@@ -339,7 +342,7 @@ fn watched(
     Ok(parts)
 }
 
-/// Shows and saves the parts.
+/// Prints and saves the parts.
 fn finish(title: &str, folder: &Path, parts: &[Part]) -> Result<bool> {
     for part in parts {
         machine::print_line(part.lines())?;

@@ -11,13 +11,14 @@ use super::treatments::BackgroundMethod;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
-/// Worst cases of paper 2, as slow-downs: time beside the background / time alone.
+/// The largest slow-downs in paper 2: time of the foreground beside the background / its time
+/// alone.
 const PAPER: [(BackgroundMethod, f64); 2] = [
     (BackgroundMethod::Eii, 1.169),
     (BackgroundMethod::Ipd, 1.067),
 ];
 
-/// The part of a group of cells.
+/// Returns the part of the page for a group of cells.
 pub fn part(group: Group, results: &[CellResult]) -> Part {
     let name = group
         .to_possible_value()

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `reaction`: the time from the foreground's first request to the background's last request
-//! (yield), and from the foreground's end to the background's full speed (resume), in milliseconds.
+//! Part `reaction`: measures in milliseconds how long the background continues after the
+//! foreground's first request (yield), and how long it takes to reach full speed after the
+//! foreground's end (resume).
 //!
-//! The foreground is active for 1 s and pauses for 1 s. The background's last request is the last
-//! one before its first silence of [`SILENCE_MS`]; a policy that later lets the background run
-//! within the phase has still yielded once. Without a silence the whole phase counts. Work is
-//! counted in bins of 1 ms, which limits the resolution.
+//! 1. The foreground is active for 1 s and pauses for 1 s, repeatedly. The background's units of
+//!    work are counted for each millisecond (bins), which limits the resolution to 1 ms.
+//! 2. The background has yielded at the start of the first [`SILENCE_MS`] milliseconds of the
+//!    active phase in which it did no work. Work later in the phase does not change the result. If
+//!    there is no such silence, the length of the whole phase counts.
+//! 3. The background has resumed when it reaches 90 % of its speed in the second half of the
+//!    foreground's pauses, averaged over 20 ms.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -15,31 +19,35 @@ use super::treatments::BackgroundMethod;
 use super::watch::{HalfLoad, Resource, Trace, Watcher, units};
 use crate::bars::{Bar, Part, Table};
 
-/// The background has yielded if it does no unit of work for this time.
+/// The background has yielded if it does no work for this number of milliseconds.
 const SILENCE_MS: usize = 30;
-/// Window over which the speed is averaged.
+/// Length of the window over which the speed is averaged, in ms.
 const WINDOW_MS: f64 = 20.0;
-/// Full speed, as a share of the speed in the second half of the foreground's pauses.
+/// The background has full speed if it reaches this share of its speed in the second half of the
+/// foreground's pauses.
 const FULL: f64 = 0.9;
 const PERIOD_MS: f64 = 2_000.0;
 
-/// Times of one treatment on one resource.
+/// Reaction times of one treatment on one resource.
 #[derive(Debug, Clone, Serialize)]
 struct ReactionTimes {
     resource: Resource,
     treatment: BackgroundMethod,
-    /// From the foreground's first request to the background's last.
+    /// Time from the foreground's first request to the background's last request before its
+    /// silence.
     yielded_ms: Vec<f64>,
-    /// From the foreground's end to the background's first unit.
+    /// Time from the end of the foreground's phase to the background's first unit of work.
     went_on_ms: Vec<f64>,
-    /// From the foreground's end to full speed.
+    /// Time from the end of the foreground's phase to the background's full speed.
     resumed_ms: Vec<f64>,
-    /// From the middle of a pause of the foreground, long after any interference, to full speed:
-    /// the time that the resource itself takes.
+    /// Control value: time from the middle of a pause, long after the end of the foreground's
+    /// phase, to the next window with full speed. This time is due to speed variations of the
+    /// resource itself.
     control_ms: Vec<f64>,
 }
 
-/// Time in ms for which the background continued after `from_ms`, at most until `to_ms`.
+/// Returns the time in ms for which the background continued after `from_ms`, at most until
+/// `to_ms`.
 pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let (first, last) = (from_ms as usize, to_ms as usize);
     let mut last_busy = None;
@@ -54,14 +62,15 @@ pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     to_ms - from_ms
 }
 
-/// Time in ms from `from_ms` until the background worked again.
+/// Returns the time in ms from `from_ms` until the background did its next unit of work.
 pub fn went_on_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let mut ahead = (from_ms as usize)..(to_ms as usize);
     let first = ahead.find(|&bin| bins.get(bin).is_some_and(|&n| n > 0));
     first.map_or(to_ms - from_ms, |bin| (bin as f64 - from_ms).max(0.0))
 }
 
-/// Time in ms from `from_ms` until the background reached `rate` (units per millisecond) again.
+/// Returns the time in ms from `from_ms` until the background reached the full-speed share of
+/// `rate` (units per millisecond) again.
 pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
     let mut at = from_ms;
     while at + WINDOW_MS <= to_ms {
@@ -73,7 +82,7 @@ pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
     to_ms - from_ms
 }
 
-/// Times of all phases of a trace.
+/// Returns the reaction times in all phases of a trace.
 fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> ReactionTimes {
     let offs: Vec<(f64, f64)> = trace
         .phases
@@ -85,7 +94,8 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Reac
         trace.units(half, *to) / (to - half)
     });
     let rate = stats::median(&late.collect::<Vec<_>>()).unwrap_or(0.0);
-    // The first phase does not count: the background may not have reached its steady state before.
+    // The first phase is ignored, because the background may not have reached its steady state
+    // before that phase.
     let yields = trace
         .phases
         .iter()
@@ -110,7 +120,7 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Reac
     }
 }
 
-/// Measures `events` reactions for each treatment and resource.
+/// Measures `events` reactions for each combination of treatment and resource.
 pub fn run(
     watcher: &mut Watcher,
     treatments: &[BackgroundMethod],
@@ -249,7 +259,7 @@ fn table(all: &[ReactionTimes]) -> Table {
 mod tests {
     use super::*;
 
-    /// Bins that are busy within the spans.
+    /// Returns bins in which each millisecond within one of the spans has work.
     fn bins(spans: &[(usize, usize)]) -> Vec<u32> {
         (0..2_000)
             .map(|i| u32::from(spans.iter().any(|&(a, b)| (a..b).contains(&i))) * 10)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the matrix cell by cell, and other parts. Each result is saved as a file when it is
-//! complete; a resumed run reads these files and measures the rest. The remaining time is estimated
-//! from the mean time of the cells measured so far.
+//! Measures the cells of the matrix one after another, and the parts without cells. Each complete
+//! result is saved in a file of its own. A resumed run reads these files, and measures only cells
+//! and parts without a complete file. The printed remaining time is the number of remaining cells
+//! times the mean time of a measured cell.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use super::study::{CellResult, TreatmentPairs};
 use super::treatments::{BackgroundMethod, RegulatorFixture};
 use crate::bars::Part;
 
-/// Measures the cells, or reads those that were measured before.
+/// Measures the cells; reads the result of a cell that is already measured.
 pub fn run(
     cells: &[Cell],
     treatments: &[BackgroundMethod],
@@ -82,7 +83,7 @@ fn file_of(folder: &Path, cell: &Cell) -> PathBuf {
     folder.join("cells").join(format!("{}.json", cell.id()))
 }
 
-/// The saved result of a cell, if it has all selected treatments.
+/// Returns the saved result of a cell if it contains all selected treatments without an error.
 fn saved(file: &Path, treatments: &[BackgroundMethod]) -> Result<Option<CellResult>> {
     if !file.exists() {
         return Ok(None);
@@ -96,7 +97,7 @@ fn saved(file: &Path, treatments: &[BackgroundMethod]) -> Result<Option<CellResu
     Ok(whole.then_some(result))
 }
 
-/// Measures a part without cells, or reads its saved result.
+/// Measures a part without cells, or reads the saved result if it exists.
 pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -> Result<Part> {
     let file = folder.join("parts").join(format!("{name}.json"));
     if file.exists() {
@@ -110,7 +111,7 @@ pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -
     Ok(part)
 }
 
-/// Estimates the remaining time from the cells measured up to now.
+/// Estimates the remaining time from the mean time of the cells measured since the start.
 struct RemainingTime {
     left: usize,
     measured: usize,

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Evaluates the pairs of a cell.
+//! Computes the slow-down of the foreground, with its confidence interval, from the pairs of runs
+//! of a cell.
 //!
-//! A pair is two runs of the foreground one after the other: alone, and beside the background under
-//! one treatment. The slow-down is the median of the pairs' ratios with its bootstrap interval
-//! (`usher_report::stats`). The noise band of a cell is the same interval for pairs of two runs
-//! alone. The bar of a treatment is the distance of the upper end of its interval above the band
-//! ([`SLOWER_MAX`]). An interval wider than [`WIDTH_MAX`] allows no conclusion.
+//! 1. A pair consists of two consecutive runs of the foreground: alone, and beside the background
+//!    under one treatment. The ratio of a pair is the time beside the background / the time alone.
+//! 2. The slow-down of a treatment is the median of its pairs' ratios with a bootstrap confidence
+//!    interval (`usher_report::stats`).
+//! 3. The noise band of a cell is the confidence interval for pairs of two runs alone.
+//! 4. A treatment meets its bar if the upper end of its interval is at most [`SLOWER_MAX`] above
+//!    the upper end of the noise band. An interval wider than [`WIDTH_MAX`] allows no conclusion.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, NoiseBand, Statistic};
@@ -15,37 +18,37 @@ use super::treatments::BackgroundMethod;
 
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
-/// Intervals wider than this allow no conclusion.
+/// Largest width of a confidence interval that allows a conclusion.
 pub const WIDTH_MAX: f64 = 0.03;
-/// Largest permitted slow-down of the foreground beyond the band.
+/// Largest permitted slow-down of the foreground above the noise band.
 pub const SLOWER_MAX: f64 = 0.03;
 
 /// Work and resource use of the background while the foreground ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BackgroundWork {
-    /// Units of work a second, by its counters.
+    /// Units of work per second, read from the counter files of the load generators.
     pub units_per_s: f64,
-    /// CPU seconds a second.
+    /// CPU seconds per second.
     pub cpu: f64,
-    /// Bytes read from disks a second.
+    /// Bytes read from disks per second.
     pub read_bytes_per_s: f64,
-    /// Bytes given to write calls a second.
+    /// Bytes passed to write calls per second.
     pub write_bytes_per_s: f64,
 }
 
-/// Foreground alone and beside the background.
+/// Times of the foreground alone and beside the background.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Seconds alone.
+    /// Time of the foreground alone in seconds.
     pub alone_s: f64,
-    /// Seconds beside the background.
+    /// Time of the foreground beside the background in seconds.
     pub beside_s: f64,
     /// Whether the run beside the background was stopped at the limit, so that its time is a lower
     /// bound.
     pub cut: bool,
-    /// Whether the run alone came first.
+    /// Whether the run alone was before the run beside the background.
     pub alone_first: bool,
-    /// Work of the background.
+    /// Work and resource use of the background during the run beside it.
     pub done: BackgroundWork,
 }
 
@@ -54,14 +57,14 @@ pub struct Pair {
 pub struct TreatmentPairs {
     /// The treatment.
     pub treatment: BackgroundMethod,
-    /// Its pairs, in the order in which they ran.
+    /// Pairs of the treatment, in the order in which they ran.
     pub pairs: Vec<Pair>,
-    /// The reason, if no more pairs could be measured.
+    /// The error after which no further pair was measured.
     pub error: Option<String>,
 }
 
 impl TreatmentPairs {
-    /// No pairs yet.
+    /// Returns a treatment without pairs.
     pub fn new(treatment: BackgroundMethod) -> Self {
         Self {
             treatment,
@@ -70,18 +73,18 @@ impl TreatmentPairs {
         }
     }
 
-    /// Whether a run was stopped at the limit, so that ratios are lower bounds.
+    /// Whether a run was stopped at its time limit, so that the slow-down is a lower bound.
     pub fn is_cut(&self) -> bool {
         self.pairs.iter().any(|pair| pair.cut)
     }
 
-    /// Time of the foreground beside the background / time alone.
+    /// Returns the slow-down: the median of time beside the background / time alone.
     pub fn slow_down(&self) -> Option<Estimate> {
         let ratios: Vec<f64> = self.pairs.iter().map(|p| p.beside_s / p.alone_s).collect();
         stats::estimate(&ratios, Statistic::Median, SEED)
     }
 
-    /// Whether the interval is narrow enough for a conclusion.
+    /// Whether the confidence interval of the slow-down is narrow enough for a conclusion.
     pub fn is_resolved(&self) -> bool {
         self.slow_down().is_some_and(|e| width(&e) < WIDTH_MAX)
     }
@@ -95,19 +98,21 @@ pub fn width(estimate: &Estimate) -> f64 {
         .map_or(f64::INFINITY, |(high, low)| high - low)
 }
 
-/// Everything measured in a cell.
+/// All results of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
     /// The cell.
     pub cell: Cell,
-    /// Pairs by treatment; [`BackgroundMethod::Alone`] has the pairs of two runs alone.
+    /// The pairs of each treatment; [`BackgroundMethod::Alone`] contains the pairs of two runs
+    /// alone.
     pub tallies: Vec<TreatmentPairs>,
     /// Remarks about the cell.
     pub notes: Vec<String>,
 }
 
 impl CellResult {
-    /// The noise: the interval of the ratios of two runs of the foreground alone.
+    /// Returns the noise band: the confidence interval of the ratios of two runs of the foreground
+    /// alone.
     pub fn band(&self) -> Option<NoiseBand> {
         let alone = self.of(BackgroundMethod::Alone)?;
         let pairs: Vec<_> = alone
@@ -125,8 +130,8 @@ impl CellResult {
             .find(|tally| tally.treatment == treatment)
     }
 
-    /// Distance of the upper bound of a treatment's slow-down above the band, as a ratio (0.03 is 3
-    /// %); `None` without an interval or a band.
+    /// Returns the distance of the upper end of a treatment's confidence interval above the noise
+    /// band, as a ratio (0.03 is 3 %); `None` without an interval or a band.
     pub fn beyond_band(&self, treatment: BackgroundMethod) -> Option<f64> {
         let high = self.of(treatment)?.slow_down()?.high?;
         Some(high - self.band()?.high)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ways in which a user could run background work that the experiments compare: nice,
-//! SCHED_IDLE, ionice, cgroups, cpulimit, loadwatch, and the policies of `usher bg`.
+//! The treatments, which are the ways to run background work that the experiments compare: nice,
+//! SCHED_IDLE, ionice, cgroups, cpulimit, loadwatch, and the policies of `usher bg`. For each
+//! treatment, this module sets up a daemon or a cgroup if needed, and builds the command line that
+//! runs a background program.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +45,7 @@ pub enum BackgroundMethod {
 }
 
 impl BackgroundMethod {
-    /// Its name on the command line.
+    /// Name of the treatment on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -60,7 +62,7 @@ impl BackgroundMethod {
         }
     }
 
-    /// Its name on the page.
+    /// Name of the treatment on the page.
     pub fn label(self) -> &'static str {
         match self {
             Self::Alone => "alone (A/A)",
@@ -77,7 +79,8 @@ impl BackgroundMethod {
         }
     }
 
-    /// The program that it needs and its package, if not every Debian has it.
+    /// The program that the treatment needs, and the Debian package that contains the program;
+    /// `None` for programs of each Debian installation.
     pub fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Cpulimit => Some(("cpulimit", "cpulimit")),
@@ -86,17 +89,17 @@ impl BackgroundMethod {
         }
     }
 
-    /// Whether it is a policy of `usher bg`.
+    /// Whether the treatment is a policy of `usher bg`.
     pub fn is_usher(self) -> bool {
         matches!(self, Self::Eii | Self::Ipd | Self::Usher)
     }
 
-    /// Whether foreground and background have sessions of their own.
+    /// Whether foreground and background run in different sessions.
     pub fn separates_sessions(self) -> bool {
         self != Self::NiceSameSession
     }
 
-    /// Whether the treatment is a realistic choice for that background work.
+    /// Whether the treatment is a realistic choice for the background task.
     pub fn is_sensible(self, background: Task) -> bool {
         match self {
             Self::Ionice => background.uses_disk(),
@@ -120,7 +123,8 @@ pub struct RegulatorFixture {
 }
 
 impl RegulatorFixture {
-    /// A fixture with this `usher`, under a daemon or with each command by itself.
+    /// Returns a fixture with the program `usher`. With `with_daemon`, a daemon manages all
+    /// background programs; otherwise each `usher bg` runs without a daemon.
     pub fn new(usher: Option<PathBuf>, with_daemon: bool) -> Result<Self> {
         Ok(Self {
             usher,
@@ -131,12 +135,12 @@ impl RegulatorFixture {
         })
     }
 
-    /// The runtime folder of `usher`.
+    /// The runtime directory of `usher`.
     pub fn runtime(&self) -> &Path {
         self.runtime.path()
     }
 
-    /// Sets up what a treatment needs.
+    /// Starts the daemon or creates the cgroup that a treatment needs.
     pub fn prepare(&mut self, treatment: BackgroundMethod) -> Result<()> {
         if treatment == BackgroundMethod::CpuIdle && self.idle.is_none() {
             self.idle = Some(IdleGroup::new()?);
@@ -152,7 +156,8 @@ impl RegulatorFixture {
         Ok(())
     }
 
-    /// The command under a treatment; `number` distinguishes several backgrounds.
+    /// Returns the command line that runs `words` under a treatment. `number` distinguishes several
+    /// background programs.
     pub fn wrap(
         &self,
         treatment: BackgroundMethod,

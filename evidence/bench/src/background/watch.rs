@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a foreground that is active in phases beside a background, and records the work of the
-//! background in each millisecond: the data for reaction times and use of idle time.
+//! Runs a foreground with active phases and pauses beside a background, and records the
+//! background's work in each millisecond. `reaction` and `idle` evaluate the records.
 //!
-//! Real work is counted, not the time without a freeze:
-//! - network: bytes that arrived at the far end;
-//! - disk: requests that bypass the page cache, when they were issued;
+//! The recorded figure is completed work, not the time for which the background is not frozen:
+//! - network: bytes that arrived in the far namespace;
+//! - disk: requests that bypass the page cache, at the time when they were issued;
 //! - CPU: units of 20 microseconds of computing.
 
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Its name.
+    /// Name of the resource.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -43,7 +43,7 @@ impl Resource {
         }
     }
 
-    /// Its load generator.
+    /// The load generator that uses the resource.
     pub fn task(self) -> Task {
         match self {
             Self::Cpu => Task::CpuHog,
@@ -53,7 +53,7 @@ impl Resource {
     }
 }
 
-/// Activity for half of each period.
+/// A foreground that is active for the first half of each period.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfLoad {
     /// Length of a period in ms: active time and pause.
@@ -62,25 +62,26 @@ pub struct HalfLoad {
     pub seconds: f64,
 }
 
-/// Recorded work of a run.
+/// Recorded work of a run of foreground and background.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
-    /// Active phases of the foreground, in milliseconds since the first bin.
+    /// Start and end of each active phase of the foreground, in ms since the first bin.
     pub phases: Vec<(f64, f64)>,
     /// Units of work of the foreground.
     pub fg_units: u64,
-    /// Units of the background in each millisecond.
+    /// The background's units of work in each millisecond (bins).
     pub bins: Vec<u32>,
 }
 
 impl Trace {
-    /// The background's units in a span of milliseconds.
+    /// Returns the background's units of work from `from_ms` to `to_ms`.
     pub fn units(&self, from_ms: f64, to_ms: f64) -> f64 {
         units(&self.bins, from_ms, to_ms)
     }
 }
 
-/// Units in a span of milliseconds; bins at its ends count in proportion.
+/// Returns the units of work from `from_ms` to `to_ms`. The first and the last bin count in
+/// proportion to their part within the span.
 pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let last = (to_ms.ceil().max(0.0) as usize).min(bins.len());
     let first = (from_ms.max(0.0) as usize).min(last);
@@ -91,25 +92,25 @@ pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     (first..last).map(part).sum()
 }
 
-/// Runs a background for `lead` and then beside the foreground, or alone for the same time if
-/// there is no foreground.
+/// Runs a background alone for the time `lead` and then beside the foreground. Without a
+/// foreground, the background runs alone for the same total time.
 pub struct Watcher<'a> {
     /// The set-up.
     pub fixture: &'a mut BackgroundFixture,
     /// Daemon, cgroup and folder of the treatments.
     pub regulator: &'a mut RegulatorFixture,
-    /// Time before the foreground starts.
+    /// Time for which the background runs before the foreground starts.
     pub lead: Duration,
 }
 
 impl Watcher<'_> {
-    /// Sets up what a resource needs.
+    /// Sets up the network or the files that the load generators of a resource need.
     pub fn prepare(&mut self, resource: Resource) -> Result<()> {
         let place = (resource == Resource::Disk).then_some(DiskSetup::Deadline);
         self.fixture.prepare(resource.task(), place, 1)
     }
 
-    /// Rate of the background alone, in units per millisecond.
+    /// Measures the rate of the background alone, in units per millisecond.
     pub fn alone(&mut self, resource: Resource, seconds: f64) -> Result<f64> {
         self.regulator.prepare(BackgroundMethod::Alone)?;
         let job = self.job(resource, 1, "")?;
@@ -122,8 +123,8 @@ impl Watcher<'_> {
         Ok(units(&self.bins(resource)?, from_ms, to_ms) / (to_ms - from_ms))
     }
 
-    /// Runs the foreground in phases beside a background under a treatment, or alone for
-    /// [`BackgroundMethod::Alone`].
+    /// Runs the foreground in phases beside a background under a treatment. With
+    /// [`BackgroundMethod::Alone`], the foreground runs alone.
     pub fn watch(
         &mut self,
         resource: Resource,
@@ -147,7 +148,7 @@ impl Watcher<'_> {
         std::thread::sleep(self.lead);
         let at_most = Duration::from_secs_f64(half.seconds + 60.0);
         foreground(&fg.words, true, at_most)?;
-        // Data of the last phase may still arrive.
+        // Data sent in the last phase may still arrive during this time.
         std::thread::sleep(Duration::from_millis(200));
         let beside = background.is_some();
         if let Some(mut background) = background {
@@ -157,7 +158,7 @@ impl Watcher<'_> {
         let phases = read_phases(&phases)?;
         let mut phases: Vec<_> = phases.iter().map(|phase| self.in_ms(phase)).collect();
         if resource == Resource::Net {
-            // Sent data still travels when the phase ends.
+            // At the end of a phase, a part of the sent data has not yet arrived.
             let arrived = read_bins(&self.fixture.network()?.arrived("fg", "bins"))?;
             until_last_unit(&mut phases, &arrived);
         }
@@ -194,7 +195,8 @@ impl Watcher<'_> {
         (ms(phase.start_ns), ms(phase.end_ns))
     }
 
-    /// The load generator of foreground (0) or background (1), with bins.
+    /// Returns the load generator of the foreground (`number` 0) or of the background (1), which
+    /// records its units in each millisecond.
     fn job(&mut self, resource: Resource, number: u32, options: &str) -> Result<Job> {
         let kind = match resource {
             Resource::Cpu => "cpu",
@@ -231,7 +233,7 @@ impl Watcher<'_> {
         })
     }
 
-    /// The background's units in each millisecond, all threads together.
+    /// Returns the background's units of work in each millisecond, summed over its threads.
     fn bins(&mut self, resource: Resource) -> Result<Vec<u32>> {
         let path = match resource {
             Resource::Net => self.fixture.network()?.arrived("bg1", "bins"),
@@ -247,7 +249,7 @@ impl Watcher<'_> {
     }
 }
 
-/// Extends each phase to its last unit before the next phase begins.
+/// Moves the end of each phase to the last unit of work before the next phase begins.
 fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
     for i in 0..phases.len() {
         let next = phases.get(i + 1).map_or(f64::INFINITY, |next| next.0);
@@ -258,7 +260,8 @@ fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
     }
 }
 
-/// The file of the first thread and those of further threads.
+/// Returns the record file of the first thread, and the files of the other threads, whose names end
+/// in a number.
 fn numbered(path: &Path) -> Vec<PathBuf> {
     let more = (1..).map(|i| PathBuf::from(format!("{}.{i}", path.display())));
     std::iter::once(path.to_owned())

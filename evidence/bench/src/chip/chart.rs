@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Draws small figures side by side as SVG: FPS against cores for each pattern, simulated and
-//! published.
+//! Draws small figures (panels) side by side as one SVG: frames per second (FPS) against the number
+//! of cores, for each pattern by which tasks are scheduled. Simulated values are lines, published
+//! values are rings.
 
 use maud::{Markup, html};
 use usher_report::text;
@@ -10,10 +11,10 @@ const COLUMNS: usize = 4;
 const PANEL: (f64, f64) = (WIDTH / COLUMNS as f64, 214.0);
 const TOP: f64 = 26.0;
 
-/// A pattern in a panel: points by cores.
+/// The curves of one scheduling pattern in a panel, by the number of cores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// Colour class.
+    /// CSS class of the colour.
     pub class: &'static str,
     /// Simulated points (cores, FPS), drawn as lines and dots.
     pub simulated: Vec<(usize, f64)>,
@@ -34,7 +35,7 @@ fn c(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// The frame of a panel.
+/// Position and scale of a panel in the figure.
 struct Frame {
     left: f64,
     base: f64,
@@ -60,7 +61,7 @@ impl Frame {
     }
 }
 
-/// A round number of about a third of the axis, as the distance of grid lines.
+/// Returns the distance between grid lines: a round number, about a third of the axis.
 fn step(most: f64) -> f64 {
     let rough = most / 3.5;
     let power = 10_f64.powf(rough.max(1e-9).log10().floor());
@@ -71,7 +72,7 @@ fn step(most: f64) -> f64 {
         .unwrap_or(rough)
 }
 
-/// All panels in rows, with a legend above.
+/// Draws all panels in rows, with a legend above.
 pub fn panels(title: &str, legend: &[(&str, &str)], panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(COLUMNS);
     let height = TOP + PANEL.1 * rows as f64;

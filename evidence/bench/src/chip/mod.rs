@@ -45,7 +45,7 @@ enum ChipPart {
     Figure4,
 }
 
-/// Runs the parts; true when every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &ChipArgs) -> Result<bool> {
     let fitted = match &args.parameters {
         None => FittedParameters::default(),
@@ -78,7 +78,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
     crate::machine::finish(&folder, "The chip of paper 5, simulated", &parts)
 }
 
-/// Table 2.
+/// Simulates Table 2 of paper 5.
 fn board(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let cells = cells().map_err(|error| anyhow!(error))?;
@@ -103,7 +103,7 @@ fn board(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     Ok(part)
 }
 
-/// Table 3.
+/// Simulates Table 3 of paper 5.
 fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     let tallies = table_3(fitted, extent)?;
     let gain = tallies[0].cycles as f64 / tallies[1].cycles.max(1) as f64;
@@ -131,7 +131,7 @@ fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     Ok(part)
 }
 
-/// Figure 4.
+/// Simulates Figure 4 of paper 5.
 fn last_come() -> Result<Part> {
     let mut part = Part::new(
         "figure4",

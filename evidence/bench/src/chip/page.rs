@@ -11,7 +11,8 @@ use usher_chip::{CycleTotals, FittedParameters, Pattern};
 use super::chart;
 use crate::bars::{Bar, Figure, Table};
 
-/// A compared column: its heading, the figure, and its display.
+/// A compared column of Table 2: its heading, the figure, the factor for its unit, and the number
+/// of decimals.
 type Column = (&'static str, fn(&Figures) -> Option<f64>, f64, usize);
 
 const COLUMNS: [Column; 4] = [
@@ -40,7 +41,7 @@ fn fps(figures: &Figures) -> Option<f64> {
     Some(figures.fps)
 }
 
-/// Bars of Table 2.
+/// Returns the bars of Table 2.
 pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
     let speed = ratios(rows, fps);
     let misses = ratios(rows, |figures| figures.l2_misses);
@@ -90,7 +91,7 @@ pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
     bars
 }
 
-/// Table 2, once for each kind of figure.
+/// Returns Table 2 as one table for each compared figure.
 pub fn tables(rows: &[CellComparison]) -> Vec<Table> {
     COLUMNS.map(|column| table(rows, column)).into()
 }
@@ -128,7 +129,7 @@ fn table(rows: &[CellComparison], (name, of, scale, decimals): Column) -> Table 
     }
 }
 
-/// FPS against cores.
+/// Draws FPS against the number of cores.
 pub fn figures(rows: &[CellComparison]) -> Vec<Figure> {
     let mut panels = Vec::new();
     let same = |a: &&CellComparison, b: &CellComparison| {
@@ -182,7 +183,7 @@ fn class(pattern: Pattern) -> &'static str {
     }
 }
 
-/// Notes: the method, and the cells that deviate.
+/// Returns the notes: the method, and the cells that deviate from the paper.
 pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> {
     let off_peaks = peaks(rows)
         .into_iter()
@@ -224,7 +225,8 @@ fn listed(names: Vec<String>) -> String {
     }
 }
 
-/// The ratios that deviate by more than `limit`, as text.
+/// Returns the ratios of simulated to published figures that deviate from 1 by more than `limit`,
+/// as text.
 fn outside(ratios: &[Ratio], limit: f64) -> String {
     let name = |ratio: &Ratio| {
         let (input, l2_kb, cores) = (ratio.cell.input.name(), ratio.cell.l2_kb, ratio.cell.cores);
@@ -239,7 +241,8 @@ fn outside(ratios: &[Ratio], limit: f64) -> String {
     listed(off.map(name).collect())
 }
 
-/// A line of Table 3: its name, the paper's figure, ours, decimals.
+/// A line of Table 3: its name, the published figure, the simulated figure, and the number of
+/// decimals.
 type Line<'a> = (
     &'a str,
     fn(&Table3Column) -> f64,
@@ -247,7 +250,7 @@ type Line<'a> = (
     usize,
 );
 
-/// Table 3.
+/// Returns Table 3.
 pub fn table_3(
     published: &[Table3Column; 2],
     tallies: &[CycleTotals; 2],
@@ -317,8 +320,8 @@ pub fn table_3(
     }
 }
 
-/// The task that runs on each core in each unit of time, for several orders on equal numbers of
-/// cores.
+/// Returns a table of the task that runs on each core in each unit of time, for several scheduling
+/// orders on equal numbers of cores.
 pub fn schedules(orders: &[(&str, &Vec<Vec<Option<usize>>>)]) -> Table {
     let lengths = orders.iter().map(|(_, cores)| cores[0].len());
     let units = lengths.max().unwrap_or(0);

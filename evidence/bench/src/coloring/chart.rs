@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Draws line charts as SVG for the colouring benchmark: x by position or logarithm, y from 0, with
-//! reference lines dashed.
+//! Draws line charts as SVG for the colouring benchmark. The x axis is linear or logarithmic; the y
+//! axis begins at 0. Lines of compared figures are dashed.
 
 use maud::{Markup, html};
 use usher_report::text;
@@ -10,16 +10,16 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 40.0;
 const BASE: f64 = 310.0;
 
-/// A line.
+/// A line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Colour class, as `p3`.
+    /// CSS class of the colour, such as `p3`.
     pub class: &'static str,
     /// Name in the legend.
     pub name: String,
-    /// Points by x.
+    /// Points (x, y), in the order of x.
     pub points: Vec<(f64, f64)>,
-    /// Dashed: not ours, to compare with.
+    /// Whether the line shows figures of others for comparison; such a line is dashed.
     pub compared: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Chart {
     pub y: &'static str,
     /// Whether x is logarithmic.
     pub logarithmic: bool,
-    /// A value of y to mark.
+    /// A value of y at which a reference line is drawn.
     pub mark: Option<f64>,
     /// Lines.
     pub lines: Vec<Line>,
@@ -57,7 +57,7 @@ impl Chart {
         all.filter(|(x, y)| x.is_finite() && y.is_finite() && (*x > 0.0 || !self.logarithmic))
     }
 
-    /// The figure; empty where there is nothing to show.
+    /// Returns the chart as SVG; an empty text if there are no points.
     pub fn svg(&self) -> String {
         let xs = self.xs();
         let (Some(&from), Some(&to)) = (xs.first(), xs.last()) else {
@@ -148,7 +148,7 @@ fn draw(line: &Line, at_x: &impl Fn(f64) -> f64, at_y: &impl Fn(f64) -> f64) -> 
     }
 }
 
-/// The next of 1, 2, 5 times a power of ten.
+/// Rounds up to the next number that is 1, 2 or 5 times a power of ten.
 fn round_step(raw: f64) -> f64 {
     let raw = if raw.is_finite() && raw > 0.0 {
         raw

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a workload under a scheduler like that of Linux 2.4 on this machine. Each thread stands for
-//! a CPU: it executes operations of the workload's tasks, and schedules by walking the list of
-//! runnable tasks in real memory under a real spin lock.
+//! Runs a workload under a scheduler like that of Linux 2.4 on this machine. Each thread represents
+//! a CPU of the emulated machine.
 //!
-//! Operations and scheduling decisions are the code of the simulation (`usher_coloring`); memory,
-//! caches and lock contention are those of this machine. Limit: the threads are scheduled by the
-//! kernel, so other load on the machine disturbs the result.
+//! Each thread repeats these steps until the time or the number of operations is reached:
+//!
+//! 1. Without a task, or when the running task's time slice (quantum) ends, call the scheduler: it
+//!    walks the list of all runnable tasks under a common spin lock and selects the task with the
+//!    highest goodness.
+//! 2. Execute an operation of the task: it sends or receives a message, and writes and reads
+//!    memory.
+//! 3. Wake the tasks that the operation made runnable, under the lock.
+//!
+//! The code of the tasks' steps and of the decisions is that of the simulation (`usher_coloring`).
+//! Memory, caches and lock contention are those of this machine. Limit: the kernel schedules the
+//! threads, and other load on the machine disturbs the result.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -26,9 +34,9 @@ const TICK_NS: u64 = 10_000_000;
 /// End condition of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum EndCondition {
-    /// After two periods, of which only the second is counted.
+    /// The run ends after two periods, of which only the second period is counted.
     Time(Duration, Duration),
-    /// After this number of operations.
+    /// The run ends after this number of operations.
     Operations(u64),
 }
 
@@ -37,7 +45,7 @@ pub enum EndCondition {
 pub struct RunPlan {
     /// The workload.
     pub load: WorkloadKind,
-    /// Placement of the structures.
+    /// Positions of the task structures in their blocks.
     pub colors: Colors,
     /// Page size.
     pub pages: Pages,
@@ -45,9 +53,9 @@ pub struct RunPlan {
     pub cpus: usize,
     /// End of the run.
     pub until: EndCondition,
-    /// Turns of arithmetic per operation.
+    /// Iterations of the arithmetic loop in each operation.
     pub turns: u64,
-    /// Seed of the queue's order and of the tasks' CPUs at the start.
+    /// Seed of the initial order of the run queue and of the tasks' initial CPUs.
     pub seed: u64,
 }
 
@@ -62,9 +70,9 @@ pub struct RunTotals {
     pub operations: u64,
     /// Calls of the scheduler.
     pub decisions: u64,
-    /// Structures that walks visited.
+    /// Task structures that walks of the run queue visited.
     pub visits: u64,
-    /// Use of the lock, summed over all CPUs.
+    /// Use of the run-queue lock, summed over all CPUs.
     pub lock: LockStats,
 }
 
@@ -148,7 +156,7 @@ struct Cpu<'a> {
     to_wake: Vec<usize>,
     next_tick_ns: u64,
     work: OperationState,
-    /// Start of the counted period, in nanoseconds since the start.
+    /// Start of the counted period, in nanoseconds since the start of the run.
     counts_from_ns: u64,
     tally: RunTotals,
 }
@@ -215,8 +223,9 @@ impl<'a> Cpu<'a> {
         if self.view.read(task, Field::NeedResched) != 0 {
             return self.schedule();
         }
-        // The state must be written before the test of the wait condition, so that no wake-up is
-        // lost: a waker that sees the mark of the waiting task writes the state later.
+        // The task's state becomes SLEEPING before `step` tests the wait condition. A waker that
+        // finds the task registered as waiting writes RUNNING after that, and its wake-up is not
+        // lost.
         self.view.write(task, Field::State, SLEEPING);
         let place = self.place(task);
         let step = self.machine.workload.step(place, now_ns, &mut self.to_wake);
@@ -231,8 +240,8 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// Index of a task in the workload, from the position of its structure: the blocks are in the
-    /// order of the tasks.
+    /// Returns the index of a task in the workload from the position of its structure. Block `i +
+    /// 1` of the memory contains the structure of task `i`.
     fn place(&self, task: u32) -> usize {
         task as usize * 4 / kernel::BLOCK_BYTES - 1
     }
@@ -250,7 +259,8 @@ impl<'a> Cpu<'a> {
         });
     }
 
-    /// Idle CPUs call this repeatedly; without a notification it does nothing.
+    /// Selects the next task of this CPU. Idle CPUs call this function repeatedly; without a
+    /// notification, the function returns at once.
     fn schedule(&mut self) {
         let notified = &self.machine.notified[self.number];
         if self.current.is_none() && !notified.swap(false, Relaxed) {
@@ -293,7 +303,8 @@ mod tests {
                     let tally = run(&plan(load, colors, cpus)).unwrap();
                     assert!(tally.operations >= 30_000, "{load:?} {colors:?} {cpus}");
                     assert!(tally.decisions > 0 && tally.visits > tally.decisions);
-                    // The first messages are late: all are sent before any is received.
+                    // In the chat, all first messages are sent before any message is received. A
+                    // short run may therefore complete no message.
                     assert!(tally.completed > 0 || load == WorkloadKind::Chat);
                     assert!(tally.lock.acquisitions >= tally.decisions);
                 }
@@ -309,7 +320,7 @@ mod tests {
         };
         let (plain, ours) = (counts(Colors::Plain), counts(Colors::DEFAULT));
         assert_eq!(plain.0, ours.0);
-        // Ticks of the clock may fall on different tasks.
+        // A tick of the clock may occur during different tasks in the two runs.
         assert!(plain.1.abs_diff(ours.1) < plain.1 / 4, "{plain:?} {ours:?}");
     }
 }

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts the cache misses of the walk over the run queue by valgrind's cachegrind, with the sizes
-//! of this machine's first-level and second-level caches.
+//! Counts the cache misses of walks over the run queue with valgrind's cachegrind, which simulates
+//! the first-level and second-level caches of this machine.
 //!
-//! Cachegrind simulates a first level and a last level; the last level gets the size of the second
-//! level of CPU 0. It uses virtual addresses, which select the same cache sets as physical ones
-//! within a huge page. One thread runs, without prefetching.
+//! 1. The sizes of the caches of CPU 0 are read from sysfs. Cachegrind's last-level cache gets the
+//!    size of CPU 0's second-level cache.
+//! 2. `usher-bench coloring-run` executes a workload with one thread under cachegrind.
+//! 3. The counts of the function [`FUNCTION`] and of the whole program are read from cachegrind's
+//!    file.
+//!
+//! Limits: cachegrind simulates no prefetching. It simulates caches by virtual addresses, which
+//! select the same cache sets as physical addresses only within a huge page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +22,10 @@ use usher_coloring::machine::{Colors, WorkloadKind};
 use super::cpus::RunTotals;
 use crate::cachegrind::{self, CacheShape, CachegrindOutput, Counts};
 
-/// The function to count the misses of.
+/// Name of the function whose misses are counted.
 const FUNCTION: &str = "coloring::region::walk_queue";
 
-/// First-level data cache and second-level cache of CPU 0, from sysfs.
+/// Reads the sizes of the first-level data cache and of the second-level cache of CPU 0 from sysfs.
 pub fn shapes(sys: &Path) -> Result<(CacheShape, CacheShape)> {
     let dir = sys.join("devices/system/cpu/cpu0/cache");
     let shape = |level: &str, kind: &[&str]| -> Result<CacheShape> {
@@ -70,11 +75,11 @@ fn shape_of(dir: &Path) -> Result<CacheShape> {
 pub struct CachegrindRun {
     /// The workload.
     pub load: String,
-    /// Placement of the structures.
+    /// Positions of the task structures in their blocks.
     pub colors: String,
-    /// The run's own counts.
+    /// Counts of the run itself, such as operations and decisions.
     pub tally: RunTotals,
-    /// Counts of the walk.
+    /// Counts of the function that walks the run queue.
     pub walk: Misses,
     /// Counts of the whole program, including its start.
     pub all: Misses,
@@ -101,7 +106,7 @@ impl From<Counts> for Misses {
     }
 }
 
-/// Runs a workload of `operations` operations under cachegrind.
+/// Runs `operations` operations of a workload under cachegrind.
 pub fn run(
     load: WorkloadKind,
     colors: Colors,
@@ -147,7 +152,7 @@ pub fn run(
     })
 }
 
-/// Name of a placement on the command line of a run.
+/// Returns the name of `colors` on the command line of a run.
 pub fn variant(colors: Colors) -> &'static str {
     match colors {
         Colors::Plain => "plain",
@@ -156,7 +161,8 @@ pub fn variant(colors: Colors) -> &'static str {
     }
 }
 
-/// Counts of [`FUNCTION`] and of the whole program in an output file of cachegrind.
+/// Reads the counts of [`FUNCTION`] and of the whole program from the text of an output file of
+/// cachegrind.
 fn misses(text: &str) -> Result<(Misses, Misses)> {
     let counted = CachegrindOutput::read(text)?;
     let walk = counted.of(FUNCTION);

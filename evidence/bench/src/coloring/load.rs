@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures a workload on this machine in pairs of runs, with plain and with coloured task
-//! structures. The two runs of a pair follow one another, in alternating order, so that slow
-//! changes of other load affect both. The gain is the median of the pairs' ratios of operations a
-//! second, with a bootstrap interval.
+//! structures. The two runs of a pair run consecutively and in alternating order, so that slow
+//! changes of other load affect both runs equally. The gain is the median over the pairs of
+//! (coloured operations per second / plain operations per second), with a bootstrap confidence
+//! interval.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -19,13 +20,13 @@ const SEED: u64 = 1;
 pub struct Pairs {
     /// Name of the workload.
     pub load: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Results of each pair: plain, coloured.
+    /// Results of the two runs of each pair: plain, coloured.
     pub pairs: Vec<[RunTotals; 2]>,
 }
 
-/// Runs `pairs` pairs of the plan, plain and coloured.
+/// Measures `pairs` pairs of runs of the plan.
 pub fn measure(plan: &RunPlan, pairs: usize) -> Result<Pairs> {
     let load: WorkloadKind = plan.load;
     let run = |colors: Colors, seed: usize| {
@@ -55,7 +56,7 @@ pub fn measure(plan: &RunPlan, pairs: usize) -> Result<Pairs> {
 }
 
 impl Pairs {
-    /// Ratio of operations a second, coloured / plain.
+    /// Returns the gain: operations per second with coloured structures / with plain structures.
     pub fn gain(&self) -> Option<Estimate> {
         let rate = |tally: &RunTotals| tally.operations as f64 / tally.seconds;
         let ratio = |[plain, colored]: &[RunTotals; 2]| rate(colored) / rate(plain);
@@ -63,7 +64,7 @@ impl Pairs {
         stats::estimate(&ratios, Statistic::Median, SEED)
     }
 
-    /// The median of a figure over the runs of one kind, plain (0) or coloured (1).
+    /// Returns the median of `figure` over the plain runs (`which` 0) or the coloured runs (1).
     pub fn median(&self, which: usize, figure: impl Fn(&RunTotals) -> f64) -> f64 {
         let all: Vec<f64> = self.pairs.iter().map(|pair| figure(&pair[which])).collect();
         stats::median(&all).unwrap_or(f64::NAN)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A spin lock like Linux 2.4's, which also measures waiting and holding times. After a number of
-//! turns a spinning thread yields, because the holder may wait for the same CPU.
+//! A spin lock like that of Linux 2.4, which also measures how long threads wait for the lock and
+//! hold it. A waiting thread polls the lock; after 2,000 polls it yields its CPU, because the
+//! thread that holds the lock may wait for that CPU. The lock is not fair.
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Turns after which a spinning thread yields its CPU, because the holder may wait for that CPU.
+/// Number of polls after which a waiting thread yields its CPU.
 const TURNS: u32 = 2_000;
 
-/// The lock, on a cache line of its own.
+/// The lock, which occupies a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct SpinLock(AtomicBool);
@@ -29,7 +30,7 @@ pub struct LockStats {
 }
 
 impl LockStats {
-    /// Sum of two threads' use.
+    /// Returns the sum of the use by two threads.
     pub fn and(self, other: Self) -> Self {
         Self {
             acquisitions: self.acquisitions + other.acquisitions,
@@ -41,7 +42,8 @@ impl LockStats {
 }
 
 impl SpinLock {
-    /// Runs `work` under the lock, and adds its waiting and holding time to `tally`.
+    /// Runs `work` while it holds the lock, and adds the waiting time and the holding time to
+    /// `tally`.
     pub fn with<T>(&self, tally: &mut LockStats, work: impl FnOnce() -> T) -> T {
         let requested = Instant::now();
         let mut turns = 0_u32;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench coloring` (paper 3a): the cost of hot fields of many structures in the same cache
-//! sets, and the gain from colouring, which shifts each structure by some cache lines.
+//! `usher bench coloring` (paper 3a): measures the cost when the frequently read fields of many
+//! structures share a few cache sets, and the gain from colouring, which shifts each structure by
+//! some cache lines.
 //!
-//! Parts: walks of run queues on this machine (`walks`), workloads on this machine (`load`,
-//! `cpus`), cache misses by cachegrind (`grind`), and a simulation of the paper's machine
-//! (`simulated`). The first three measure this machine; the last one is the only comparison with
-//! the paper's figures.
+//! Parts:
+//!
+//! - walks of run queues on this machine: `walks`;
+//! - workloads on this machine: `load`, `cpus`;
+//! - cache misses of walks, simulated by cachegrind with this machine's cache sizes: `grind`;
+//! - simulation of the paper's machine: `simulated`. Only this part is compared with the paper's
+//!   figures.
 
 pub mod chart;
 mod cpus;
@@ -121,7 +125,7 @@ impl ColoringArgs {
     }
 }
 
-/// Runs the parts, saves and shows them; whether every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &ColoringArgs) -> Result<bool> {
     let folder = machine::run_folder(&args.out, "coloring")?;
     let mut parts = Vec::new();
@@ -228,7 +232,7 @@ pub struct RunArgs {
     operations: u64,
 }
 
-/// Does one run, and prints what it counted.
+/// Executes one run, and prints its counts as JSON.
 pub fn run_one(args: &RunArgs) -> Result<()> {
     let load = WorkloadKind::ALL
         .into_iter()
@@ -242,7 +246,8 @@ pub fn run_one(args: &RunArgs) -> Result<()> {
         pages: Pages::Small,
         cpus: 1,
         until: EndCondition::Operations(args.operations),
-        // Arithmetic misses no cache, and takes long under valgrind.
+        // The arithmetic causes no cache misses and takes long under valgrind. Therefore no
+        // arithmetic is executed.
         turns: 0,
         seed: 1,
     };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of this machine that contains task structures, one per 8 KiB block, and the access of the
-//! scheduler (`usher_coloring::kernel`) to it.
+//! Maps memory for task structures, one structure per block of 8 KiB, and lets the scheduler code
+//! (`usher_coloring::kernel`) read and write the fields of the structures.
 //!
-//! A task is identified by the index of the 32-bit word at which its structure begins; the pointers
-//! of the original machine also had 32 bits. The words are atomics, so that several threads may
-//! read them at once. A relaxed atomic load compiles to an ordinary load.
+//! A region has one block more than there are structures: block 0 contains the list head. Its start
+//! is aligned to 2 MiB. The number of a task is the index of the 32-bit word at which its structure
+//! begins; on the paper's machine, pointers also had 32 bits. The words are atomic, so that several
+//! threads can access them concurrently. A relaxed atomic load compiles to an ordinary load and
+//! adds no cost.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -22,21 +24,22 @@ use usher_coloring::workload::Workload;
 
 /// Alignment of regions: a huge page.
 const HUGE_BYTES: usize = 2 << 20;
-/// Index of the list head: in the first block, which has no task, on a cache line of its own.
+/// Word index of the list head. The head is in the first block, which contains no task structure,
+/// and has a cache line of its own.
 const HEAD: u32 = 16;
 
 /// The kind of pages of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
-    /// Transparent huge pages requested, as the kernel's own memory has them
+    /// Transparent huge pages requested, because the kernel maps its own memory with huge pages
     Huge,
     /// 4 KiB pages, huge pages forbidden
     Small,
 }
 
 impl Pages {
-    /// In words.
+    /// Name of the pages in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Huge => "huge pages",
@@ -45,23 +48,25 @@ impl Pages {
     }
 }
 
-/// A new mapping with a block for each structure and one more.
+/// A memory mapping with a block for the list head and a block for each structure.
 #[derive(Debug)]
 pub struct Region {
     mapped: NonNull<c_void>,
     mapped_bytes: usize,
-    /// The first block.
+    /// Start of the first block.
     words: NonNull<AtomicU32>,
     bytes: usize,
 }
 
-// SAFETY: the memory belongs to this value, and is only accessed as atomics.
+// SAFETY: only this value owns the mapping, and all accesses to the memory are atomic; a move to
+// another thread therefore causes no data race.
 unsafe impl Send for Region {}
-// SAFETY: the memory is used as atomics alone, which several threads may use at the same time.
+// SAFETY: all accesses to the memory are atomic, and several threads may access atomics at the same
+// time.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps a region, and touches every page.
+    /// Maps a region, and writes to each page so that the kernel allocates the page.
     pub fn new(structures: usize, pages: Pages) -> Result<Self> {
         let bytes = ((structures + 1) * BLOCK_BYTES).next_multiple_of(HUGE_BYTES);
         ensure!(
@@ -70,12 +75,14 @@ impl Region {
         );
         let mapped_bytes = bytes + HUGE_BYTES;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a mapping of its own, at an address of the kernel's choice.
+        // SAFETY: an anonymous mapping at an address that the kernel selects overlaps no existing
+        // memory.
         let mapped = unsafe { mmap_anonymous(null_mut(), mapped_bytes, protection, flags) };
         let mapped = mapped.with_context(|| format!("mapping {mapped_bytes} bytes"))?;
         let mapped = NonNull::new(mapped).context("the kernel mapped the memory at address 0")?;
         let lead = mapped.addr().get().next_multiple_of(HUGE_BYTES) - mapped.addr().get();
-        // SAFETY: the lead is less than a huge page, which was mapped in addition.
+        // SAFETY: `lead` is less than one huge page, and the mapping is one huge page longer than
+        // the region; the result is within the mapping.
         let words: NonNull<AtomicU32> = unsafe { mapped.byte_add(lead) }.cast();
         let region = Self {
             mapped,
@@ -87,9 +94,11 @@ impl Region {
             Pages::Huge => Advice::LinuxHugepage,
             Pages::Small => Advice::LinuxNoHugepage,
         };
-        // SAFETY: the range is this region's, and the advice changes no contents.
+        // SAFETY: the range is within the mapping of this region, and the advice does not change
+        // the contents of the memory.
         let advised = unsafe { madvise(words.as_ptr().cast(), bytes, advice) };
-        // A kernel without huge pages maps small pages; `huge_bytes` measures that.
+        // On a kernel without huge pages, the advice fails and the region has small pages.
+        // `huge_bytes` returns the actual size in huge pages.
         let _ = advised;
         region
             .words()
@@ -104,14 +113,16 @@ impl Region {
         Ok(region)
     }
 
-    /// All its words.
+    /// All words of the region.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: mapped, zeroed by the kernel and aligned; the mapping lives until `self` is
-        // dropped; atomics may be shared.
+        // SAFETY: `words` points to `bytes` bytes that are mapped, zeroed by the kernel and
+        // aligned. The mapping exists until `self` is dropped. Several references to atomics may
+        // exist.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.bytes / 4) }
     }
 
-    /// Bytes of the region in huge pages, according to `/proc/self/smaps`.
+    /// Returns the number of bytes of the region that are in huge pages, according to `self/smaps`
+    /// below `proc`.
     pub fn huge_bytes(&self, proc: &Path) -> Result<u64> {
         let path = proc.join("self/smaps");
         let smaps = std::fs::read_to_string(&path)
@@ -119,12 +130,13 @@ impl Region {
         Ok(huge_bytes(&smaps, self.words.addr().get() as u64))
     }
 
-    /// Bytes of the region.
+    /// Size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Positions of structures with these colours, one per block, in the order of the blocks.
+    /// Returns the word index of each structure, one structure per block, in the order of the
+    /// blocks. `colors` determines the offset in the block.
     pub fn places(&self, structures: usize, colors: Colors) -> Result<Vec<u32>> {
         let place = colors.placer()?;
         let first = self.words.addr().get();
@@ -138,13 +150,14 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and no reference outlives `self`.
+        // SAFETY: `new` mapped this range, and no reference to the memory outlives `self`.
         let unmapped = unsafe { munmap(self.mapped.as_ptr(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// `AnonHugePages` of the mapping that holds an address.
+/// Returns the value `AnonHugePages` in bytes of the mapping that contains an address; 0 if there
+/// is none.
 fn huge_bytes(smaps: &str, address: u64) -> u64 {
     let mut inside = false;
     for line in smaps.lines() {
@@ -158,14 +171,14 @@ fn huge_bytes(smaps: &str, address: u64) -> u64 {
     0
 }
 
-/// The range of a mapping's first line.
+/// Parses the address range at the beginning of a mapping's first line.
 fn range_of(line: &str) -> Option<std::ops::Range<u64>> {
     let (from, to) = line.split_whitespace().next()?.split_once('-')?;
     let hex = |text| u64::from_str_radix(text, 16).ok();
     Some(hex(from)?..hex(to)?)
 }
 
-/// The scheduler's view: structures in a region, and the list of all.
+/// Access of the scheduler code to the structures in a region and to the list of runnable tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     words: &'a [AtomicU32],
@@ -173,7 +186,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Structures that stand there.
+    /// Returns a view of the structures at the word indices `tasks`.
     pub fn new(region: &'a Region, tasks: &'a [u32]) -> Self {
         Self {
             words: region.words(),
@@ -181,7 +194,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Writes new structures and enqueues all, in random order and with a random last CPU.
+    /// Writes new structures with a random last CPU, and enqueues all of them in random order.
     pub fn fill(&mut self, workload: Option<&dyn Workload>, cpus: usize, seed: u64) {
         kernel::empty(self);
         let mut random = Rand64::new(u128::from(seed));
@@ -215,13 +228,14 @@ impl Structures for View<'_> {
     }
 }
 
-/// The walk as a separate function, which cachegrind finds by its name.
+/// Walks the run queue. The walk is a separate function, whose misses cachegrind counts under its
+/// name.
 #[inline(never)]
 pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
     kernel::walk(view, cpu, space, so_far)
 }
 
-/// The numbers from 0 to n - 1 in random order.
+/// Returns the numbers from 0 to n - 1 in random order.
 fn shuffled(n: usize, random: &mut Rand64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for at in (1..n).rev() {

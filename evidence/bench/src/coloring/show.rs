@@ -15,14 +15,14 @@ use super::region::Pages;
 use super::walks::{VARIANTS, WalkTimes};
 use crate::bars::{Bar, Figure, Part, Table};
 
-/// Bar: time of the plain walk at least, as a multiple of the time of the coloured walk.
+/// The bar: smallest permitted ratio of the plain walk's time to the coloured walk's time.
 const GAIN_LEAST: f64 = 2.0;
-/// Queue lengths at which the bar applies.
+/// Numbers of structures on the queue for which the bar applies.
 const SIZES_WITH_BARS: [usize; 2] = [1024, 2400];
-/// Index of Usher's placement among the variants.
+/// Index of Usher's colours in the list of variants.
 const OURS: usize = 2;
 
-/// Walks of run queues.
+/// Returns the part with the walks of run queues.
 pub fn walks(walks: &[WalkTimes]) -> Part {
     let mut part = Part::new("walks", "Walks over run queues, measured on this machine");
     let barred = walks
@@ -182,7 +182,7 @@ fn walk_notes(walks: &[WalkTimes]) -> Vec<String> {
     ]
 }
 
-/// Workloads on this machine.
+/// Returns the part with the workloads on this machine.
 pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     let mut part = Part::new(
         "loads",
@@ -238,7 +238,7 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     part
 }
 
-/// Cachegrind's counts.
+/// Returns the part with cachegrind's counts.
 pub fn misses(grinds: &[CachegrindRun]) -> Result<Part> {
     let mut part = Part::new(
         "misses",

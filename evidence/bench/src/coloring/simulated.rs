@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part of the colouring benchmark: simulates the machine of paper 3a with both workloads on 1 to 8
-//! CPUs, with plain and coloured structures, for several seeds, and compares the gains with the
-//! paper's.
+//! Part `simulated` of the colouring benchmark: simulates the machine of paper 3a with the chat and
+//! the web workload on 1 to 8 CPUs, with plain and coloured structures and several seeds. The gains
+//! in throughput (median over the seeds) are compared with the gains that the paper reports.
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -12,8 +12,8 @@ use usher_report::stats;
 use super::chart::{Chart, Line};
 use crate::bars::{Bar, Figure, Part, Table};
 
-/// Placements of the kernel's structures: plain, with Usher's colours, with the paper's number of
-/// colours, and with the remainder alone.
+/// Variants of the structures' positions: at the start of the block, with Usher's colours, with the
+/// paper's number of colours, and with the block address modulo the number of lines.
 const VARIANTS: [Colors; 4] = [
     Colors::Plain,
     Colors::DEFAULT,
@@ -37,7 +37,7 @@ impl Point {
     }
 }
 
-/// Median and range of the results of the seeds.
+/// Median, minimum and maximum of a figure over the seeds.
 #[derive(Debug, Clone, Copy)]
 struct SeedRange {
     median: f64,
@@ -62,7 +62,7 @@ impl SeedRange {
     }
 }
 
-/// All points.
+/// The results of all points.
 struct Results(Vec<Point>);
 
 impl Results {
@@ -82,7 +82,7 @@ impl Results {
             .map_or(f64::NAN, |point| point.median(of))
     }
 
-    /// Gain in throughput over plain structures in per cent, seed by seed.
+    /// Returns the gain in throughput over plain structures with the same seed, in per cent.
     fn gain(&self, load: WorkloadKind, cpus: usize, colors: Colors) -> SeedRange {
         let plain = self.of(load, cpus, Colors::Plain);
         let pairs = plain.zip(self.of(load, cpus, colors));
@@ -100,7 +100,7 @@ impl Results {
     }
 }
 
-/// Simulates everything.
+/// Simulates all points, and returns the part with bars, tables and figures.
 pub fn part(quick: bool, seeds: u64) -> Result<Part> {
     let machine = SmpMachine::PAPER;
     let times = if quick { 1 } else { 2 };
@@ -320,10 +320,10 @@ fn row(what: &str, values: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once(what.to_owned()).chain(values).collect()
 }
 
-/// A column: its heading, and the function that formats a result.
+/// A column of a table: its heading, and the function that formats a result.
 type Column = (&'static str, fn(&SimulationResult) -> String);
 
-/// Every variant at 8 CPUs.
+/// Returns the table of all variants with 8 CPUs.
 fn at_eight(results: &Results) -> Table {
     let mut head = vec!["simulated, 8 CPUs".to_owned()];
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -351,7 +351,7 @@ fn at_eight(results: &Results) -> Table {
             let Some(point) = results.of(load, published::CPUS, colors) else {
                 continue;
             };
-            // Shows the seed with the median throughput.
+            // The table shows the result of the seed with the median throughput.
             let mut outcomes = point.outcomes.clone();
             outcomes.sort_by(|a, b| a.throughput.total_cmp(&b.throughput));
             let middle = &outcomes[outcomes.len() / 2];
@@ -367,8 +367,8 @@ fn at_eight(results: &Results) -> Table {
     Table { head, rows }
 }
 
-/// A figure by number of CPUs, and its published values for the chat: the first number of CPUs and
-/// the values.
+/// A figure by the number of CPUs. Published values of the chat: the smallest number of CPUs, and
+/// one value for it and each following number of CPUs.
 struct ByCpus {
     name: &'static str,
     colors: Colors,
@@ -444,7 +444,7 @@ const BY_CPUS: [ByCpus; 6] = {
     ]
 };
 
-/// One workload by CPUs, beside what was published.
+/// Returns the table of one workload by the number of CPUs, with the published values.
 fn by_cpus(results: &Results, load: WorkloadKind) -> Table {
     let cpus = results.cpus();
     let known = |(first, values): (usize, &[f64]), unit: &str| {

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures walks of run queues on this machine: the same blocks in the same order, with task
-//! structures at the starts of the blocks and coloured. Variants take turns in alternating order
-//! within a round; the shortest of several spells counts, because interference only makes a spell
-//! slower.
+//! Measures how long a walk over a run queue takes on this machine, with task structures at the
+//! start of their blocks (plain) and coloured. Blocks and their order are the same in all variants.
+//!
+//! 1. In each round, each variant is measured. The order of the variants alternates between rounds.
+//! 2. A measurement has eight spells. A spell consists of consecutive walks that visit at least
+//!    25,000 structures in total. Two walks before each spell fill the caches.
+//! 3. The shortest spell counts, because interference by other programs only makes a spell longer.
+//!
+//! One thread is measured in CPU time. Several threads that walk alternately under one lock are
+//! measured in wall time.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -21,61 +27,63 @@ use super::region::{Pages, Region, View, walk_queue};
 
 /// Numbers of structures on the queue.
 pub const LENGTHS: [usize; 8] = [64, 128, 256, 512, 1024, 2400, 4096, 8192];
-/// Placements of the structures, in the order of the figures.
+/// Positions of the structures in their blocks, in the order of the results.
 pub const VARIANTS: [Colors; 3] = [Colors::Plain, Colors::MODULO, Colors::DEFAULT];
-/// Structures that a spell visits at least. A spell is shorter than a scheduler's slice.
+/// Minimum number of structures that a spell visits. With this number, a spell is shorter than a
+/// slice of the kernel's scheduler.
 const VISITS: usize = 25_000;
-/// Spells of a variant in a round.
+/// Number of spells of each variant in a round.
 const SPELLS: usize = 8;
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
 
-/// A queue under one condition.
+/// Times of the walks over one queue, with one kind of pages and one number of threads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WalkTimes {
     /// Number of structures on the queue.
     pub structures: usize,
-    /// Requested pages.
+    /// Kind of pages that was requested.
     pub pages: Pages,
-    /// Threads that walk, one at a time.
+    /// Number of threads. Only one thread walks at a time.
     pub threads: usize,
-    /// Share of the memory that is in huge pages.
+    /// Share of the region's bytes that are in huge pages.
     pub huge_share: f64,
     /// Times of each round, in the order of [`VARIANTS`].
     pub rounds: Vec<[VariantTime; 3]>,
 }
 
-/// One variant, once.
+/// Result of one variant in one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct VariantTime {
     /// Time per structure visited: CPU time with one thread, wall time with several.
     pub ns_a_visit: f64,
-    /// The threads' use of the lock, in all spells.
+    /// Use of the lock by all threads in all spells.
     pub lock: LockStats,
 }
 
 impl WalkTimes {
-    /// Median ns a visit of a variant.
+    /// Median time of a visit of a structure with this variant, in ns.
     pub fn ns(&self, variant: usize) -> f64 {
         let all: Vec<f64> = self.rounds.iter().map(|r| r[variant].ns_a_visit).collect();
         stats::median(&all).unwrap_or(f64::NAN)
     }
 
-    /// Time of the plain walk as a multiple of the variant's, round by round.
+    /// Returns the gain of a variant: the median over the rounds of (time of the plain walk / time
+    /// of the variant's walk).
     pub fn gain(&self, variant: usize) -> Option<Estimate> {
         let ratio = |round: &[VariantTime; 3]| round[0].ns_a_visit / round[variant].ns_a_visit;
         let ratios: Vec<f64> = self.rounds.iter().map(ratio).collect();
         stats::estimate(&ratios, Statistic::Median, SEED)
     }
 
-    /// Mean wait for the lock of a variant, us.
+    /// Mean time of a wait for the lock with this variant, in us.
     pub fn wait_us(&self, variant: usize) -> f64 {
         let tallies = self.rounds.iter().map(|r| r[variant].lock);
         let all = tallies.fold(LockStats::default(), LockStats::and);
         all.waited_ns as f64 / 1e3 / all.acquisitions.max(1) as f64
     }
 
-    /// Mean hold of the lock of a variant, us.
+    /// Mean time for which the lock was held with this variant, in us.
     pub fn hold_us(&self, variant: usize) -> f64 {
         let tallies = self.rounds.iter().map(|r| r[variant].lock);
         let all = tallies.fold(LockStats::default(), LockStats::and);
@@ -83,7 +91,7 @@ impl WalkTimes {
     }
 }
 
-/// Measures a queue; the variants take turns, in alternating order.
+/// Measures the walks over one queue with all variants, in `rounds` rounds.
 pub fn measure(
     structures: usize,
     pages: Pages,
@@ -116,8 +124,7 @@ pub fn measure(
     Ok(walk)
 }
 
-/// The shortest of several spells, as interference by other programs (CPU, caches) only makes a
-/// spell longer.
+/// Measures one variant: the shortest spell counts.
 fn time(view: View<'_>, structures: usize, threads: usize) -> Result<VariantTime> {
     let mut all = VariantTime {
         ns_a_visit: f64::INFINITY,
@@ -134,12 +141,12 @@ fn time(view: View<'_>, structures: usize, threads: usize) -> Result<VariantTime
     Ok(all)
 }
 
-/// Walks of a spell; the first fill the caches.
+/// Number of walks in a spell.
 fn walks_of(structures: usize, threads: usize) -> usize {
     VISITS.div_ceil(structures * threads).max(3)
 }
 
-/// Walks with one thread, measured in its CPU time.
+/// Measures a spell of one thread, in CPU time.
 fn alone(mut view: View<'_>, structures: usize) -> VariantTime {
     (0..2).for_each(|_| once(&mut view, 0));
     let walks = walks_of(structures, 1);
@@ -157,7 +164,7 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Walks with several threads under one lock, measured in wall time.
+/// Measures a spell of several threads under one lock, in wall time.
 fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<VariantTime> {
     let walks = walks_of(structures, threads);
     let (lock, barrier) = (&SpinLock::default(), &Barrier::new(threads));

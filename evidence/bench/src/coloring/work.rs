@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operation of a task on this machine: it writes to lines of the task, reads lines common to
-//! all, and computes, with the same numbers of bytes as in the simulation.
+//! Executes an operation of a task on this machine: it writes 32 cache lines of the task's own
+//! memory, reads 48 cache lines that all tasks share, and runs an arithmetic loop. The numbers of
+//! bytes are those of the simulation.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,14 +11,14 @@ use std::time::Instant;
 const LINE_WORDS: usize = 8;
 /// Cache lines of the task that an operation writes to.
 const OWN_LINES: usize = 32;
-/// Words of a task's memory (4 KiB).
+/// Number of words of a task's memory (4 KiB).
 const OWN_WORDS: usize = 512;
-/// Common cache lines that an operation reads.
+/// Cache lines of the memory that all tasks share which an operation reads.
 const COMMON_LINES: usize = 48;
-/// Words of the common memory (128 KiB).
+/// Number of words of the memory that all tasks share (128 KiB).
 const COMMON_WORDS: usize = 16 << 10;
 
-/// Memory of a task.
+/// Memory of one task.
 #[derive(Debug)]
 pub struct TaskMemory(Box<[AtomicU64]>);
 
@@ -27,7 +28,7 @@ impl Default for TaskMemory {
     }
 }
 
-/// The common lines, and a CPU's state.
+/// The memory that all tasks share, and the state of the CPU that executes the operations.
 #[derive(Debug)]
 pub struct OperationState {
     common: Vec<u64>,
@@ -36,7 +37,8 @@ pub struct OperationState {
 }
 
 impl OperationState {
-    /// State of a CPU that does `turns` turns of arithmetic per operation.
+    /// Returns the state of a CPU that executes `turns` iterations of the arithmetic loop in each
+    /// operation.
     pub fn new(seed: u64, turns: u64) -> Self {
         Self {
             common: (0..COMMON_WORDS as u64).collect(),
@@ -70,7 +72,8 @@ impl OperationState {
     }
 }
 
-/// Number of turns with which an operation takes about `operation_ns` nanoseconds on this machine.
+/// Returns the number of iterations of the arithmetic loop with which an operation takes about
+/// `operation_ns` nanoseconds on this machine.
 pub fn turns_for(operation_ns: u64) -> u64 {
     let own = TaskMemory::default();
     let ns = |turns: u64| {

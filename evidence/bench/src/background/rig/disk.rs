@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The disks of the experiments: the machine's own under its scheduler or another, and an emulated
-//! slow disk with a file system. A changed scheduler is restored when the disk is dropped or the
-//! benchmark is killed.
+//! The disks of the experiments: the machine's own disk with a given I/O scheduler, and an emulated
+//! slow disk with an ext4 file system. A changed I/O scheduler is restored when the [`Disk`] is
+//! dropped, or by a keeper when the benchmark is killed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,10 +15,10 @@ use super::keeper::{Keeper, must, script};
 use super::slow;
 use crate::processes::wait_for;
 
-/// A folder for files, and the disk that it is on.
+/// A folder for files, and the block device of the disk that holds the folder.
 #[derive(Debug)]
 pub struct Disk {
-    /// Folder for files on the disk.
+    /// Folder on the disk, for files.
     pub dir: PathBuf,
     /// The block device of the slow disk.
     pub device: PathBuf,
@@ -26,7 +26,8 @@ pub struct Disk {
     _keeper: Option<Keeper>,
 }
 
-/// The kernel's name of the disk below a directory (`vda`, not `vda1`).
+/// Returns the kernel's name of the disk that holds a directory: the whole disk (`vda`), not its
+/// partition (`vda1`).
 pub fn disk_below(dir: &Path) -> Result<String> {
     let device = fs::metadata(dir)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -44,13 +45,13 @@ fn scheduler_file(disk: &str) -> PathBuf {
     PathBuf::from(format!("/sys/block/{disk}/queue/scheduler"))
 }
 
-/// The selected I/O scheduler, which stands in brackets in the line.
+/// Returns the selected I/O scheduler, which is in brackets in the line of sysfs.
 pub fn chosen(line: &str) -> Option<&str> {
     line.split_whitespace()
         .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
 
-/// The scheduler of a disk.
+/// Returns the selected I/O scheduler of a disk.
 pub fn scheduler_of(disk: &str) -> Result<String> {
     let file = scheduler_file(disk);
     let line = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -76,8 +77,9 @@ fn set_scheduler(disk: &str, scheduler: &str) -> Result<()> {
 }
 
 impl Disk {
-    /// The disk of `dir` with an I/O scheduler. A different one is set only if `allowed`, and
-    /// restored when the value is dropped or the benchmark is killed.
+    /// Returns the disk that holds `dir`, with the I/O scheduler `scheduler`. If another scheduler
+    /// is selected, it is changed only if `allowed`, and restored when the value is dropped or the
+    /// benchmark is killed.
     pub fn here(dir: &Path, scheduler: &str, allowed: bool) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let disk = disk_below(dir)?;
@@ -106,7 +108,7 @@ impl Disk {
         })
     }
 
-    /// A slow disk of `mib` MiB with an ext4 file system, below `dir`.
+    /// Sets up a slow disk of `mib` MiB with an ext4 file system, mounted below `dir`.
     pub fn slow(dir: &Path, scheduler: &str, mib: u64) -> Result<Self> {
         let at = |name: &str| dir.join(name).display().to_string();
         let (fuse, files) = (at("fuse"), at("files"));
@@ -115,7 +117,7 @@ impl Disk {
         fs::File::create(at("backing"))?.set_len(mib << 20)?;
         let undo = "umount \"$files\"; losetup -j \"$fuse/disk\" -O NAME -n | xargs -r losetup -d; umount -l \"$fuse\"";
         let keeper = Keeper::new(&script(&[("files", &files), ("fuse", &fuse)], undo))?;
-        // The file system is made on the backing file, at full speed.
+        // The file system is created on the backing file, which is not slowed down.
         must(&[
             "mkfs.ext4",
             "-q",
@@ -177,7 +179,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Unmounting first: the slow disk ends when its mount is gone.
+        // The keeper unmounts the file system first. The process that emulates the slow disk ends
+        // after the unmount.
         self._keeper = None;
         if let Some(server) = &mut self.server {
             let _ = server.kill();

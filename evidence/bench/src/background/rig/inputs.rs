@@ -13,8 +13,9 @@ use crate::background::load::forget;
 const LINUX: &str = "/usr/src/linux-source-6.1.tar.xz";
 const LINUX_DIR: &str = "linux-source-6.1";
 
-/// A tree of sources to search in `dir`: `given`, or the sources of Linux (with `small`, parts of
-/// them), or generated files. Also returns its description.
+/// Creates a directory tree to search in `dir`: a copy of `given`, or else the installed sources of
+/// Linux (only three folders if `small`), or else generated files. Returns the tree and its
+/// description.
 pub fn tree(dir: &Path, given: Option<&Path>, small: bool) -> Result<(PathBuf, String)> {
     let target = dir.join("tree");
     let words = |path: &Path| path.display().to_string();
@@ -48,12 +49,12 @@ pub fn tree(dir: &Path, given: Option<&Path>, small: bool) -> Result<(PathBuf, S
     Ok((target, "a generated directory tree".to_owned()))
 }
 
-/// The script that creates the input of `gmx mdrun`, relative to the current folder.
+/// Path of the script that creates the input of `gmx mdrun`, relative to the current folder.
 const PREPARE: &str = "examples/programs/prepare";
 
 const WATER: &str = "water.tpr";
 
-/// A box of water for `gmx mdrun`, created in `dir` unless it exists.
+/// Returns a box of water as input of `gmx mdrun`. The file is created in `dir` unless it exists.
 pub fn water(dir: &Path) -> Result<PathBuf> {
     let made = dir.join(WATER);
     if !made.exists() {
@@ -68,7 +69,7 @@ pub fn water(dir: &Path) -> Result<PathBuf> {
     Ok(made)
 }
 
-/// Files of words, of the sizes of source files.
+/// Creates text files with random words; their sizes are similar to those of source files.
 fn generate(dir: &Path, files: u64) -> Result<()> {
     let mut rng = oorandom::Rand64::new(7);
     for i in 0..files {
@@ -104,7 +105,7 @@ pub fn forget_tree(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// zlib's sources, to build: those that the pinned crate `libbpf-sys` holds.
+/// Copies the sources of zlib, which a foreground builds, from the pinned crate `libbpf-sys`.
 pub fn zlib(dir: &Path) -> Result<PathBuf> {
     let target = dir.join("zlib");
     if target.join("Makefile").exists() {

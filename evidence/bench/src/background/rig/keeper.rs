@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Undoes the set-up of an experiment, even if the benchmark is killed.
 //!
-//! A shell in a session of its own waits for the end of its standard input, a pipe held by this
-//! process, and then runs the commands that undo. The input ends when the keeper is dropped, and
-//! also when this process is killed. The shell starts before anything is set up, so its commands
-//! must succeed when there is nothing to undo.
+//! 1. A keeper starts a shell in a session of its own. The standard input of the shell is a pipe,
+//!    whose other end only this process holds.
+//! 2. The pipe ends when the keeper is dropped, and also when this process ends or is killed.
+//! 3. The shell then runs the script that undoes the set-up.
+//!
+//! The shell starts before the set-up. The script must therefore succeed if only a part of the
+//! set-up exists, or none.
 
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Runs a script when dropped, or when this process ends.
+/// Runs a shell script when the value is dropped or this process ends.
 #[derive(Debug)]
 pub struct Keeper {
     child: Child,
 }
 
 impl Keeper {
-    /// Prepares to run `undo`, a shell script.
+    /// Starts a shell that will run the script `undo`.
     pub fn new(undo: &str) -> Result<Self> {
         let script = "trap '' INT TERM HUP; cat >/dev/null; eval \"$1\"";
         let child = Command::new("setsid")
@@ -56,7 +59,7 @@ pub fn must(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A script with its variables set to `values`, quoted.
+/// Returns the script `body`, preceded by assignments of the quoted `values` to shell variables.
 pub fn script(values: &[(&str, &str)], body: &str) -> String {
     let set = values.iter().map(|(name, value)| {
         let quoted = value.replace('\'', r"'\''");

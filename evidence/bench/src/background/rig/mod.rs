@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Infrastructure of experiments: networks, disks, file trees.
+//! Sets up the networks, disks and file trees of the experiments.
 //!
-//! Everything has the benchmark's process number in its name, and is undone
-//! when dropped, when the benchmark is killed ([`keeper`]), or at the next
-//! start ([`network::sweep`]).
+//! The name of each object of the system contains the benchmark's process number. An object is
+//! removed when its value is dropped, or by a [`keeper`] when the benchmark is killed. The next
+//! start of the benchmark removes remaining network namespaces ([`network::sweep`]).
 
 pub mod disk;
 pub mod inputs;

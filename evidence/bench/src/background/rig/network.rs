@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two network namespaces with a rate-limited cable between them, and three servers at the far
-//! end: a discarding server, iperf3 and sshd.
+//! Sets up two network namespaces, which a rate-limited pair of virtual Ethernet devices connects.
+//! Commands send from the near namespace; in the far namespace run a server that discards data,
+//! iperf3 and sshd. The rate limit is a token bucket filter of `tc`. Dropping [`Network`] ends the
+//! servers and deletes the namespaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +14,11 @@ use anyhow::{Context, Result};
 use super::keeper::{Keeper, must, script};
 use crate::processes::wait_for;
 
-/// Ports of the far end.
+/// Ports of the servers in the far namespace.
 pub const SINK_PORT: u16 = 5001;
 const SSH_PORT: u16 = 2222;
 const IPERF_PORT: u16 = 5201;
-/// A server for the foreground, four for the background.
+/// Number of iperf3 servers: 1 for the foreground and 4 for background programs.
 const IPERF_SERVERS: u16 = 5;
 const FAR: &str = "198.18.0.2";
 const NEAR: &str = "198.18.0.1";
@@ -28,7 +30,7 @@ for ns in "$near" "$far"; do
 done
 "#;
 
-/// The network; taken down when dropped.
+/// The network, which is removed when the value is dropped.
 #[derive(Debug)]
 pub struct Network {
     near: String,
@@ -39,8 +41,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Sets up the network, limited to `rate_mbit` megabits a second in each direction, with the
-    /// discarding server's files in `dir`.
+    /// Sets up the network with a limit of `rate_mbit` Mbit/s in each direction. The server that
+    /// discards data writes its record files to `dir`.
     pub fn start(dir: &Path, rate_mbit: u32, epoch_ns: u64) -> Result<Self> {
         let pid = std::process::id();
         let (near, far) = (format!("ub{pid}a"), format!("ub{pid}b"));
@@ -90,8 +92,8 @@ impl Network {
                 "tc", "-n", ns, "qdisc", "add", "dev", ns, "root", "tbf", "rate", &rate, "burst",
                 "64kb", "latency", "10ms",
             ])?;
-            // CUBIC is the default of most machines and reacts to losses; the host's own may
-            // differ.
+            // The host may use another congestion control. CUBIC is the default of most machines
+            // and reduces its rate after packet losses.
             let file = "/proc/sys/net/ipv4/tcp_congestion_control";
             let set = format!("echo cubic >{file} || echo reno >{file} || true");
             must(&["ip", "netns", "exec", ns, "sh", "-c", &set])?;
@@ -99,22 +101,24 @@ impl Network {
         Ok(())
     }
 
-    /// The command at the near end, from where everything is sent.
+    /// Returns a command line that runs `words` in the near namespace, from which all data is sent.
     pub fn near(&self, words: Vec<String>) -> Vec<String> {
         inside(&self.near).into_iter().chain(words).collect()
     }
 
-    /// Address of the discarding server.
+    /// Address of the server that discards data.
     pub fn sink(&self) -> String {
         format!("{FAR}:{SINK_PORT}")
     }
 
-    /// Files of the data that arrived on a connection.
+    /// Path of a record file (`kind`: counter or bins) of the data that arrived on the connection
+    /// `name`.
     pub fn arrived(&self, name: &str, kind: &str) -> PathBuf {
         self.dir.join(format!("{name}.{kind}"))
     }
 
-    /// iperf3 from the near end: foreground is 0.
+    /// Returns the command line of an iperf3 client in the near namespace. `who` is 0 for the
+    /// foreground and the number of the program for background.
     pub fn iperf(&self, who: u16, extent: &[&str]) -> Vec<String> {
         let port = (IPERF_PORT + who).to_string();
         let words = ["iperf3", "-c", FAR, "-p", &port];
@@ -127,7 +131,7 @@ impl Network {
         )
     }
 
-    /// scp of a file to the far end.
+    /// Returns the command line of `scp` that copies a file to the far namespace.
     pub fn scp(&self, file: &Path, name: &str) -> Vec<String> {
         let at = |name: &str| self.dir.join(name).display().to_string();
         let to = format!("root@{FAR}:{}", at(name));
@@ -218,7 +222,7 @@ impl Network {
         Ok(())
     }
 
-    /// Whether anything listens on that port at the far end.
+    /// Whether a server listens on the port in the far namespace.
     fn listens(&self, port: u16) -> bool {
         let filter = format!("( sport = :{port} )");
         let words = inside(&self.far);
@@ -248,7 +252,8 @@ impl Drop for Network {
     }
 }
 
-/// Command that enters a namespace. `ip netns exec` would create a mount namespace too.
+/// Returns the beginning of a command line that runs a program in a network namespace. `ip netns
+/// exec` would also create a mount namespace.
 fn inside(ns: &str) -> Vec<String> {
     vec![
         "nsenter".to_owned(),
@@ -257,7 +262,7 @@ fn inside(ns: &str) -> Vec<String> {
     ]
 }
 
-/// Namespaces of benchmarks that are gone.
+/// Deletes the namespaces of benchmark processes that no longer exist.
 pub fn sweep() {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     for entry in entries {
@@ -267,7 +272,8 @@ pub fn sweep() {
             .map(|rest| rest.trim_end_matches(['a', 'b']));
         let owner = digits.and_then(|digits| digits.parse::<i32>().ok());
         if owner.is_some_and(|pid| !crate::processes::runs(pid)) {
-            // A namespace that cannot be deleted causes an error when a rig is set up.
+            // If a namespace cannot be deleted, the set-up of a network with the same name reports
+            // the error.
             let _ = must(&["ip", "netns", "delete", &name]);
         }
     }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A slow disk with one head: a FUSE file with a backing file. Requests take the time that
-//! seeking, rotation and transfer would take.
+//! Emulates a slow disk with one head: a FUSE file whose data is in a backing file. Each request
+//! takes the time that the seek, the rotation and the transfer would take on the disk.
 //!
-//! Requests are served in order of arrival and not in parallel, so a disk scheduler or a
-//! well-behaved neighbour can only save seeks. Times are those of a 7200 rpm disk of the paper's
-//! time, divided by `--faster`.
+//! Time of a request: if the head must move, 0.6 ms + 11.4 ms x (distance / size of the disk)^0.5 +
+//! 4.17 ms for half a rotation; plus the transfer at 60 MB/s. The times are those of a 7200 rpm
+//! disk at the time of paper 2, divided by the option `--faster`.
+//!
+//! Requests are served one at a time in order of arrival. An I/O scheduler, or a program that sends
+//! fewer requests, can therefore only reduce the number and length of seeks.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,7 +22,7 @@ use fuser::{ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyWrite, Request, Wr
 
 const TTL: Duration = Duration::from_secs(3600);
 const FILE: INodeNo = INodeNo(2);
-/// The file's name below the mount point.
+/// Name of the slow file in the mount directory.
 pub const NAME: &str = "disk";
 
 /// Arguments of `load slow-disk`.
@@ -45,7 +48,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// A disk of `bytes` bytes, its head at the start.
+    /// Returns a disk of `bytes` bytes with its head at offset 0.
     pub fn new(bytes: u64, faster: f64) -> Self {
         Self {
             bytes,
@@ -54,12 +57,13 @@ impl Head {
         }
     }
 
-    /// Moves to a request and through it; how long that takes.
+    /// Moves the head to the start of a request and then to its end. Returns the duration of the
+    /// request.
     pub fn serve(&mut self, offset: u64, length: u64) -> Duration {
         let distance = self.at.abs_diff(offset) as f64 / self.bytes.max(1) as f64;
         self.at = offset + length;
-        // Track to track, then by the root of the distance to a full stroke;
-        // half a turn of 8.3 ms.
+        // The seek time is 0.6 ms between neighbouring tracks and grows with the square root of the
+        // distance, up to 12 ms. The third term is half of a rotation of 8.3 ms.
         let seek_ms = if distance > 0.0 {
             0.6 + 11.4 * distance.sqrt() + 4.17
         } else {
@@ -76,7 +80,7 @@ struct Slow {
     head: Mutex<Head>,
 }
 
-/// Serves until unmounted.
+/// Serves requests until the file system is unmounted.
 pub fn run(args: &SlowArgs) -> Result<()> {
     let backing = File::options().read(true).write(true).open(&args.backing);
     let backing = backing.with_context(|| format!("opening {}", args.backing.display()))?;
@@ -96,7 +100,7 @@ pub fn run(args: &SlowArgs) -> Result<()> {
 
 impl Slow {
     fn wait(&self, offset: u64, length: u64) {
-        // Held over the sleep: one request at a time.
+        // The lock is held during the sleep, so that requests are served one at a time.
         if let Ok(mut head) = self.head.lock() {
             let takes = head.serve(offset, length);
             std::thread::sleep(takes);
