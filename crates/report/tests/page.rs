@@ -252,7 +252,7 @@ fn missing_data_are_stated_in_words() {
     let parsed = check(&html::page(&mix));
     assert_eq!(
         text(select(&parsed, ".sentence")[0]),
-        "No policy could be compared with linux."
+        "No policy could be compared with linux, because no other policy finished a round."
     );
     let said: Vec<String> = select(&parsed, ".empty").into_iter().map(text).collect();
     assert!(
