@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Describes the machine that a benchmark runs on, creates the dated folder of its results, and
-//! saves the results: as `result.json`, and as a page that is computed from that file only.
+//! Creates the dated folder of a benchmark's results, and saves the results and a description of
+//! the machine as `result.json`. The page is computed from that file only; the command `format` can
+//! therefore write the page again later.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use usher_report::data::MachineFacts;
 use crate::bars::{Bar, Part};
 use crate::page;
 
-/// A new folder `YYYY-MM-DD-HHMMSS-NAME` below `base`.
+/// Creates a new folder `YYYY-MM-DD-HHMMSS-NAME` below `base`.
 pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
     let output = std::process::Command::new("date")
         .arg("+%Y-%m-%d-%H%M%S")
@@ -23,7 +24,8 @@ pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The folder of a run that is to go on: there has to be one.
+/// Returns the folder of a run to be resumed, after a check that the folder exists and is not
+/// empty.
 pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
     let shown = folder.display();
     let within = std::fs::read_dir(&folder).with_context(|| format!("--resume {shown}"))?;
@@ -34,7 +36,7 @@ pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Prints a line on standard output. A closed pipe is no error, as the results are saved.
+/// Prints a line on standard output. A closed pipe is no error, because the results are saved.
 pub fn print_line(text: impl std::fmt::Display) -> Result<()> {
     use std::io::Write as _;
 
@@ -44,7 +46,7 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<()> {
     }
 }
 
-/// This machine, as pages describe it.
+/// Returns the description of this machine for pages.
 pub fn facts() -> Result<MachineFacts> {
     Ok(usher_host::mix::machine_facts(
         &usher_topology::load(usher_topology::Source::ThisMachine)?,
@@ -52,7 +54,8 @@ pub fn facts() -> Result<MachineFacts> {
     ))
 }
 
-/// Saves the results from this machine, and prints where. Returns whether every bar was met.
+/// Saves the results from this machine, and prints the path of the page. Returns whether every bar
+/// was met.
 pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
     let page = save(folder, title, &facts()?, parts).context("saving the results")?;
     print_line(format_args!(
@@ -63,7 +66,7 @@ pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
     Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }
 
-/// Saves what was measured, then a page made of nothing but what was saved.
+/// Saves the results as JSON, then writes the page from the saved JSON.
 pub fn save(folder: &Path, title: &str, machine: &MachineFacts, parts: &[Part]) -> Result<PathBuf> {
     let data = serde_json::json!({
         "title": title,
@@ -77,7 +80,7 @@ pub fn save(folder: &Path, title: &str, machine: &MachineFacts, parts: &[Part]) 
     format_saved(&json)
 }
 
-/// Makes the page from a saved result.
+/// Writes the page of a saved result.
 pub fn format_saved(json: &Path) -> Result<PathBuf> {
     let text = std::fs::read(json).with_context(|| format!("reading {}", json.display()))?;
     let data: serde_json::Value = serde_json::from_slice(&text)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher-bench`: Usher's benchmarks, found by `usher bench`.
+//! `usher-bench`: Usher's benchmarks. `usher bench` finds and starts this program.
 //!
-//! Each benchmark *runs* and saves its data as JSON in a dated folder. The data is then *studied*
-//! (figures are compared with their bars) and *formatted* (as a page).
+//! Each benchmark works in three steps: it measures, and saves its data as JSON in a dated folder;
+//! it compares the figures with their limits (bars); it writes a page.
 
 mod background;
 mod bars;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sections of a benchmark's page: all bars first, then part by part. Columns that contain only
-//! numbers are aligned.
+//! Composes the sections of a benchmark's page: first a table of all bars, then a section for each
+//! part. In tables, columns that contain only numbers become number columns, which are
+//! right-aligned.
 
 use usher_report::html::{Cell, Item, Section};
 use usher_report::text;
 
 use crate::bars::Part;
 
-/// The sections of the page: all bars, then part by part.
+/// Returns the sections of the page: all bars, then each part.
 pub fn sections(parts: &[Part]) -> Vec<Section> {
     let each = parts.iter().map(|part| {
         let section = part.section();
@@ -20,7 +21,7 @@ pub fn sections(parts: &[Part]) -> Vec<Section> {
     summary(parts).into_iter().chain(each).collect()
 }
 
-/// All bars; `None` if there are none.
+/// Returns the section with all bars; `None` if no part has a bar.
 fn summary(parts: &[Part]) -> Option<Section> {
     let bars = || parts.iter().flat_map(|part| &part.bars);
     let (all, met) = (bars().count(), bars().filter(|bar| bar.is_met()).count());
@@ -43,7 +44,7 @@ fn summary(parts: &[Part]) -> Option<Section> {
     })
 }
 
-/// Columns of a table that hold nothing but numbers, as such.
+/// Converts the cells of a table's columns that contain only numbers to number cells.
 fn aligned(item: Item) -> Item {
     let Item::Table { head, mut rows } = item else {
         return item;
@@ -60,7 +61,7 @@ fn aligned(item: Item) -> Item {
     Item::Table { head, rows }
 }
 
-/// A text cell that holds a number, as a number cell with the same display.
+/// Converts a text cell that contains a number to a number cell with the same display.
 fn number(cell: &Cell) -> Option<Cell> {
     let Cell::Text(text) = cell else {
         return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes of the benchmark: starting `usher` and daemons with runtime directories of their own,
-//! ending them, and reading the CPU time, memory and state of a process.
+//! Starts and ends the processes of the benchmarks: `usher`, and daemons with runtime directories
+//! of their own. Also reads the CPU time, memory and state of a process from `/proc`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 /// Pause between two checks of a process.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// The `usher` that is measured: beside this program, or on the path.
+/// Returns the path of the `usher` to measure: the given path, or `usher` in the directory of this
+/// program, or on the path.
 pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
         let shown = path.display();
@@ -36,7 +37,8 @@ pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
     )
 }
 
-/// Waits for the end of a process. `None`: it lives on after this time.
+/// Waits for the end of a process, at most for the time `limit`. Returns `None` if the process
+/// still runs after that time.
 pub fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {
@@ -50,7 +52,7 @@ pub fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatu
     }
 }
 
-/// `usher` with a runtime folder of its own.
+/// Returns a command that runs `usher` with a runtime directory of its own.
 pub fn usher(binary: &Path, runtime: &Path) -> Command {
     let mut command = Command::new(binary);
     command
@@ -67,13 +69,14 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon and waits until it answers.
     pub fn start(binary: &Path, runtime: &Path, options: &[&str]) -> Result<Self> {
-        // However the benchmark ends, its daemon does.
+        // The kernel ends the daemon when the benchmark ends for any reason.
         let mut command = Command::new("setpriv");
         let child = command
             .args(["--pdeathsig", "TERM"])
             .arg(binary)
             .env("USHER_RUNTIME_DIR", runtime)
-            // With a claim of its own, the daemon plans its programs even beside a system daemon.
+            // With a machine claim of its own, the daemon gives seats even if a system daemon runs
+            // on this machine.
             .env("USHER_CLAIM_NAME", std::process::id().to_string())
             .stdin(Stdio::null())
             .arg("daemon")
@@ -98,13 +101,13 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Its process number.
+    /// Process number of the daemon.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 }
 
-/// Sends SIGTERM to a process; it may have ended already.
+/// Sends SIGTERM to a process. A process that has already ended is no error.
 pub fn terminate(pid: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -118,7 +121,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Polls a condition until it holds.
+/// Polls a condition until it is true, at most for the given time.
 pub fn wait_for(
     what: &str,
     at_most: Duration,
@@ -134,10 +137,10 @@ pub fn wait_for(
     Ok(start.elapsed())
 }
 
-/// CPU seconds that a process has used, user and system.
+/// Returns the CPU time in seconds that the threads of a process have used in user and kernel mode.
 pub fn cpu_seconds(pid: i32) -> Result<f64> {
-    // The first number of schedstat is time on a CPU in nanoseconds; stat has
-    // only clock ticks.
+    // The first number of `schedstat` is the CPU time in nanoseconds. The file `stat` has only
+    // clock ticks.
     let tasks =
         fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid}"))?;
     let mut sum_ns = 0.0;
@@ -152,7 +155,8 @@ pub fn cpu_seconds(pid: i32) -> Result<f64> {
     Ok(sum_ns / 1e9)
 }
 
-/// Memory of a process in MiB: its private pages and its part of shared ones.
+/// Returns the memory of a process in MiB: its private pages and its proportional part of shared
+/// pages (PSS).
 pub fn memory_mib(pid: i32) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
         .with_context(|| format!("process {pid}"))?;
@@ -164,7 +168,8 @@ pub fn memory_mib(pid: i32) -> Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// The living ushers that have this runtime folder, with their command lines.
+/// Returns the running processes of `usher` with the runtime directory `runtime`, with their
+/// command lines.
 pub fn ushers(binary: &Path, runtime: &Path) -> Vec<(i32, String)> {
     let setting = format!("USHER_RUNTIME_DIR={}", runtime.display());
     let is_one = |dir: &Path| {
@@ -186,12 +191,12 @@ pub fn ushers(binary: &Path, runtime: &Path) -> Vec<(i32, String)> {
     found
 }
 
-/// Whether a process runs: there, and no zombie.
+/// Returns whether a process exists and is no zombie.
 pub fn runs(pid: i32) -> bool {
     state_of(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// The state letter of a process.
+/// Returns the state of a process as the letter of `proc_pid_stat(5)`.
 pub fn state_of(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench progress`: table 1 of paper 1 for every source of progress, i.e. every counter by
-//! which Usher can estimate how fast a program runs.
+//! `usher bench progress`: measures how well each source of progress (a counter by which Usher
+//! estimates the speed of a program, such as instructions or heartbeats) agrees with wall time, as
+//! table 1 of paper 1 does for instructions.
 //!
-//! A source is a valid measure of progress if its total over a whole run does not depend on the
-//! number of cores. Each program runs alone on one core and on two. For each source the table gives
-//! the growth of the total (paper: instructions grew by at most 8.7 %), and the error of the
-//! speed-up that the source implies, compared with that by the wall clock. A source with an error
-//! of more than [`ERROR_MAX`] is not suited to plan that program.
+//! 1. Each program runs alone on one core and on two cores, several times; all sources count in the
+//!    same runs.
+//! 2. A source is a valid measure of progress if its total over a whole run does not depend on the
+//!    number of cores. The table gives the growth of the total from one to two cores (in the paper,
+//!    instructions grew by at most 8.7 %).
+//! 3. The table also gives the error of the speed-up that follows from the source's rate, relative
+//!    to the speed-up by wall time. A source with an error of more than [`ERROR_MAX`] is not
+//!    suitable for planning the program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +32,7 @@ use usher_report::stats;
 
 use crate::machine;
 
-/// The largest error of a source that may be planned by, relative.
+/// Largest relative error of a source that is suitable for planning.
 const ERROR_MAX: f64 = 0.10;
 
 /// Options of the benchmark.
@@ -51,14 +55,14 @@ pub struct ProgressArgs {
     out: PathBuf,
 }
 
-/// One program on one core count: medians over the runs.
+/// Totals of one program on one number of cores: medians over the runs.
 #[derive(Debug, Clone, Serialize)]
 struct SourceTotals {
     seconds: f64,
     by_source: BTreeMap<&'static str, f64>,
 }
 
-/// One program under one source.
+/// Result of one program and one source.
 #[derive(Debug, Clone, Serialize)]
 struct SourceResult {
     program: String,
@@ -70,7 +74,7 @@ struct SourceResult {
     fit_to_plan: bool,
 }
 
-/// Measures every program and prints, saves and draws the table.
+/// Measures every program, then prints the table and saves it with a page.
 pub fn run(args: &ProgressArgs) -> Result<bool> {
     let scratch = tempfile::tempdir()?;
     let machine = usher_topology::load(usher_topology::Source::ThisMachine)?;
@@ -101,7 +105,7 @@ pub fn run(args: &ProgressArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// The programs of all mixes, each once.
+/// Returns the programs of all mix files, without duplicates.
 fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
     let mut subjects: BTreeMap<String, LaunchSpec> = BTreeMap::new();
     let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
@@ -139,7 +143,8 @@ fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
     Ok(subjects.into_iter().collect())
 }
 
-/// Programs that report their progress, built from the examples if their compilers are installed.
+/// Returns programs that report their progress themselves, by heartbeats or OMPT. They are compiled
+/// from the examples; a program whose compiler is not installed is left out.
 fn own_programs(scratch: &Path) -> Vec<(String, LaunchSpec)> {
     let build = |compiler: &str, options: &[&str], name: &str| {
         let out = scratch.join(name);
@@ -223,7 +228,7 @@ fn median_totals(
     })
 }
 
-/// One run on those CPUs, with every source counting at once.
+/// Runs a program once on the CPUs `seat`, while all sources count.
 fn run_once(
     spec: &LaunchSpec,
     seat: &CpuSet,
@@ -244,7 +249,7 @@ fn run_once(
         ("cpu-time", CounterKind::TaskClock),
         ("instructions", CounterKind::Instructions),
     ];
-    // Without a PMU there is no counter of instructions.
+    // On a machine without a PMU, the counter of instructions is left out.
     let counters = kinds.map(|(name, kind)| (name, PerfCounters::on_exec(kind, held.pid()).ok()));
     let start = Instant::now();
     let mut running = held.release()?;
@@ -268,7 +273,7 @@ fn run_once(
     Ok(SourceTotals { seconds, by_source })
 }
 
-/// The tool named, or that beside this program.
+/// Returns the OMPT tool that the option names, or the tool in the directory of this program.
 fn ompt_tool(args: &ProgressArgs) -> Option<PathBuf> {
     let beside = || {
         Some(

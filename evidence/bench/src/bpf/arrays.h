@@ -5,92 +5,114 @@
  *
  * 1. The O(1) scheduler
  * ---------------------
- * Each CPU has two arrays, active and expired, of a queue for each level. A bitmap of the queues
- * that are not empty makes the search for the best level independent of the number of threads. A
- * thread that has used up its slice goes to the end of a queue of the expired array. An interactive
- * thread stays in the active array, unless an expired thread has waited for too long. When the
- * active array is empty, the arrays are swapped. A preempted thread returns to its place in its
- * queue.
+ * Each CPU has two arrays, active and expired. Each array has a queue for each priority level; a
+ * lower level number is better. A bitmap of the queues that are not empty makes the time of the
+ * search for the best level independent of the number of threads. A thread that has used up its
+ * slice goes to the end of a queue of the expired array; an interactive thread goes to the end of a
+ * queue of the active array instead, except while an expired thread has waited for too long. When
+ * the active array is empty, the arrays are swapped. A preempted thread returns to its former
+ * position in its queue.
  *
  * 2. Improvement of paper 4
  * -------------------------
- * The levels of threads that share the running address space are better by one.
+ * Threads of the address space that runs on the CPU compete with a level that is better by one.
  *
  * 3. Order
  * --------
- * The thread with the best level is next. Of several threads with the best level, the thread with
- * the lowest `arrival` is next, a number that grows with each thread that is queued. Queues are
- * ordered by `arrival`, so that a preempted thread keeps its place.
+ * The thread with the best level runs next. Of several threads with the best level, the thread with
+ * the lowest `arrival` runs next. `arrival` is the value of a counter of the CPU, which grows with
+ * each thread that arrives. Queues are ordered by `arrival`, so that a preempted thread keeps its
+ * position.
  *
- * This file contains the decisions, without a kernel; o1.bpf.c contains the queues.
+ * This file contains the decisions as functions that call no kernel function, so that unit tests
+ * can run them. o1.bpf.c contains the queues. Each decision takes constant time, but the callers
+ * search for threads of an address space (o1.bpf.c, section 3).
  */
 #ifndef USHER_BENCH_ARRAYS_H
 #define USHER_BENCH_ARRAYS_H
 
 #include "levels.h"
 
-/* Levels of threads that are not real-time threads. */
+/* Number of levels for threads that are not real-time threads. */
 #define NICE_LEVELS (LEVELS - LEVEL_FIRST)
 #define NO_ARRIVAL (~0ULL)
 
-/* State of a thread. */
+/* Scheduling state of a thread. */
 struct o1_thread {
-	/* Rest of the slice, while the thread does not run. */
+	/* Rest of the slice; valid while the thread does not run. */
 	__u64 slice_left_ns;
-	/* End of the slice, while the thread runs. */
+	/* End of the slice; valid while the thread runs. */
 	__u64 slice_ends_ns;
-	/* Start of the CPU time that is not yet part of the sleep average. */
+	/* Start of the CPU time that the sleep average does not contain yet. */
 	__u64 ran_since_ns;
-	/* Start of the sleep; 0: none since the thread was placed. */
+	/*
+	 * Start of the last sleep; 0: the thread has not slept since `place` was last called for
+	 * it.
+	 */
 	__u64 slept_at_ns;
 	__u64 sleep_average_ns;
-	/* Number of the thread in the order of arrivals at its CPU. */
+	/* Number of the thread in the order of arrivals at the CPU `cpu`. */
 	__u64 arrival;
-	/* Address space. */
+	/* Address space of the thread. */
 	__u64 mm;
 	__u32 level;
-	/* Array, 0 or 1, on the CPU `cpu`. */
+	/* Index of the thread's array (0 or 1) on the CPU `cpu`. */
 	__u32 array;
-	/* CPU of `array` and `arrival`. */
+	/* CPU to which `array` and `arrival` refer. */
 	__u32 cpu;
-	/* 0: the thread is new. */
+	/* 0: the thread is new and has not had a slice. */
 	__u32 has_slice;
-	/* The thread has its place in the arrays, but is not yet queued. */
+	/*
+	 * `place` has selected array, level and arrival of the thread, but the thread is not
+	 * queued yet.
+	 */
 	__u32 is_placed;
 	/* CPU in whose arrays the thread waits, counted from 1; 0: none. */
 	__u32 waits_on;
 };
 
-/* State of a CPU. */
+/* Scheduling state of a CPU. */
 struct o1_cpu {
-	/* Levels with waiting threads, from LEVEL_FIRST on, in both arrays. */
+	/* For each array, a bitmap of the levels with waiting threads; bit 0 is LEVEL_FIRST. */
 	__u64 levels[2];
 	__u64 arrivals;
-	/* Time of the first expiry since the arrays were swapped; 0: none. */
+	/*
+	 * Time at which the first thread expired since the arrays were swapped; 0: no thread has
+	 * expired.
+	 */
 	__u64 expired_since_ns;
 	__u64 balanced_at_ns;
-	/* Address space of the thread that runs, or ran last. */
+	/* Address space of the user thread that runs on the CPU or ran last. */
 	__u64 mm;
-	/* Array that is active. */
+	/* Index of the active array. */
 	__u32 active;
-	/* Level of the running thread; 0: none runs. */
+	/* Level of the running thread; 0: no thread runs. */
 	__u32 level;
 	__u32 waiting;
 	__u32 unused;
 } __attribute__((aligned(CACHE_LINE)));
 
-/* Arrivals of the threads that can be next; NO_ARRIVAL: none. */
+/*
+ * The threads of which one runs next, each given by its arrival; NO_ARRIVAL: there is no such
+ * thread.
+ */
 struct candidates {
-	/* Best level of the active array; LEVELS: it is empty. */
+	/* Best level with a thread in the active array; LEVELS: the array is empty. */
 	__u32 level;
-	/* `prev`: the running thread is a candidate, with this level. */
+	/*
+	 * Whether the running thread is a candidate. Its level, whether its address space is the
+	 * running one, and its arrival (`prev`) follow.
+	 */
 	__u32 has_prev;
 	__u32 prev_level;
 	__u32 prev_shares;
 	__u64 prev;
-	/* First thread of the best level. */
+	/* First thread in the queue of the best level. */
 	__u64 first;
-	/* First thread of the running address space, of the best level and of the level below. */
+	/*
+	 * First thread of the running address space in the queue of the best level (`sharing`),
+	 * and in the queue of the next worse level (`below`).
+	 */
 	__u64 sharing;
 	__u64 below;
 };
@@ -108,7 +130,7 @@ static inline __u64 left_of_slice(const struct o1_thread *thread, __u64 now)
 	return since(now, thread->slice_ends_ns);
 }
 
-/* Lowers the sleep average by the CPU time until now. */
+/* Lowers the sleep average by the CPU time that the thread has used since the last call. */
 static inline void account_run(struct o1_thread *thread, __u64 now)
 {
 	thread->sleep_average_ns = average_after_run(
@@ -121,7 +143,7 @@ static inline void arrive(struct o1_thread *thread, struct o1_cpu *state)
 	thread->arrival = __sync_fetch_and_add(&state->arrivals, 1);
 }
 
-/* Starts a slice after the previous slice was used up. */
+/* Gives a thread a new slice after the thread has used up its slice, and selects its array. */
 static inline void expire(struct o1_thread *thread, struct o1_cpu *state,
 			  __s32 nice_level, __u64 now)
 {
@@ -138,8 +160,8 @@ static inline void expire(struct o1_thread *thread, struct o1_cpu *state,
 }
 
 /*
- * Selects the array, the level and the place in the queue of a thread that is about to wait or to
- * run, and gives it a slice if it has none.
+ * Selects the array, the level and the arrival of a thread that is about to wait or to run, and
+ * gives the thread a slice if it has none.
  */
 static inline void place(struct o1_thread *thread, struct o1_cpu *state,
 			 __u32 cpu, __s32 nice_level, __u64 now)
@@ -175,8 +197,8 @@ static inline void swap_arrays(struct o1_cpu *state)
 }
 
 /*
- * Swaps the arrays if the active array is empty and the expired array is not. `prev` is the running
- * thread, which belongs to an array but is not queued, or null.
+ * Swaps the arrays if only the expired array has a thread. `prev` is the running thread, which
+ * belongs to an array although it is not queued; null: no thread runs.
  */
 static inline void swap_if_empty(struct o1_cpu *state,
 				 const struct o1_thread *prev)
@@ -189,7 +211,7 @@ static inline void swap_if_empty(struct o1_cpu *state,
 		swap_arrays(state);
 }
 
-/* Best level of the active array; LEVELS if it is empty. */
+/* Returns the best level with a thread in the active array; LEVELS if the array is empty. */
 static inline __u32 best_level(const struct o1_cpu *state)
 {
 	__u64 levels = state->levels[state->active & 1];
@@ -202,7 +224,11 @@ static inline __u64 bit_of(__u32 level)
 	return 1ULL << (level - LEVEL_FIRST) % 64;
 }
 
-/* Level with the bonus of paper 4, relative to that of threads of other address spaces. */
+/*
+ * Returns the level for comparisons. With `aggregate` (paper 4), the level of a thread of
+ * another address space is worse by one than that of a thread that shares the running address
+ * space.
+ */
 static inline __u32 with_bonus(__u32 level, _Bool shares, _Bool aggregate)
 {
 	return level + (aggregate && !shares);
@@ -215,11 +241,11 @@ static inline _Bool comes_first(__u32 level, __u64 arrival, __u32 than,
 	       (level < than || (level == than && is_before(arrival, its)));
 }
 
-/* Selects the next thread. */
+/* Selects the candidate that runs next. */
 static inline enum next choose(const struct candidates *of, _Bool aggregate)
 {
 	enum next next = NEXT_NONE;
-	/* Worse than any level. */
+	/* A level that is worse than all levels with or without the bonus. */
 	__u32 best = LEVELS + 2;
 	__u64 arrival = 0;
 

@@ -2,9 +2,17 @@
 /*
  * Levels, slices and sleep averages of the O(1) scheduler of Linux 2.6
  *
- * There are 140 levels; 0 is the best. A nice value maps to one of the last forty, and sleep shifts
- * it by five levels at most. The length of a slice depends on the nice value. A thread that sleeps
- * often is interactive. arrays.h describes the effect of both.
+ * There are 140 priority levels; 0 is the best. A nice value maps to one of the last 40 levels.
+ *
+ * 1. The sleep average of a thread, from 0 to 1 s, grows by the time that the thread sleeps and
+ *    falls by the CPU time that the thread uses.
+ * 2. The sleep average maps to a bonus from 0 to 10, which shifts the level by at most 5 levels in
+ *    each direction.
+ * 3. A thread is interactive if its bonus shifts its level by at least the number of levels that
+ *    its nice value requires (`levels_required`).
+ * 4. The nice value determines the length of the slice: 5 to 800 ms.
+ *
+ * arrays.h describes how levels, slices and interactivity select the next thread.
  */
 #ifndef USHER_BENCH_LEVELS_H
 #define USHER_BENCH_LEVELS_H
@@ -12,7 +20,7 @@
 #include "numbers.h"
 
 #define LEVELS 140
-/* Levels of nice -20, 0 and 19. Lower levels are those of real-time threads. */
+/* Levels of the nice values -20, 0 and 19. Levels below LEVEL_FIRST belong to real-time threads. */
 #define LEVEL_FIRST 100
 #define LEVEL_NORMAL 120
 #define LEVEL_LAST 139
@@ -20,13 +28,16 @@
 #define MSEC 1000000ULL
 #define SLICE_LEAST_NS (5 * MSEC)
 #define SLICE_NORMAL_NS (100 * MSEC)
-/* A rest of a slice below this counts as 0. Linux 2.6 counted ticks. */
+/*
+ * If less than this time of a slice is left, the slice counts as used up. Linux 2.6 counted
+ * slices in timer ticks.
+ */
 #define SLICE_OVER_NS MSEC
 
 #define BONUS_MOST 10
 /*
- * Upper limit of the sleep average. Also the time for which expired threads wait, per waiting
- * thread.
+ * Upper limit of the sleep average. An expired thread has waited for too long after this time
+ * multiplied by the number of waiting threads (`is_starving`).
  */
 #define SLEEP_MOST_NS (SLICE_NORMAL_NS * BONUS_MOST)
 
@@ -37,7 +48,7 @@ static inline __u32 in_levels(__s32 level)
 				    : level;
 }
 
-/* Slice by nice value: 800 ms, 100 ms, 5 ms for -20, 0, 19. */
+/* Returns the slice of a nice value: 800 ms for -20, 100 ms for 0, 5 ms for 19. */
 static inline __u64 slice_of_level(__s32 nice_level)
 {
 	__u32 level = in_levels(nice_level);
@@ -48,7 +59,10 @@ static inline __u64 slice_of_level(__s32 nice_level)
 	return slice < SLICE_LEAST_NS ? SLICE_LEAST_NS : slice;
 }
 
-/* Returns the bonus, 0 to 10. A bonus of 5 does not shift the level. */
+/*
+ * Returns the bonus of a sleep average, 0 to 10. A bonus of 5 does not change the level of the
+ * nice value.
+ */
 static inline __u32 bonus_of(__u64 sleep_average_ns)
 {
 	__u64 bonus = sleep_average_ns * BONUS_MOST / SLEEP_MOST_NS;
@@ -63,8 +77,8 @@ static inline __u32 level_of(__s32 nice_level, __u64 sleep_average_ns)
 }
 
 /*
- * Returns the number of levels by which a thread must be better than its nice value to be
- * interactive.
+ * Returns the number of levels by which a thread's level must be better than the level of its nice
+ * value, so that the thread is interactive.
  */
 static inline __s32 levels_required(__s32 nice_level)
 {
@@ -80,7 +94,10 @@ static inline _Bool is_interactive(__s32 nice_level, __u64 sleep_average_ns)
 	       (__s32)in_levels(nice_level) - levels_required(nice_level);
 }
 
-/* Returns the sleep average after a sleep. One long sleep makes a thread barely interactive. */
+/*
+ * Returns the sleep average after a sleep of `slept_ns`. One long sleep raises the average only
+ * to the value that makes the thread barely interactive.
+ */
 static inline __u64 average_after_sleep(__u64 average_ns, __u64 slept_ns,
 					__s32 nice_level)
 {
@@ -97,13 +114,16 @@ static inline __u64 average_after_sleep(__u64 average_ns, __u64 slept_ns,
 	return average_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : average_ns;
 }
 
-/* Returns the sleep average of a child. */
+/* Returns the sleep average that a child inherits: 95 % of the average of its parent. */
 static inline __u64 average_of_child(__u64 average_ns)
 {
 	return average_ns * 95 / 100;
 }
 
-/* Returns the sleep average after running. The higher the average, the slower it falls. */
+/*
+ * Returns the sleep average after `ran_ns` of CPU time. The average falls the more slowly, the
+ * higher it is.
+ */
 static inline __u64 average_after_run(__u64 average_ns, __u64 ran_ns)
 {
 	__u32 bonus = bonus_of(average_ns);
@@ -115,14 +135,14 @@ static inline __u64 average_after_run(__u64 average_ns, __u64 ran_ns)
 }
 
 /*
- * Upper limit for the number of waiting threads that is counted. Linux 2.6 had none. The kernel
- * ends a sched_ext scheduler that starves a thread.
+ * Largest number of waiting threads that `is_starving` multiplies by. Linux 2.6 had no limit; here,
+ * the kernel ends a sched_ext scheduler under which a thread waits for too long.
  */
 #define STARVING_MOST 10
 
 /*
- * Returns whether the first expired thread has waited for too long. Then interactive threads expire
- * as well.
+ * Returns whether the first expired thread has waited for too long. While this is true, interactive
+ * threads expire as other threads do.
  */
 static inline _Bool is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
 {

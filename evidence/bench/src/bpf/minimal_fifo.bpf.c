@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Smallest possible sched_ext scheduler, as the reference for overhead measurements: the kernel's
- * selection of idle CPUs, and one FIFO queue. Equivalent to tools/sched_ext/scx_simple.c of the
- * kernel source with -f, without its counters. The declarations of the kernel are those of Usher's
- * scheduler (crates/scx/src/bpf).
+ * Smallest possible sched_ext scheduler, as the reference for overhead measurements. It has one
+ * FIFO queue for all CPUs. The kernel's default function selects an idle CPU for a waking thread; a
+ * thread without an idle CPU enters the queue, and each CPU takes the first thread of the queue.
+ * The scheduler is equivalent to tools/sched_ext/scx_simple.c of the kernel source with -f, without
+ * its counters. The declarations of kernel functions are those of Usher's scheduler
+ * (crates/scx/src/bpf).
  */
 #include "kernel.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The only queue. */
+/* Number of the only queue. */
 #define QUEUE 0
-/* SCX_SLICE_DFL */
+/* The default slice of the kernel, SCX_SLICE_DFL: 20 ms. */
 #define SLICE_NS 20000000ULL
 
 OP(minimal_select_cpu)

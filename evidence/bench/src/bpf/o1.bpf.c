@@ -3,37 +3,41 @@
  * O(1) scheduler of Linux 2.6, the baseline of paper 4, and paper 4's improvement
  * ===============================================================================
  *
- * The scheduler is a sched_ext scheduler. The declarations of the kernel are those of Usher's
+ * This is a sched_ext scheduler. The declarations of kernel functions are those of Usher's
  * scheduler (crates/scx/src/bpf).
  *
  * 1. Idea
  * -------
- * arrays.h describes the order. Each queue of each array of each CPU is a dispatch queue of the
- * kernel, ordered by arrival.
+ * arrays.h describes the order of threads: arrays, levels and arrivals. For each CPU, array and
+ * level, a dispatch queue of the kernel holds the waiting threads, ordered by arrival.
  *
  * 2. Steps, in the order of a thread's life
  * ----------------------------------------
- * 1. `select_cpu`: a thread that wakes goes to its last CPU if that is idle, else to any idle CPU.
- *    SMT is ignored.
- * 2. `enqueue`: otherwise the thread waits on its last CPU. It preempts a thread of a worse level.
+ * 1. `select_cpu`: a thread that wakes runs on its last CPU if that CPU is idle, else on any idle
+ *    CPU. SMT is ignored.
+ * 2. `enqueue`: without an idle CPU, the thread waits in an array of its last CPU. If the thread
+ *    has just woken and its level is better than that of the running thread, it preempts the
+ *    running thread.
  * 3. `dispatch`: the running thread competes with the best waiting thread (arrays.h). A CPU without
- *    a thread takes a waiting thread of the CPU with the most. Every 200 ms, a CPU takes a thread of
- *    a CPU on which at least two more threads wait.
- * 4. `tick`: kicks an idle CPU if threads wait here.
+ *    a thread takes a thread from the CPU with the most waiting threads. Every 200 ms, a CPU also
+ *    takes a thread from a CPU with at least two more waiting threads than it has itself.
+ * 4. `tick`: if threads wait on this CPU, kicks an idle CPU, which then takes a thread.
  *
  * 3. Bound
  * --------
- * With `aggregate`, the search for a thread of the running address space visits at most SCAN_MAX
- * threads of two queues.
+ * With `aggregate` (paper 4), a decision searches for a thread of the running address space among
+ * the first SCAN_MAX threads of each of two queues. All other steps of a decision take constant
+ * time; taking a thread of another CPU takes time proportional to the number of CPUs.
  *
  * 4. Known limits
  * ---------------
  * - sched_yield() does nothing before the end of the slice. Linux 2.6 moved the thread to the
  *   expired array.
  * - A child gets a slice of its own. Linux 2.6 divided the slice of the parent.
- * - There is no callback for CPU hotplug: the kernel ends the scheduler.
+ * - There is no callback for CPU hotplug; if a CPU goes online or offline, the kernel ends the
+ *   scheduler.
  * - `aggregate` requires Linux 6.13.
- * - Per-CPU kernel threads wait in no queue; they preempt the running thread.
+ * - Kernel threads that are bound to one CPU enter no array; they preempt the running thread.
  */
 #include "kernel.h"
 
@@ -41,13 +45,13 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* From 6.13 on. */
+/* This kernel function exists from Linux 6.13 on. */
 extern _Bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it,
 			      struct task_struct *p, __u64 dsq,
 			      __u64 flags) __ksym __weak;
 extern __s32 scx_bpf_dsq_nr_queued(__u64 dsq) __ksym;
 
-/* Whether paper 4's improvement applies; fixed when the program is loaded. */
+/* Whether paper 4's improvement applies. The loader sets the value before it loads the program. */
 const volatile __u32 g_aggregate SEC(".rodata.aggregate");
 
 struct o1_cpu g_cpus[CPUS_MAX];
@@ -62,9 +66,15 @@ struct {
 #define QUEUES_PER_ARRAY 64
 #define BALANCE_NS (200 * MSEC)
 #define SCAN_MAX 64
-/* Upper limit of the candidates of a selection that have left their queue meanwhile. */
+/*
+ * Upper limit of the attempts of a decision. An attempt fails if its thread has left the queue
+ * in the meantime.
+ */
 #define ATTEMPTS_MAX (2 * NICE_LEVELS)
-/* The kernel's maximum: the order does not bound waits. */
+/*
+ * The kernel ends the scheduler if a thread waits for longer. This is the kernel's maximum,
+ * because the order does not limit waiting times.
+ */
 #define TIMEOUT_MS 30000
 
 static inline struct o1_cpu *state_of(__u32 cpu)
@@ -83,7 +93,10 @@ static inline __u64 queue_of(__u32 cpu, __u32 array, __u32 level)
 	       LEVEL_FIRST;
 }
 
-/* Stores the address space. A store to a map value makes the verifier treat it as a number. */
+/*
+ * Stores the address space of the thread in its state. After the store to a map value, the
+ * verifier treats the pointer as a number.
+ */
 static inline void read_mm(struct task_struct *p, struct o1_thread *thread)
 {
 	*(struct mm_struct *volatile *)&thread->mm = p->mm;
@@ -97,7 +110,10 @@ static inline void leave(struct o1_thread *thread)
 	thread->waits_on = 0;
 }
 
-/* Claims the last CPU if it is idle, else any idle CPU. */
+/*
+ * Claims the CPU `prev` if it is idle, else any idle CPU on which the thread may run. Returns -1
+ * if there is none.
+ */
 static inline __s32 claim_idle(struct task_struct *p, __s32 prev)
 {
 	const struct cpumask *idle;
@@ -121,7 +137,7 @@ static inline __s32 claim_idle(struct task_struct *p, __s32 prev)
 	return found;
 }
 
-/* Kicks an idle CPU on which the thread may run; it takes a waiting thread. */
+/* Kicks an idle CPU on which the thread may run. The kicked CPU then takes a waiting thread. */
 static inline void kick_idle(struct task_struct *p)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
@@ -193,7 +209,11 @@ void BPF_PROG(o1_enqueue, struct task_struct *p, __u64 flags)
 	kick_idle(p);
 }
 
-/* Arrival of the first thread of the address space in the queue; NO_ARRIVAL: none. */
+/*
+ * Returns the arrival of the first thread of the address space `mm` among the first SCAN_MAX
+ * threads of the queue; NO_ARRIVAL: there is none. With `is_taken`, also moves the thread to the
+ * local queue of this CPU.
+ */
 static __noinline __u64 first_of_space(__u64 queue, __u64 mm, _Bool is_taken)
 {
 	struct bpf_iter_scx_dsq it;
@@ -221,7 +241,11 @@ end:
 	return arrival;
 }
 
-/* Only the CPU itself clears bits, and its run-queue lock is held here and in `enqueue`. */
+/*
+ * Clears the bit of a level whose queue is empty. Only the CPU itself clears its bits. Its
+ * run-queue lock is held in this function and in `enqueue`; no bit of a thread that is just
+ * enqueued is therefore lost.
+ */
 static inline void note_empty(struct o1_cpu *state, __u32 cpu, __u32 level)
 {
 	__u32 array = state->active & 1;
@@ -263,7 +287,7 @@ static inline _Bool take_chosen(enum next next, const struct candidates *of,
 	return is_taken;
 }
 
-/* Selects a thread from the CPU's own arrays. */
+/* Selects the next thread from the CPU's own arrays and from `prev`, the running thread. */
 static __noinline enum next take_next(__u32 cpu, struct o1_thread *prev)
 {
 	struct o1_cpu *state = state_of(cpu);
@@ -296,7 +320,10 @@ static __noinline enum next take_next(__u32 cpu, struct o1_thread *prev)
 	return prev ? NEXT_PREV : NEXT_NONE;
 }
 
-/* Takes the best thread that may run here: expired threads first, as Linux 2.6 did. */
+/*
+ * Takes the best thread of the CPU `cpu` that may run on this CPU. Expired threads are taken
+ * before active threads, as in Linux 2.6.
+ */
 static __noinline _Bool pull_from(__u32 cpu)
 {
 	struct o1_cpu *state = state_of(cpu);
@@ -314,7 +341,10 @@ static __noinline _Bool pull_from(__u32 cpu)
 	return 0;
 }
 
-/* Returns the other CPU with the most waiting threads, at least that many; -1: none. */
+/*
+ * Returns the other CPU with the most waiting threads if it has at least `least` waiting
+ * threads, else -1.
+ */
 static inline __s32 busiest(__u32 cpu, __u32 least)
 {
 	int other, cpus = scx_bpf_nr_cpu_ids();
@@ -332,7 +362,10 @@ static inline __s32 busiest(__u32 cpu, __u32 least)
 	return found;
 }
 
-/* For a CPU without a thread. Threads of the busiest CPU may not be allowed to run here. */
+/*
+ * Takes a thread of another CPU for a CPU without a thread. If the affinity masks of the busiest
+ * CPU's threads exclude this CPU, all other CPUs are tried.
+ */
 static __noinline _Bool pull(__u32 cpu)
 {
 	int other, cpus = scx_bpf_nr_cpu_ids();
@@ -351,7 +384,7 @@ static __noinline _Bool pull(__u32 cpu)
 	return 0;
 }
 
-/* For a CPU with a thread. */
+/* Takes a thread of another CPU, every 200 ms, for a CPU that has a thread. */
 static inline _Bool balance(__u32 cpu, struct o1_cpu *state, __u64 now)
 {
 	__s32 from;
@@ -433,7 +466,10 @@ void BPF_PROG(o1_stopping, struct task_struct *p, _Bool runnable)
 	thread->is_placed = 0;
 }
 
-/* A CPU that became idle while a thread was queued has not seen that thread. */
+/*
+ * A CPU that becomes idle while a thread is being enqueued does not see that thread. The kick by
+ * the next tick corrects this.
+ */
 OP(o1_tick)
 void BPF_PROG(o1_tick, struct task_struct *p)
 {
@@ -461,7 +497,7 @@ void BPF_PROG(o1_disable, struct task_struct *p)
 		leave(thread);
 }
 
-/* The sleep average of threads that existed before the scheduler is unknown. */
+/* The sleep average of a thread that existed before the scheduler was loaded is unknown. */
 OP(o1_init_task)
 __s32 BPF_PROG(o1_init_task, struct task_struct *p,
 	       struct scx_init_task_args *args)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mixes of `usher-bench here`: generated mixes, which need no other program, and copies of the
-//! example mixes whose programs are installed.
+//! Prepares the mixes of `usher-bench here`: generated mixes, which need no other program, and
+//! copies of the example mixes. Also finds the programs of a mix that are not installed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use usher_host::launch::LaunchSpec;
 use usher_host::mix::MixFile;
 
-/// A program of a generated mix: its name, its kind, and whether it has one thread only.
+/// A program of a generated mix: its name, its work pattern, and whether it has only one thread.
 type Generated = (&'static str, &'static str, bool);
 
 /// The generated mixes: file name, title, programs.
@@ -48,8 +48,8 @@ const GENERATED: [(&str, &str, &[Generated]); 4] = [
     ),
 ];
 
-/// The folder with the example mixes: below the current folder, or where `make install` or the
-/// tarball puts it.
+/// Returns the folder with the example mixes: `examples` below the current folder, or the folder in
+/// which `make install` or the tarball stores the examples.
 pub fn examples() -> Option<PathBuf> {
     let installed = std::env::current_exe().ok().and_then(|exe| {
         let prefix = exe.parent()?.parent()?;
@@ -61,9 +61,9 @@ pub fn examples() -> Option<PathBuf> {
         .find(|folder| folder.join("mixes").is_dir())
 }
 
-/// Writes all mixes to `folder/mixes`, and returns their files in the order in which they
-/// run. Installed examples may be read-only, but their inputs are made beside them:
-/// therefore the examples are copied.
+/// Writes all mixes to `folder/mixes`, and returns their files in the order in which they run. The
+/// examples are copied, because their inputs are created beside them and the folder of installed
+/// examples may be read-only.
 pub fn prepare(folder: &Path, examples: Option<&Path>, threads: usize) -> Result<Vec<PathBuf>> {
     let mixes = folder.join("mixes");
     fs::create_dir_all(&mixes).with_context(|| format!("making {}", mixes.display()))?;
@@ -121,7 +121,7 @@ fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     Ok(copies)
 }
 
-/// The programs of a mix that are not on this machine, with the Debian packages that
+/// Returns the programs of a mix that are not on this machine, with the Debian packages that
 /// contain them.
 pub fn missing(mix: &MixFile) -> Vec<String> {
     let is_missing = |argv: &[std::ffi::OsString]| {

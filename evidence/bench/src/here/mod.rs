@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher-bench here`: the standard mixes on this machine, with one report.
+//! `usher-bench here`: measures the standard mixes on this machine, under Linux and under Usher,
+//! and writes one report.
 //!
-//! The generated mixes need no other program, and use a thread for each CPU. Example mixes run
-//! when their programs are installed; the report lists the others with the missing programs.
+//! 1. The generated mixes need no other program, and have a thread for each CPU. An example mix
+//!    runs if its programs are installed; the report lists the missing programs of each other mix.
+//! 2. Each mix runs under [`POLICIES`]; `--max-seconds` limits the time per mix.
+//! 3. The report contains for each mix the ANTT (mean slow-down of the programs) of each policy and
+//!    its ratio to that of `linux`.
+//!
+//! A mix that fails does not prevent the others. After SIGINT or SIGTERM, the report contains the
+//! mixes measured until then.
 
 mod mixes;
 mod program;
@@ -28,7 +35,8 @@ use crate::processes::usher_binary;
 /// The name of the subcommand that runs a program of the generated mixes.
 pub const PROGRAM: &str = "program";
 
-/// Policies. `linux` runs twice; the difference between the two is noise.
+/// The compared policies. `linux` is measured twice; the difference of the two results is the
+/// noise.
 const POLICIES: [&str; 3] = ["linux", "linux#2", "usher"];
 
 /// Measures the standard mixes on this machine and writes one report
@@ -61,8 +69,7 @@ pub struct HereArgs {
     pub repeats: u32,
 }
 
-/// Runs all mixes that can run, and saves one report. A mix that fails does not end the
-/// others.
+/// Runs all mixes that can run, and saves one report.
 pub fn run(args: &HereArgs) -> Result<bool> {
     let topology = usher_topology::load(usher_topology::Source::ThisMachine)?;
     let inputs = std::path::absolute(args.out.join("here-inputs"))?;
@@ -113,7 +120,8 @@ fn name_of(file: &Path) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-/// A flag that SIGINT and SIGTERM set: the mix in progress ends, and the report is written.
+/// Returns a flag that SIGINT and SIGTERM set. When the flag is set, the present mix ends, and the
+/// report is written.
 fn cancelled_by_signals() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -122,7 +130,7 @@ fn cancelled_by_signals() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Settings of all mixes.
+/// Settings that all mixes share.
 struct Bench<'a> {
     args: &'a HereArgs,
     usher: PathBuf,
@@ -185,7 +193,7 @@ impl Bench<'_> {
     }
 }
 
-/// ANTT under each policy, in a sentence.
+/// Returns a sentence with the ANTT of each policy.
 fn headline(result: &MixResult) -> String {
     let each = result.policies.iter().map(|policy| {
         let antt = summary::antt(result, policy).map(|antt| antt.value);
@@ -194,7 +202,7 @@ fn headline(result: &MixResult) -> String {
     format!("ANTT: {}.", each.collect::<Vec<_>>().join(", "))
 }
 
-/// One row per policy: ANTT, and its ratio to that of `linux`.
+/// Returns a table with a row per policy: the ANTT, and its ratio to the ANTT of `linux`.
 fn policies(result: &MixResult) -> Table {
     let row = |policy: &PolicyResult| {
         let compared = policy.comparison.as_ref().and_then(|c| c.antt);
@@ -222,7 +230,7 @@ fn policies(result: &MixResult) -> Table {
     }
 }
 
-/// One row per program: its best time alone, and its mean NTT under each policy.
+/// Returns a table with a row per program: its best time alone, and its mean NTT under each policy.
 fn programs(result: &MixResult) -> Table {
     let ntt = |policy: &PolicyResult, at: usize| {
         let rounds = policy.rounds.iter();

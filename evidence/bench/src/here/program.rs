@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs with a fixed amount of work per thread, for mixes that run on any machine: independent
-//! computing, a spinning barrier after each step, or streaming through memory. A step takes about 1
-//! ms.
+//! Programs for the generated mixes, which run on any machine. Each thread executes a fixed number
+//! of steps of about 1 ms. There are three patterns: independent computing, computing with a
+//! spinning barrier after each step, and streaming through 32 MiB of memory per thread.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,19 +11,20 @@ use clap::ValueEnum;
 
 /// Rounds of the arithmetic loop in one step: about 1 ms at 3 GHz.
 const ROUNDS_PER_STEP: u64 = 250_000;
-/// Bytes that a thread of `memory` streams through; larger than its part of common caches.
+/// Size of the memory that each thread of the pattern `memory` streams through; larger than the
+/// thread's part of usual last-level caches.
 const STREAM_BYTES: usize = 32 << 20;
-/// Bytes that it streams through in one step: about 1 ms at 8 GB/s.
+/// Bytes that a thread of the pattern `memory` streams through in one step: about 1 ms at 8 GB/s.
 const BYTES_PER_STEP: usize = 8 << 20;
 
 /// The dependence of a program's threads on one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WorkPattern {
-    /// Threads compute independently: progress grows with every CPU.
+    /// Threads compute independently; each further CPU adds progress.
     Compute,
     /// Threads spin at a barrier after each step, as OpenMP and MPI programs do.
     Barriers,
-    /// Threads stream through memory: bandwidth bounds progress.
+    /// Threads stream through memory; the memory bandwidth limits progress.
     Memory,
 }
 
@@ -41,7 +42,7 @@ pub struct ProgramArgs {
     pub steps: u32,
 }
 
-/// Does the work.
+/// Runs the program to its end.
 pub fn run(args: &ProgramArgs) -> Result<()> {
     let barrier = SpinBarrier::new(args.threads as usize);
     std::thread::scope(|scope| {
@@ -83,10 +84,10 @@ fn stream(steps: u32) {
     }
 }
 
-/// A barrier with spinning threads, which never sleep.
+/// A barrier at which waiting threads spin and never sleep.
 ///
-/// The count of arrivals only grows. A thread waits until all threads of its generation
-/// have arrived.
+/// The count of arrivals is never reset. With `n` threads, a thread whose arrival is number `k`
+/// (from 0) waits until the count is `(k / n + 1) * n`.
 struct SpinBarrier {
     threads: usize,
     arrivals: AtomicUsize,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the attributes of a process that Usher may change, from `/proc` and `ioprio_get(2)`:
 //! affinity masks, nice value, scheduling policy, real-time and I/O priority, the nice value of the
-//! autogroup, and cgroups. Also whether the process is stopped or frozen.
+//! autogroup, and cgroups. A further function returns whether a process is stopped or frozen.
 //!
-//! The benchmark compares them before and after the management of a program. The threads are read
-//! one after another, so that a change in between may be seen in some of them only. An attribute
-//! that cannot be read is empty, `?` or -1; a thread that ends meanwhile is left out.
+//! The benchmark compares the attributes before and after Usher managed the program. Limits:
+//! threads are read one after another, and a concurrent change may be seen in some threads only. An
+//! attribute that cannot be read is empty, `?` or -1. A thread that ends during the reading is left
+//! out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use crate::processes::state_of;
 
-/// Fields of `proc_pid_stat(5)`, counted from the state, which is the third.
+/// Indices of fields of `proc_pid_stat(5)`, counted from the process state, which is the third
+/// field.
 const NICE: usize = 19 - 3;
 const RT_PRIORITY: usize = 40 - 3;
 const POLICY: usize = 41 - 3;
@@ -26,7 +28,8 @@ pub fn managed_attributes(pid: i32) -> BTreeSet<String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let cgroups = text(&process.join("cgroup")).replace('\n', " ");
     let autogroup = text(&process.join("autogroup"));
-    // The number of the autogroup is the session's; Usher changes its nice value.
+    // The name of the autogroup depends on the session and is left out. Usher changes only the nice
+    // value of the autogroup.
     let autogroup = autogroup.split_once(" nice ").map_or("", |(_, nice)| nice);
     let tasks = fs::read_dir(process.join("task"));
     let tasks = tasks.into_iter().flatten().flatten();
@@ -62,7 +65,8 @@ fn of_thread(task: &Path, tid: i32) -> Option<String> {
     let stat = text(&task.join("stat"));
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let field = |at: usize| fields.get(at).copied().unwrap_or("?");
-    // SAFETY: takes two numbers and returns one.
+    // SAFETY: `ioprio_get` has two integers as arguments, returns an integer and accesses no memory
+    // of this process.
     let io = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, tid) };
     Some(format!(
         "CPUs={} nice={} policy={} rt={} io={io}",

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The measured program of the part `churn`: chains of short-lived threads or processes. Each link
-//! of a chain lives for a given time and starts the next link before it ends.
+//! The measured program of the part `churn`: chains of short-lived threads or processes. Each
+//! thread or process (a *link* of the chain) lives for a given time and starts the next link just
+//! before it ends.
 //!
-//! - **End**: every link waits on standard input, a pipe; only the benchmark holds its other end.
-//!   When the benchmark ends for any reason, the pipe hangs up, and no link starts another one.
-//! - **Reaper**: links of a process chain become orphans. The command adopts and reaps them, in
-//!   another session than the program's, as init does. It ends after the last of them.
-//! - **Report**: each link writes its number into the chain's slot in a shared file, and also the
-//!   number of the last link that started with another affinity mask than the program had at its
-//!   start. The benchmark therefore misses no link, however short-lived.
+//! - **End**: every link polls standard input, a pipe whose other end only the benchmark holds.
+//!   When the benchmark ends for any reason, the pipe hangs up, and no link starts a next link.
+//! - **Reaper**: each link of a process chain becomes an orphan when its parent ends. The command's
+//!   first process, in another session than the chains, adopts and reaps the orphans as init does.
+//!   This process ends after the last orphan.
+//! - **Report**: each link writes two numbers into its chain's slot (16 bytes) of a shared file:
+//!   its own number, and the number of the last link that started with another affinity mask than
+//!   the program had at its start. The benchmark therefore misses no link, even if the link lives
+//!   for less than a millisecond.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -29,12 +32,12 @@ use rustix::thread::{CpuSet, sched_getaffinity, set_current_timer_slack};
 /// The name of the hidden command.
 pub const PROGRAM: &str = "hosts-chains";
 
-/// Bytes of a chain's slot.
+/// Bytes of a chain's slot in the shared file.
 const SLOT_BYTES: usize = 16;
 /// Stack of a thread. The default of 2 MiB would make the creation of threads slower.
 const STACK_BYTES: usize = 64 * 1024;
-/// Interval at which a chain of processes starts again at the program's first process, which has
-/// the present seat.
+/// Time after which the program's first process starts a chain of processes again. The first
+/// process has the mask of the present seat, and a restarted chain inherits it.
 const PROCESS_CHAIN: Duration = Duration::from_millis(100);
 /// Pause between two attempts to start a link when a limit on processes is reached.
 const RETRY: Duration = Duration::from_millis(1);
@@ -63,13 +66,13 @@ pub struct ChainsArgs {
     pub chains: usize,
 }
 
-/// A chain's slot.
+/// The content of a chain's slot in the shared file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Slot {
-    /// Number of links born.
+    /// Number of links started.
     pub links: u64,
-    /// Number of the last link that was born with another mask than the program had at its start;
-    /// 0: none.
+    /// Number of the last link that started with another affinity mask than the program had at its
+    /// start; 0: no link did.
     pub last_narrowed: u64,
 }
 
@@ -90,7 +93,7 @@ pub fn read_slots(file: &File, chains: usize) -> Result<Vec<Slot>> {
     Ok(slots.collect())
 }
 
-/// Makes a file with empty slots.
+/// Creates a file with empty slots.
 pub fn make_slots(path: &Path, chains: usize) -> Result<File> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).open(path);
@@ -99,17 +102,20 @@ pub fn make_slots(path: &Path, chains: usize) -> Result<File> {
     Ok(file)
 }
 
-/// Starts the program, which prints its process number and waits for a byte on standard input.
-/// Reaps until every process of the chains has ended.
+/// Starts the program, which prints its process number and waits for a byte on standard input. Then
+/// reaps ended processes until no process of the chains is left.
 pub fn run(args: &ChainsArgs) -> Result<()> {
     set_child_subreaper(Some(getpid())).context("adopting orphans")?;
-    // SAFETY: no handler is installed. The kernel reaps children from now on.
+    // SAFETY: SIG_IGN installs no handler function; therefore no code runs in signal context. From
+    // now on, the kernel reaps ended children.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has one thread; no lock is therefore held by another thread during the
+    // fork.
     match unsafe { libc::fork() } {
         0 => run_program(args),
         child if child > 0 => {
-            // If the kernel reaps the children, this waits for all of them.
+            // With SIGCHLD ignored, `wait` returns only after all children have ended, with the
+            // error ECHILD.
             while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
             Ok(())
         }
@@ -119,7 +125,7 @@ pub fn run(args: &ChainsArgs) -> Result<()> {
 
 fn run_program(args: &ChainsArgs) -> Result<()> {
     setsid().context("making a session")?;
-    // The default timer slack would add 50 us to each life.
+    // The default timer slack would add 50 us to the lifetime of each link.
     set_current_timer_slack(NonZeroU64::new(1))?;
     let mut options = OpenOptions::new();
     let slots = options.read(true).write(true).open(&args.slots);
@@ -130,7 +136,7 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
     });
     println!("{}", getpid().as_raw_nonzero());
     std::io::stdout().flush()?;
-    // Wait until the benchmark has attached the program.
+    // The benchmark writes a byte after it has attached the program.
     if rustix::io::read(std::io::stdin(), &mut [0_u8; 1])? == 0 {
         return Ok(());
     }
@@ -144,8 +150,8 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
     }
 }
 
-/// Starts chains of processes, and starts each again when it has ended, because only the first link
-/// of a chain is a child of the program's first process.
+/// Starts chains of processes, and restarts each chain when it has ended. Only the first link of a
+/// chain is a child of the program's first process; later links are orphans.
 fn keep_process_chains(chain: &Chain, chains: usize) -> Result<()> {
     let mut ends = Vec::new();
     for at in 0..chains {
@@ -171,7 +177,8 @@ fn keep_process_chains(chain: &Chain, chains: usize) -> Result<()> {
     }
 }
 
-/// Waits for `time`. Returns true as soon as the benchmark has ended.
+/// Waits for `time`. Returns true at once when the benchmark has ended, otherwise false after
+/// `time`.
 fn is_over_within(time: Duration) -> bool {
     let stdin = std::io::stdin();
     let stdin = stdin.as_fd();
@@ -183,13 +190,13 @@ fn is_over_within(time: Duration) -> bool {
 /// State that all chains of the program share.
 struct Chain {
     life: Duration,
-    /// The mask of the program at its start.
+    /// The affinity mask of the program at its start.
     whole: CpuSet,
     slots: File,
 }
 
 impl Chain {
-    /// Reports the birth of a link in its chain's slot.
+    /// Writes the start of a link into the slot of its chain.
     fn report(&self, at: usize, slot: &mut Slot) {
         slot.links += 1;
         if sched_getaffinity(None).is_ok_and(|mask| mask != self.whole) {
@@ -198,7 +205,8 @@ impl Chain {
         let mut bytes = [0; SLOT_BYTES];
         bytes[..8].copy_from_slice(&slot.links.to_le_bytes());
         bytes[8..].copy_from_slice(&slot.last_narrowed.to_le_bytes());
-        // The benchmark reports a chain without progress in its slot as stalled.
+        // If the write fails, the slot shows no progress, and the benchmark reports the chain as
+        // stalled.
         let _ = self.slots.write_all_at(&bytes, (at * SLOT_BYTES) as u64);
     }
 
@@ -224,7 +232,8 @@ impl Chain {
     /// its parent ends. Returns a pipe that hangs up when the last process has ended.
     fn start_process(&self, at: usize, slot: Slot) -> Result<OwnedFd> {
         let (end, held) = rustix::pipe::pipe()?;
-        // SAFETY: this process has one thread.
+        // SAFETY: this process has one thread; no lock is therefore held by another thread during
+        // the fork.
         match unsafe { libc::fork() } {
             0 => self.be_process(at, slot, &held),
             child if child > 0 => Ok(end),
@@ -237,7 +246,8 @@ impl Chain {
         self.report(at, &mut slot);
         let mut life = self.life;
         while !is_over_within(life) && begun.elapsed() < PROCESS_CHAIN {
-            // SAFETY: this process has one thread.
+            // SAFETY: this process has one thread; no lock is therefore held by another thread
+            // during the fork.
             match unsafe { libc::fork() } {
                 0 => {
                     self.report(at, &mut slot);
@@ -247,7 +257,8 @@ impl Chain {
                 _ => life = RETRY,
             }
         }
-        // SAFETY: ends a forked copy, which must run nothing of the original.
+        // SAFETY: `_exit` ends this forked process at once and runs no exit handlers or destructors
+        // of the parent's state.
         unsafe { libc::_exit(0) }
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `churn`: chains of short-lived threads and processes (`chains`) are seated, moved and
-//! released by affinity masks. One second after each release no thread may have the mask of a seat,
-//! and the releases may cost at most a small share of a CPU.
+//! Part `churn`: Usher gives seats to chains of short-lived threads and processes (`chains`),
+//! changes the seats and releases the programs, by affinity masks. One second after each release,
+//! no thread may have the mask of a seat. The CPU time that Usher uses for releases is limited by a
+//! bar.
 //!
 //! Kinds of chains: threads or processes, programs that were launched or attached, and lifetimes of
-//! 0.1, 0.5, 2 and 10 ms. Each kind runs in a process of its own (`cycle`) with a deadline. A kind
-//! that hangs is therefore a failed row, and its programs end with that process.
+//! 0.1, 0.5, 2 and 10 ms. Each kind is measured in a process of its own (`cycle`) with a deadline.
+//! If a kind hangs, that process is killed, its programs end, and the kind's row shows a failure.
 
 use std::io::Read;
 use std::path::Path;
@@ -23,17 +24,18 @@ use crate::processes::end_within;
 
 /// Lifetimes of the links of a chain, in microseconds.
 const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
-/// Kinds of chains. Processes are also measured without a cgroup of their own that would list them;
-/// threads can always be listed by their process.
+/// Kinds of chains. Processes are measured twice: launched, with a cgroup that lists them, and
+/// attached, without such a cgroup. Threads need no second kind, because their process always lists
+/// them.
 const KINDS: [(Link, Admission); 3] = [
     (Link::Thread, Admission::Attached),
     (Link::Process, Admission::Launched),
     (Link::Process, Admission::Attached),
 ];
-/// Part of the deadline for each release: two changes of seats, the release and the second after
-/// it, on a loaded machine.
+/// Time that each release adds to the deadline of a kind: two changes of seats, the release and the
+/// second after the release, on a loaded machine.
 const RELEASE_MAX: Duration = Duration::from_secs(8);
-/// Part of the deadline for the start and the end of a kind.
+/// Time that the start and the end of a kind add to its deadline.
 const OVERHEAD_MAX: Duration = Duration::from_secs(60);
 
 /// Options of the part.
@@ -50,13 +52,14 @@ pub struct ChurnArgs {
     pub chains_by: Option<std::path::PathBuf>,
 }
 
-/// The way in which a program was admitted.
+/// The way in which a program's management begins (admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {
-    /// While it ran: it has no cgroup of its own.
+    /// The program already runs when it is admitted. It has no cgroup of its own.
     Attached,
-    /// Before it ran: it has a cgroup of its own if one can be created.
+    /// The program is admitted before it runs. It has a cgroup of its own if a cgroup can be
+    /// created.
     Launched,
 }
 
@@ -69,18 +72,19 @@ pub struct ChurnResult {
     pub home: Admission,
     /// Lifetime of a link in microseconds.
     pub life_us: u64,
-    /// Releases that were made.
+    /// Number of completed releases.
     pub releases: usize,
-    /// Releases one second after which a thread had a mask of a seat.
+    /// Number of releases after which, one second later, a thread still had the mask of a seat.
     pub narrowed: usize,
-    /// Releases after which a chain made no progress.
+    /// Number of releases after which a chain made no progress.
     pub stalled: usize,
-    /// Percentage of chains with a last link before the release that was born in the seat.
+    /// Share in per cent of the chains whose last link before a release had started with the mask
+    /// of the seat.
     pub seated_percent: f64,
-    /// Links born per second in all chains of one program.
+    /// Number of links that all chains of one program start per second.
     pub links_per_s: f64,
-    /// Time from a release to the birth of the last link with the mask of a seat, in milliseconds:
-    /// median and maximum.
+    /// Time from a release to the start of the last link with the mask of a seat, in ms: median and
+    /// maximum over the releases.
     pub free_after_ms: [f64; 2],
     /// CPU time that Usher spent in the second after a release, in % of a CPU.
     pub release_cpu_percent: f64,
@@ -88,12 +92,12 @@ pub struct ChurnResult {
     pub seat_cpu_ms: f64,
     /// CPU time of Usher per program over the whole run, in % of a CPU.
     pub cpu_percent: f64,
-    /// The reason, if the kind is not complete.
+    /// The error because of which the kind is not complete.
     pub error: Option<String>,
 }
 
 impl ChurnResult {
-    /// A row without results yet.
+    /// Returns a row without results.
     pub fn new(link: Link, home: Admission, life_us: u64) -> Self {
         Self {
             link,
@@ -149,7 +153,7 @@ const HEAD: [&str; 11] = [
     "failure",
 ];
 
-/// Runs every kind of chain.
+/// Measures every kind of chain.
 pub fn run(args: &ChurnArgs, quick: bool) -> Result<Part> {
     let releases = args.releases.unwrap_or(if quick { 40 } else { 1_000 });
     let mut rows = Vec::new();
@@ -201,7 +205,7 @@ fn part(rows: &[ChurnResult], releases: usize, at_once: usize) -> Part {
     part
 }
 
-/// Runs one kind in a process of its own.
+/// Measures one kind in a process of its own.
 fn run_kind(
     link: Link,
     home: Admission,
@@ -243,7 +247,7 @@ fn run_kind(
     Ok(row.unwrap_or_else(|_| failed("the program ended without a result".to_owned())))
 }
 
-/// Name of a value on the command line.
+/// Returns the name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     let word = value.to_possible_value();
     word.map_or_else(String::new, |word| word.get_name().to_owned())
@@ -252,7 +256,7 @@ pub fn name(value: impl ValueEnum) -> String {
 /// Checks that `--chains-by` names a file.
 ///
 /// # Errors
-/// It is not a file.
+/// The path is not a file.
 pub fn check(args: &ChurnArgs) -> Result<()> {
     let Some(path) = &args.chains_by else {
         return Ok(());

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures one kind of chain of the part `churn`, in a process of its own: one actuator seats,
-//! moves and releases several programs of chains, repeatedly and in turn.
+//! Measures one kind of chain of the part `churn` in a process of its own. One actuator repeatedly
+//! gives seats to several programs, changes the seats and releases the programs.
 //!
-//! Cycle of a program: idle, first seat for 150 ms, other seat for 150 ms, release, one second of
-//! waiting, then a count. The count fails if a link that was born after that second has a narrowed
-//! mask, or if a thread of the program's session has another list of CPUs than before. The CPU time
-//! of this thread is that of Usher, because all calls of the actuator are made here.
+//! Cycle of each program:
+//!
+//! 1. The program has a first seat for 150 ms, then another seat for 150 ms, and is then released.
+//! 2. One second later, the check begins. It waits until each chain has started two links, at most
+//!    5 s.
+//! 3. The check fails if a link that started after that second has another mask than the program
+//!    had at its start, or if any thread of the program's session has another list of CPUs.
+//!
+//! The main thread makes all calls of the actuator. Its CPU time during the calls is therefore the
+//! CPU time of Usher.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,22 +30,22 @@ use super::churn::{Admission, ChurnResult, name};
 /// The hidden command that measures one kind.
 pub const KIND: &str = "hosts-churn-kind";
 
-/// Time from a release to the count.
+/// Time from a release to the check for narrowed masks.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval of the steps that continue scans for threads, as in the daemon.
+/// Interval of the steps that continue the actuator's scans of threads, as in the daemon.
 const STEP: Duration = Duration::from_millis(20);
-/// Time for which each seat is kept; process chains start again meanwhile.
+/// Time for which a program keeps each seat. Process chains restart within this time.
 const HOLD: Duration = Duration::from_millis(150);
-/// Interval of the calls that seat new threads, as in the daemon.
+/// Interval of the calls that apply seats to new threads, as in the daemon.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Chains of a program.
+/// Number of chains of each program.
 const CHAINS: usize = 10;
-/// Links of each chain that have to be born before the count: the creation of the first may have
-/// begun before the second of waiting ended.
+/// Number of links that each chain must start during the check. The creation of the first of these
+/// links may have begun before the second of waiting was over; the second link is certainly later.
 const LINKS_COUNTED: u64 = 2;
-/// A chain without these links after this time counts as stalled.
+/// If a chain has not started [`LINKS_COUNTED`] links after this time, it counts as stalled.
 const STALLED: Duration = Duration::from_secs(5);
-/// Time limit for the end of the last programs.
+/// Time limit for the end of the programs at the end of the measurement.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// Options of the command.
@@ -63,7 +69,8 @@ pub struct KindArgs {
 
 /// Measures the kind and prints its result as JSON.
 pub fn run(args: &KindArgs) -> Result<()> {
-    // The daemon's loop has this class. Without the right to it the figures are slightly worse.
+    // The control loop of the daemon has this scheduling class. Without the permission to use it,
+    // the measured times are slightly longer.
     let _ = usher_host::engine::set_realtime_class();
     let mut row = ChurnResult::new(args.link, args.home, args.life_us);
     if let Err(error) = measure(args, &mut row) {
@@ -76,13 +83,14 @@ pub fn run(args: &KindArgs) -> Result<()> {
 /// Times and counts from which figures of the result are computed at the end.
 #[derive(Debug, Default)]
 struct CycleTimes {
-    /// Number of chains in which the last link before a release was born with the seat's mask.
+    /// Number of chains whose last link before a release had started with the seat's mask, summed
+    /// over the releases.
     seated: usize,
-    /// CPU time of seating and moving.
+    /// CPU time of the calls that apply seats.
     seating: Duration,
-    /// CPU time of releases and scans.
+    /// CPU time of the calls that release programs and continue scans.
     releasing: Duration,
-    /// Time from each release to the birth of the last link with a narrowed mask.
+    /// Time from each release to the start of the last link with the mask of a seat.
     free_after: Vec<Duration>,
 }
 
@@ -135,7 +143,7 @@ impl CycleTimes {
     }
 }
 
-/// Steps all programs until the wanted number of releases was made.
+/// Advances the cycles of all programs until the wanted number of releases is complete.
 fn cycle(
     args: &KindArgs,
     act: &mut Actuator,
@@ -162,27 +170,28 @@ fn cycle(
     Ok(())
 }
 
-/// Phase of a program.
+/// Phase of a program's cycle.
 #[derive(Debug)]
 enum Phase {
-    /// Without a seat, until it is seated.
+    /// The program has no seat until the time `until`.
     Idle { until: Instant },
-    /// In the first seat, until it is moved.
+    /// The program has its first seat until the time `until`.
     Seated { until: Instant },
-    /// In the other seat, until it is released.
+    /// The program has the other seat until the time `until`.
     Moved { until: Instant },
-    /// Released.
+    /// The program was released at the time `at`.
     Released {
         at: Instant,
-        /// Time of the last observation of a link that was born narrowed.
+        /// Last time at which the benchmark saw a link that had started with the mask of a seat.
         narrowed_at: Instant,
         slots: Vec<Slot>,
     },
-    /// A second has passed: links born from now on are counted.
+    /// The second after the release is over, and links that start from now on are checked.
     Counting {
         from: Vec<Slot>,
         since: Instant,
-        /// Whether a link was born narrowed after the second, before the count began.
+        /// Whether a link started with the mask of a seat after the second, but before the check
+        /// began.
         is_late: bool,
     },
 }
@@ -193,7 +202,7 @@ struct ChurnProgram {
     chains: Chains,
     phase: Phase,
     seats: [CpuSet; 2],
-    /// List of CPUs of its threads without a seat, as the kernel writes it.
+    /// List of the CPUs of the program's threads without a seat, in the kernel's format.
     whole: String,
 }
 
@@ -240,13 +249,14 @@ impl ChurnProgram {
         chains::read_slots(&self.chains.slots, CHAINS)
     }
 
-    /// Total of links born.
+    /// Number of links that all chains have started.
     fn links(&self) -> u64 {
         let slots = self.slots().unwrap_or_default();
         slots.iter().map(|slot| slot.links).sum()
     }
 
-    /// Enters the next phase if it is due. `left`: number of releases that are still to begin.
+    /// Enters the next phase if the present phase is over. `left` is the number of cycles that are
+    /// still to begin.
     fn step(
         &mut self,
         act: &mut Actuator,
@@ -291,7 +301,7 @@ impl ChurnProgram {
         Ok(())
     }
 
-    /// Records links that were born narrowed since the last step.
+    /// Checks whether a link has started with the mask of a seat since the last step.
     fn watch(&mut self, tally: &mut CycleTimes) -> Result<()> {
         let now = self.slots()?;
         let Phase::Released {
@@ -319,7 +329,8 @@ impl ChurnProgram {
         Ok(())
     }
 
-    /// Counts narrowed threads, once links were born in each chain after the second of waiting.
+    /// Checks the masks as soon as each chain has started two links after the second, or counts the
+    /// release as stalled after 5 s.
     fn count(&mut self, row: &mut ChurnResult) -> Result<()> {
         let now = self.slots()?;
         let Phase::Counting {
@@ -344,8 +355,8 @@ impl ChurnProgram {
         Ok(())
     }
 
-    /// Whether a thread of the program's session has another list of CPUs than before. Also covers
-    /// threads that are not links.
+    /// Returns whether a thread of the program's session has another list of CPUs than the program
+    /// had at its start. The threads include those that are not links.
     fn lists_narrowed(&self) -> Result<bool> {
         let is_own = |process: &procfs::process::Process| {
             let stat = process.stat();
@@ -358,15 +369,15 @@ impl ChurnProgram {
     }
 }
 
-/// A list of CPUs, as the kernel writes it.
+/// The list of allowed CPUs in the kernel's format.
 fn cpu_list(status: &procfs::process::Status) -> Option<String> {
     let ranges = status.cpus_allowed_list.as_ref()?;
     let one = |&(first, last): &(u32, u32)| format!("{first}-{last}");
     Some(ranges.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// The processes of one program. They end when the value is dropped, or this
-/// process ends.
+/// The processes of one program. The processes end when the value is dropped or when this process
+/// ends.
 struct Chains {
     reaper: Child,
     /// The program's first process.
@@ -392,7 +403,7 @@ impl Chains {
         Ok(Self { reaper, pid, slots })
     }
 
-    /// Starts the chains.
+    /// Lets the program start its chains.
     fn begin(&mut self) -> Result<()> {
         let stdin = self.reaper.stdin.as_mut();
         Ok(stdin.context("its standard input")?.write_all(&[0])?)
@@ -413,14 +424,14 @@ impl Chains {
     }
 }
 
-/// The CPU time of one call.
+/// Returns the CPU time that a call uses.
 fn cpu_of<E>(call: impl FnOnce() -> Result<(), E>) -> Result<Duration, E> {
     let before = cpu_time();
     call()?;
     Ok(cpu_time().saturating_sub(before))
 }
 
-/// CPU time of this thread, which does all of Usher's work here.
+/// CPU time of this thread, which executes all of Usher's code in this benchmark.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

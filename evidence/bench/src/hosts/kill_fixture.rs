@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fixture of the part `kills` of `usher bench hosts`: a daemon of root with a launched and an
-//! attached program, both seated, and background work that is demoted and frozen.
+//! Fixture of the part `kills` of `usher bench hosts`: starts a daemon of root with a launched and
+//! an attached program, which both have seats, and with background work that is demoted and frozen.
 //!
-//! The programs have a mark in their environment. A round finds all its processes by the mark, and
-//! compares their attributes with those of a process without Usher. Everything ends when the value
-//! is dropped, or when the benchmark is killed ([`reaper`]).
+//! All programs of a fixture have the variable [`MARK`] in their environment, by which the fixture
+//! finds its processes in `/proc`. Their attributes (masks, priorities, cgroups) are compared with
+//! those of an equal process without Usher. All processes end when the value is dropped, or when
+//! the benchmark is killed ([`reaper`]). Each step of the set-up may take 30 s.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +22,7 @@ use super::attributes::{is_held, managed_attributes};
 use crate::background::reaper_of;
 use crate::processes::{runs, terminate, wait_for};
 
-/// The environment variable that marks all processes of a fixture.
+/// Environment variable that marks all processes of a fixture.
 const MARK: &str = "USHER_BENCH_KILLS";
 /// Time limit of a step on a loaded machine.
 const STEP_MAX: Duration = Duration::from_secs(30);
@@ -39,15 +40,16 @@ pub struct KillFixture {
     hogs: Vec<Child>,
     launchers: Vec<Child>,
     attached: Child,
-    /// Processes of the programs that were launched.
+    /// Process numbers of the launched programs.
     pub launched: Vec<i32>,
-    /// Processes of the program that was attached.
+    /// Process numbers of the attached program.
     pub without_launcher: Vec<i32>,
-    /// Attributes that such processes have without Usher.
+    /// Attributes that the same processes have without Usher.
     plain: BTreeSet<String>,
 }
 
-/// Ends the processes of all fixtures when this process is gone, however it ended.
+/// Returns a value that ends the processes of all fixtures when it is dropped, or when this process
+/// ends for any reason.
 pub fn reaper() -> Result<impl Drop> {
     reaper_of(&format!("{MARK}={}-", std::process::id()))
 }
@@ -58,7 +60,7 @@ impl KillFixture {
     pub fn start(usher: &Path, as_user: bool, round: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
-        // Other users may have no access to the folder of the build.
+        // An ordinary user may have no access to the folder of the build.
         fs::copy(usher, dir.path().join("usher")).context("copying usher")?;
         let mark = format!("{}-{round}", std::process::id());
         let base = FixtureCommands {
@@ -112,7 +114,7 @@ impl KillFixture {
         self.wait_until_changed()
     }
 
-    /// Waits until Usher has changed every process.
+    /// Waits until Usher has changed the attributes of every process.
     fn wait_until_changed(&self) -> Result<()> {
         let seated = [&self.launched[..2], &self.without_launcher].concat();
         let is_seated = |pid: &i32| managed_attributes(*pid) != self.plain;
@@ -137,7 +139,8 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Waits until the daemon manages the program. Returns its first process.
+    /// Waits until the daemon manages the program `name`. Returns the number of the program's first
+    /// process.
     fn wait_for_program(&self, name: &str) -> Result<i32> {
         let mut found = None;
         wait_for(name, STEP_MAX, || {
@@ -149,7 +152,7 @@ impl KillFixture {
         found.context("no process")
     }
 
-    /// The status of the daemon that answers, if there is one.
+    /// The status from the daemon; `None` if no daemon answers.
     pub fn status(&self) -> Option<Value> {
         let mut command = self.base().as_root(&["status", "--json"]);
         let output = command.stdout(Stdio::piped()).output().ok()?;
@@ -158,7 +161,7 @@ impl KillFixture {
         Some(status)
     }
 
-    /// First processes and names of the managed programs.
+    /// First process and name of each managed program.
     fn programs(&self) -> Vec<(i32, String)> {
         let status = self.status().unwrap_or_default();
         let programs = status["programs"].as_array().cloned().unwrap_or_default();
@@ -169,7 +172,7 @@ impl KillFixture {
         programs.iter().filter_map(one).collect()
     }
 
-    /// The daemon and its keeper.
+    /// Process numbers of the daemon and of its keeper.
     pub fn daemon_and_keeper(&self) -> Result<(i32, i32)> {
         let status = self.status().context("the daemon does not reply")?;
         let pid = |key: &str| Some(status[key].as_i64()? as i32).filter(|&pid| pid > 0);
@@ -177,7 +180,7 @@ impl KillFixture {
         masters.context("the daemon has no keeper")
     }
 
-    /// Ends the foreground work for which background work is frozen.
+    /// Ends the foreground work because of which Usher freezes the background work.
     pub fn end_hogs(&mut self) -> Result<()> {
         for mut hog in self.hogs.drain(..) {
             hog.kill()?;
@@ -186,7 +189,8 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Kills the launchers. `setpriv` executes the launcher, so its PID is the launcher's.
+    /// Kills the launchers. `setpriv` replaces itself by the launcher with `exec`; the PID of the
+    /// child is therefore that of the launcher.
     pub fn kill_launchers(&mut self) -> Result<()> {
         for launcher in &mut self.launchers {
             launcher.kill()?;
@@ -195,7 +199,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// The processes of `pids` with other attributes than they have without Usher.
+    /// Returns those processes of `pids` whose attributes differ from the attributes without Usher.
     pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
         let is_changed = |pid: &i32| {
             let now = managed_attributes(*pid);
@@ -204,7 +208,8 @@ impl KillFixture {
         pids.iter().copied().filter(is_changed).collect()
     }
 
-    /// Whether each of these processes is free, or managed by a daemon that answers.
+    /// Returns whether each of the processes has the attributes that it has without Usher, or is
+    /// managed by a daemon that answers.
     pub fn are_free_or_managed(&self, pids: &[i32]) -> bool {
         let changed = self.changed(pids);
         if changed.is_empty() {
@@ -215,7 +220,7 @@ impl KillFixture {
         changed.iter().all(|pid| managed.contains(pid))
     }
 
-    /// Attributes of these processes, for a report.
+    /// Attributes of the processes, as text for a report.
     pub fn describe(&self, pids: &[i32]) -> String {
         let one = |&pid: &i32| {
             format!(
@@ -232,18 +237,18 @@ impl KillFixture {
         )
     }
 
-    /// Runs the command of the unit's `ExecStopPost=`.
+    /// Runs the command that the systemd unit has as `ExecStopPost=`: `usher undo`.
     pub fn undo(&self) -> Result<()> {
         let status = self.base().as_root(&["undo"]).status()?;
         ensure!(status.success(), "usher undo: {status}");
         Ok(())
     }
 
-    /// Starts a daemon, if none answers, and ends it with SIGTERM. Returns the number of processes
-    /// that are still changed afterwards.
+    /// Starts a daemon if no daemon answers, and ends the daemon with SIGTERM. Returns the number
+    /// of processes whose attributes still differ from those without Usher.
     pub fn start_again_and_end(&mut self) -> Result<usize> {
         if self.status().is_none() {
-            // Reaps the daemon that was killed.
+            // Reaps the killed daemon.
             let _ = self.daemon.try_wait();
             self.daemon = self.base().daemon().spawn()?;
             wait_for("the next daemon", STEP_MAX, || self.status().is_some())?;
@@ -261,7 +266,8 @@ impl KillFixture {
             looks_without == 5
         })?;
         let all = [&self.launched[..], &self.without_launcher].concat();
-        // Living launchers also react to the end of the daemon.
+        // Launchers that still run also undo changes after the end of the daemon, and need some
+        // time.
         let free = || self.changed(&all).is_empty();
         let _ = wait_for("the release of all programs", Duration::from_secs(2), free);
         Ok(self.changed(&all).len())
@@ -273,7 +279,8 @@ impl KillFixture {
         entries.map_or(0, |entries| entries.flatten().count())
     }
 
-    /// Daemons and keepers of this fixture: a keeper turns into the next daemon.
+    /// Process numbers of the daemons and keepers of this fixture. A keeper becomes the next
+    /// daemon.
     fn daemons(&self) -> Vec<i32> {
         let serves = |pid: &i32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -286,7 +293,7 @@ impl KillFixture {
 
 impl Drop for KillFixture {
     fn drop(&mut self) {
-        // Repeated, because processes may fork during the search.
+        // The search is repeated, because processes may fork during the search.
         for _ in 0..5 {
             marked(&self.mark).into_iter().for_each(kill);
         }
@@ -298,7 +305,7 @@ impl Drop for KillFixture {
     }
 }
 
-/// Common settings of a fixture's commands.
+/// Settings that all commands of a fixture share.
 struct FixtureCommands<'a> {
     dir: &'a Path,
     mark: &'a str,
@@ -334,7 +341,7 @@ impl FixtureCommands<'_> {
         self.as_root(&["daemon", "--policy", "equal"])
     }
 
-    /// A command that runs as the user, in a session of its own.
+    /// Returns a command that runs as the fixture's user, in a session of its own.
     fn program(&self, words: &[&str]) -> Command {
         let user = [
             "setpriv",
@@ -358,7 +365,7 @@ impl FixtureCommands<'_> {
     }
 }
 
-/// The processes with this mark in their environment.
+/// Process numbers of all processes with `mark` in their environment.
 fn marked(mark: &str) -> Vec<i32> {
     let line = format!("{MARK}={mark}");
     let is_marked = |pid: &i32| {
@@ -372,7 +379,7 @@ fn marked(mark: &str) -> Vec<i32> {
     pids.filter(is_marked).collect()
 }
 
-/// A process and its children.
+/// Process numbers of a process and of its children.
 fn tree(pid: i32) -> Vec<i32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let children = fs::read_to_string(path).unwrap_or_default();
@@ -382,12 +389,12 @@ fn tree(pid: i32) -> Vec<i32> {
     [pid].into_iter().chain(children).collect()
 }
 
-/// Ends a process with SIGKILL; it may have ended already.
+/// Sends SIGKILL to a process. A process that has already ended is no error.
 pub fn kill(pid: i32) {
     signal(pid, Signal::KILL);
 }
 
-/// Sends a signal; the process may have ended.
+/// Sends a signal to a process. A process that has already ended is no error.
 pub fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, signal);

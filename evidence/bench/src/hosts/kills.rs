@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `kills`: SIGKILL of daemon, keeper and launchers while programs are seated, demoted and
-//! frozen. All changes must be undone, within 1 s where a launcher, a keeper or a daemon lives.
+//! Part `kills`: kills the daemon, the keeper and launchers by SIGKILL while programs have seats or
+//! are demoted and frozen. All changes must be undone; if a launcher, a keeper or a daemon
+//! survives, within 1 s.
 //!
-//! A round starts a daemon of root and three programs, alternately of root and of an ordinary user:
-//! one launched and seated, one attached and seated, and background work that is demoted and
-//! frozen, because other work uses all CPUs. Then the round kills one of these:
-//! - **daemon**: its keeper undoes, and starts another daemon.
+//! A round starts a daemon of root and three programs, in alternate rounds as root and as an
+//! ordinary user: a launched program with a seat, an attached program with a seat, and background
+//! work, which Usher demotes and freezes because other work uses all CPUs. Then the round kills one
+//! of the following:
+//! - **daemon**: the keeper undoes all changes and starts another daemon.
 //! - **keeper**: the daemon starts another keeper.
-//! - **both**: launchers undo what was done to their programs. A user's launcher
-//!   thaws: only root reads the journal of root's daemon and raises priorities.
-//!   `usher undo`, which the unit runs as `ExecStopPost=`, undoes everything else.
-//! - **launcher**: programs stay managed. Then daemon and keeper die, too, and
-//!   `usher undo` undoes everything.
+//! - **both** (daemon and keeper): launchers undo the changes of their programs. A launcher of an
+//!   ordinary user only thaws its program, because only root can read the journal of root's daemon
+//!   and raise priorities. `usher undo`, which the systemd unit runs as `ExecStopPost=`, undoes all
+//!   other changes.
+//! - **launcher**: the daemon must still manage the programs. After that, daemon and keeper are
+//!   killed, too, and `usher undo` undoes all changes.
 //!
-//! Without systemd, the benchmark itself runs `usher undo`. Each round ends with the next start of
-//! the daemon and its end by SIGTERM; then no process may be changed and no journal may be left.
+//! The benchmark runs `usher undo` in place of systemd. At the end of each round, a daemon is
+//! started and ended by SIGTERM. After that, no process may have changed attributes, and no journal
+//! may exist.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +32,7 @@ use super::kill_fixture::{self, KillFixture, kill, signal};
 use crate::bars::{Bar, Part, Table};
 use crate::processes::{runs, state_of, wait_for};
 
-/// Time limit of the undo before the round fails.
+/// Time limit of the undo, after which the round fails.
 const WATCH_MAX: Duration = Duration::from_secs(10);
 const KINDS: [KilledProcess; 4] = [
     KilledProcess::Daemon,
@@ -52,21 +56,22 @@ enum KilledProcess {
 struct KillRound {
     kind: KilledProcess,
     as_user: bool,
-    /// Time from the kill to the undo by a keeper, a daemon or a launcher.
+    /// Time from the kill until a keeper, a daemon or a launcher has undone the changes.
     undone_ms: Option<f64>,
-    /// Changes that remained until the time limit, as text.
+    /// Changes that still existed at the time limit, as text.
     left: Option<String>,
-    /// Time of `usher undo`, which systemd would run.
+    /// Time until `usher undo`, which systemd would run, has undone the changes.
     undo_ms: Option<f64>,
-    /// Number of processes that are still changed after the next start.
+    /// Number of processes that still have changed attributes after the next start and end of the
+    /// daemon.
     changed: usize,
-    /// Number of journals after the next start.
+    /// Number of journals that exist after the next start and end of the daemon.
     journals: usize,
-    /// The reason, if the round could not be completed.
+    /// The error because of which the round is not complete.
     error: Option<String>,
 }
 
-/// Checks that the rounds can be made here.
+/// Checks that this machine can run the rounds.
 ///
 /// # Errors
 /// The benchmark does not run as root.
@@ -162,8 +167,8 @@ fn make(usher: &Path, round: &mut KillRound, at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Kills the keeper and then the daemon. The daemon is stopped first, so that it cannot start
-/// another keeper.
+/// Stops the daemon by SIGSTOP so that it cannot start another keeper, then kills the keeper and
+/// the daemon.
 fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
     signal(daemon, Signal::STOP);
     wait_for("the orderly end of the daemon", WATCH_MAX, || {
@@ -175,14 +180,14 @@ fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
     wait_for("the death of the daemon", WATCH_MAX, || !runs(daemon)).map(|_| ())
 }
 
-/// Waits until these processes are free or managed.
+/// Waits until each of the processes has no changed attributes or is managed by a daemon.
 fn watch(round: &mut KillRound, fixture: &KillFixture, died: Instant, pids: &[i32]) {
     watch_until(round, fixture, died, pids, || {
         fixture.are_free_or_managed(pids)
     });
 }
 
-/// Waits until none of these processes is frozen or stopped.
+/// Waits until none of the processes is frozen or stopped.
 fn watch_thaw(round: &mut KillRound, fixture: &KillFixture, died: Instant, pids: &[i32]) {
     watch_until(round, fixture, died, pids, || {
         !pids.iter().any(|&pid| is_held(pid))
@@ -202,7 +207,7 @@ fn watch_until(
     }
 }
 
-/// Runs `usher undo`. Returns the milliseconds until all is undone.
+/// Runs `usher undo`. Returns the time in ms until all changes are undone.
 fn undo(fixture: &KillFixture, pids: &[i32]) -> Result<f64> {
     let begun = Instant::now();
     fixture.undo()?;

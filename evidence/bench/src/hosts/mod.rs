@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench hosts`: effects of management on programs on this host. Parts: SIGKILL of daemon,
-//! keeper and launchers; programs that pin their threads; short-lived threads and processes during
-//! a release.
+//! `usher bench hosts`: tests on this host that Usher leaves managed programs unchanged. Parts:
+//! SIGKILL of the daemon, the keeper and launchers (`kills`); programs that pin their threads
+//! (`pinning`); short-lived threads and processes during a release (`churn`).
 
 mod attributes;
 mod chains;
@@ -58,7 +58,7 @@ pub struct HostsArgs {
     churn: churn::ChurnArgs,
 }
 
-/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &HostsArgs) -> Result<bool> {
     let is_chosen = |which: &HostsPart| args.only.is_empty() || args.only.contains(which);
     let chosen: Vec<HostsPart> = HostsPart::value_variants()
@@ -66,7 +66,8 @@ pub fn run(args: &HostsArgs) -> Result<bool> {
         .copied()
         .filter(is_chosen)
         .collect();
-    // A part that cannot run here would discard the results of those before.
+    // All parts are checked before the first part runs, because an error of a later part would
+    // discard the results of earlier parts.
     for which in &chosen {
         let checked = match which {
             HostsPart::Kills => kills::check(),

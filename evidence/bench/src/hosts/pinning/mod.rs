@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `pinning`: runs of programs that pin their threads, while other programs start and end and
-//! seats change. No run may fail. The seat of such a program must contain its pins, or it has no
-//! seat and `usher status` gives the reason. Programs that pin nothing must spend 95 % of their CPU
-//! time inside their seats.
+//! Part `pinning`: runs programs that pin their threads, while other programs start and end and
+//! seats change.
 //!
-//! A daemon with the policy `equal` runs in a folder of its own. One program that pins its threads
-//! runs at a time, started by `usher run`. Beside it, up to two programs that pin nothing start and
-//! end at random times. Every process ends by itself within two minutes, even if the benchmark is
-//! killed.
+//! - No run may fail.
+//! - The seat of a program that pins its threads must contain all CPUs to which the threads are
+//!   pinned, or the program has no seat and `usher status` gives the reason.
+//! - Programs that pin no threads must spend 95 % of their CPU time inside their seats.
+//!
+//! A daemon with the policy `equal` and a runtime directory of its own gives the seats. `usher run`
+//! starts the programs that pin their threads, one at a time. At the same time, up to two programs
+//! that pin no threads start and end at random times. Every process ends by itself within two
+//! minutes, even if the benchmark is killed.
 
 mod observer;
 mod pin_watch;
@@ -28,8 +31,8 @@ use self::unpinned::{UnpinnedPrograms, UnpinnedResults};
 use crate::bars::{Bar, Part, Table};
 use crate::processes::Daemon;
 
-/// Working time of a program in seconds. Before that, it waits for up to one second and then
-/// creates its threads.
+/// Working time of a program in seconds. Before it works, a program waits for up to one second and
+/// then creates its threads.
 const WORK_S: f64 = 4.0;
 /// Total number of runs.
 const RUNS: usize = 200;
@@ -59,10 +62,10 @@ struct MethodResult {
     noticed_ms: f64,
 }
 
-/// Checks that programs can be pinned and compiled here.
+/// Checks that this machine can compile the programs and pin their threads.
 ///
 /// # Errors
-/// One CPU is usable, or there is no C compiler.
+/// Only one CPU is usable, or there is no C compiler.
 pub fn check() -> Result<()> {
     let usable = usable_cpus()?;
     ensure!(
@@ -77,12 +80,13 @@ fn usable_cpus() -> Result<usher_model::CpuSet> {
     Ok(usher_probe::usable_cpus(&usher_probe::Roots::default())?)
 }
 
-/// Runs the programs and computes the part.
+/// Runs the programs, and computes the result of the part.
 pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let runs = if quick { RUNS_QUICK } else { RUNS };
     let runs = args.pinning_runs.unwrap_or(runs);
     let usable = usable_cpus()?;
-    // Orphans of launchers become children of this process, which ends them.
+    // Processes whose launcher has ended become children of this process, which can then find and
+    // end them.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let dir = tempfile::tempdir()?;
     let programs = Arc::new(Programs::compile(dir.path(), &usable)?);
@@ -120,7 +124,7 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     Ok(part)
 }
 
-/// The methods that can run on this machine, and the others with the reasons.
+/// Returns the methods that can run on this machine, and the other methods with the reasons.
 fn available(programs: &Programs) -> (Vec<PinningMethod>, Vec<(PinningMethod, String)>) {
     let mut kinds = Vec::new();
     let mut missing = Vec::new();

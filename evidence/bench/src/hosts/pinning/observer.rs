@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observes the daemon and the programs of the part `pinning` while they run: the seats of the
-//! program that pins its threads, and the CPUs on which programs that pin nothing spend their CPU
-//! time.
+//! Observes the programs of the part `pinning` while they run: the seats of the program that pins
+//! its threads, and the CPUs on which the programs that pin no threads (the *visitors*) spend their
+//! CPU time.
 //!
 //! 1. Every 100 ms the observer reads `usher status`.
-//! 2. Every 10 ms it reads the CPU time and the present CPU of each thread of the programs that pin
-//!    nothing. CPU time since the last sample is attributed to the present CPU.
-//! 3. If the program had a seat in both of two neighbouring readings, CPU time between them on a
-//!    CPU of either seat counts as inside.
+//! 2. Every 10 ms the observer reads the CPU time and the present CPU of each thread of the
+//!    visitors. The CPU time since the previous sample is attributed to the present CPU.
+//! 3. If a visitor had a seat in two consecutive readings of the status, its CPU time between the
+//!    readings counts as inside if the CPU is in one of the two seats.
 //!
-//! Limit: threads that live for less than 10 ms are missed; the meter's total shows how much.
+//! Limit: the observer misses threads that live for less than 10 ms. The difference to the CPU time
+//! that the meter counts shows the missed CPU time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,37 +27,37 @@ use usher_model::{CpuSet, ProgramId};
 use super::pin_watch::PinWatch;
 use crate::processes::usher;
 
-/// Prefix of the names of programs that pin nothing.
+/// Prefix of the names of programs that pin no threads.
 pub const VISITOR: &str = "visitor";
 /// Interval between two readings of `usher status`.
 const STATE_EVERY: Duration = Duration::from_millis(100);
 const THREADS_EVERY: Duration = Duration::from_millis(10);
 
-/// A program in `usher status`.
+/// State of a program in `usher status`.
 #[derive(Debug, Clone, Default)]
 pub struct ProgramState {
     pub pid: i32,
-    /// Its seat; empty: none.
+    /// The program's seat; empty: no seat.
     pub seat: CpuSet,
-    /// CPUs to which it pinned its threads, as the daemon reports.
+    /// CPUs to which the program has pinned its threads, as the daemon reports.
     pub pinned_to: Option<CpuSet>,
 }
 
 /// CPU time of programs that pin no threads.
 #[derive(Debug, Clone, Default)]
 pub struct SeatTimes {
-    /// CPU time while they had a seat, in nanoseconds.
+    /// CPU time while the programs had a seat, in nanoseconds.
     pub seated_ns: u64,
-    /// Part of it on CPUs of the seat, in nanoseconds.
+    /// Part of `seated_ns` on CPUs of the seat, in nanoseconds.
     pub inside_ns: u64,
-    /// All CPU time, in nanoseconds: as sampled, and as counted by the meter.
+    /// Total CPU time in nanoseconds: the sum of the samples, and the count of the meter.
     pub sampled_ns: u64,
     pub metered_ns: u64,
-    /// Different seats that were seen.
+    /// Different seats that the readings contained.
     pub seats: BTreeSet<String>,
 }
 
-/// The observing thread.
+/// Handle of the observing thread.
 #[derive(Debug)]
 pub struct Observer {
     shared: Arc<Shared>,
@@ -76,7 +77,7 @@ impl Shared {
 }
 
 impl Observer {
-    /// Begins to observe the programs of the daemon with this runtime folder.
+    /// Begins to observe the programs of the daemon with the runtime directory `runtime`.
     pub fn start(binary: &Path, runtime: &Path) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let mut sampler = Sampler {
@@ -103,7 +104,7 @@ impl Observer {
         *self.shared.watch() = Some(watch);
     }
 
-    /// Observations of that program.
+    /// Returns the observations of the watched program.
     pub fn seen(&self) -> Option<PinWatch> {
         self.shared.watch().take()
     }
@@ -115,7 +116,7 @@ impl Observer {
     }
 }
 
-/// CPU time of a thread up to one sample, and the CPU that it was on.
+/// CPU time of a thread between two samples, and the CPU on which the thread was.
 #[derive(Debug)]
 struct Sample {
     name: String,
@@ -171,7 +172,7 @@ impl Sampler {
             .collect()
     }
 
-    /// Reads the threads of the programs that pin none.
+    /// Reads the CPU times of the threads of the programs that pin no threads.
     fn sample(&mut self) {
         let mut threads = BTreeMap::new();
         for (name, pid) in self.visitors() {
@@ -194,7 +195,8 @@ impl Sampler {
         self.threads = threads;
     }
 
-    /// Attributes the CPU time since the last reading of the state to seats.
+    /// Counts the CPU time of the samples since the last reading of the state as inside or outside
+    /// of the seats.
     fn count(&mut self, now: &BTreeMap<String, ProgramState>) {
         for sample in std::mem::take(&mut self.samples) {
             self.inside.sampled_ns += sample.used_ns;
@@ -213,7 +215,7 @@ impl Sampler {
         }
     }
 
-    /// Adds new programs to the meter, and reads it once a second.
+    /// Adds new programs to the meter, and reads the meter once a second.
     fn meter(&mut self, now: &BTreeMap<String, ProgramState>) {
         let visitors = now.iter().filter(|(name, _)| name.starts_with(VISITOR));
         for (_, seen) in visitors {
@@ -260,18 +262,18 @@ fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, ProgramS
     Some(seen.collect())
 }
 
-/// Numbers that are names of entries of a folder.
+/// Returns the entries of a directory whose names are numbers, as numbers.
 pub fn numbers(dir: &str) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     entries.filter_map(number).collect()
 }
 
-/// CPU time of a thread in nanoseconds, and the CPU that it was last on.
+/// CPU time of a thread in nanoseconds, and the CPU on which the thread last ran.
 fn cpu_time(pid: i32, tid: i32) -> Option<(u64, u32)> {
     let dir = format!("/proc/{pid}/task/{tid}");
     let stat = std::fs::read_to_string(format!("{dir}/stat")).ok()?;
-    // The 39th field; the first two end with the last parenthesis.
+    // The CPU is field 39 of the file. The first two fields end with the last parenthesis.
     let cpu = stat.rsplit_once(") ")?.1.split(' ').nth(36)?;
     let times = std::fs::read_to_string(format!("{dir}/schedstat")).ok()?;
     let cpu_ns = times.split(' ').next()?;

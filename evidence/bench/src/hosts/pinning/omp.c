@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * omp WAIT WORK: an OpenMP program. The runtime reads its CPUs at the start,
- * the program waits, and only then the runtime makes its threads and binds them
- * to the CPUs that it read (OMP_PROC_BIND). Seats change meanwhile.
+ * omp WAIT WORK: an OpenMP program, for tests of seats that change between two steps of the OpenMP
+ * runtime. The runtime reads its affinity mask at the start of the program. The program then waits
+ * for WAIT seconds, in which its seat may change. After that, the runtime creates its threads and
+ * binds them to the CPUs of the old mask (OMP_PROC_BIND). The threads compute for WORK seconds.
  */
 #include <omp.h>
 #include <stdio.h>

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Watches one program that pins its threads. Its seat in `usher status` must contain its pins, or
-//! it has no seat and `usher status` gives the reason.
+//! Watches one program that pins its threads. The program's seat in `usher status` must contain the
+//! CPUs of all pins, or the program has no seat and `usher status` gives the pins as the reason.
 //!
-//! The masks of all threads of the program and its descendants are read from `/proc`. A mask that
-//! differs from the usable CPUs counts as a pin; a mask within the program's seat is always
-//! correct. A wrong seat is a failure only after 2 s, because the daemon notices a pin within a
-//! second.
+//! 1. With each reading of `usher status`, the affinity masks of all threads of the program and its
+//!    descendants (8 levels of the process tree) are read from `/proc`.
+//! 2. A mask that differs from the usable CPUs counts as a pin. A mask within the program's seat is
+//!    always correct.
+//! 3. If a pin is outside the seat, or outside the pins that the daemon gives as the reason, the
+//!    state is wrong. A wrong state is a failure only after 2 s, because the daemon notices a pin
+//!    within a second.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +16,10 @@ use usher_model::CpuSet;
 
 use super::observer::{ProgramState, numbers};
 
-/// Time limit until the daemon notices a pin: one second, and the time that a loaded machine needs
-/// for that and for the observer's readings.
+/// Time limit until the daemon notices a pin: one second by design, and one second for delays of
+/// the daemon and the observer on a loaded machine.
 const NOTICE_MAX: Duration = Duration::from_secs(2);
-/// Depth of the process tree below a program that is searched.
+/// Number of levels of the process tree that are searched, from the program's first process on.
 const DEPTH_MAX: usize = 8;
 
 /// Observations of one program.
@@ -24,21 +27,23 @@ const DEPTH_MAX: usize = 8;
 pub struct PinWatch {
     name: String,
     usable: CpuSet,
-    /// Start of the time in which its seat excludes a pin, or it has no seat and no reason.
+    /// Time at which the state became wrong: the seat excludes a pin, or there is no seat and no
+    /// reason. `None`: the state is correct.
     wrong_since: Option<Instant>,
-    /// The longest such time.
+    /// The longest time for which the state was wrong.
     pub noticed_after: Duration,
-    /// A violation that lasted longer than [`NOTICE_MAX`].
+    /// A wrong state that lasted longer than [`NOTICE_MAX`], as text.
     pub failure: Option<String>,
-    /// Number of readings with pinned threads. Of these: with a seat that contains the pins;
-    /// without a seat and with the reason.
+    /// Numbers of readings: with pinned threads (`pinned`); of these, with a seat that contains the
+    /// pins (`contained`), and without a seat but with the reason (`reasoned`).
     pub pinned: usize,
     pub contained: usize,
     pub reasoned: usize,
 }
 
 impl PinWatch {
-    /// Watches the program of this name, which may use these CPUs without pins.
+    /// Returns a watch of the program `name`, whose threads may use the CPUs `usable` unless they
+    /// are pinned.
     pub fn new(name: String, usable: CpuSet) -> Self {
         Self {
             name,
@@ -52,12 +57,12 @@ impl PinWatch {
         }
     }
 
-    /// The program's name in `usher status`.
+    /// Name of the program in `usher status`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Records a reading of the state; `None`: the program is not managed.
+    /// Evaluates a reading of the program's state; `None`: the program is not managed.
     pub fn observe(&mut self, seen: Option<&ProgramState>) {
         let Some(seen) = seen else {
             self.wrong_since = None;
@@ -69,7 +74,7 @@ impl PinWatch {
     }
 
     fn evaluate(&mut self, seen: &ProgramState, pins: &[&CpuSet]) {
-        // A mask within the seat may be the seat's own mask and no pin.
+        // A mask within the seat may be the mask that Usher set, and is no wrong pin in any case.
         let outside = |pin: &&&CpuSet| match (&seen.pinned_to, seen.seat.is_empty()) {
             (_, false) => !pin.is_subset(&seen.seat),
             (Some(reason), true) => !pin.is_subset(reason),
@@ -101,7 +106,7 @@ impl PinWatch {
     }
 }
 
-/// The masks of all threads of a process and of those below it.
+/// Returns the masks of all threads of a process and of its descendants.
 fn masks_below(pid: i32) -> Vec<CpuSet> {
     let mut masks = Vec::new();
     let mut level = vec![pid];
@@ -127,7 +132,7 @@ fn masks_below(pid: i32) -> Vec<CpuSet> {
 
 fn mask_in(dir: &str) -> Option<CpuSet> {
     let status = std::fs::read_to_string(format!("{dir}/status")).ok()?;
-    // A dead process keeps its mask until it is waited for.
+    // A zombie process still has the mask that it had at its end, and is ignored.
     if status.lines().any(|line| line.starts_with("State:\tZ")) {
         return None;
     }

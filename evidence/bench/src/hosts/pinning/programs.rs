@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that pin their threads (OpenMP, Open MPI, hwloc-bind, taskset, system calls), how
-//! to compile and run them, and which of them this machine lacks.
+//! The programs of the part `pinning` that pin their threads: by OpenMP, Open MPI, hwloc-bind,
+//! taskset or system calls. This module compiles them, builds their command lines, and checks
+//! whether the needed compilers and tools are installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,7 +39,7 @@ impl PinningMethod {
         Self::Own,
     ];
 
-    /// Its name in the table.
+    /// Name of the method in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gnu { spread: false } => "GNU OpenMP, OMP_PROC_BIND=close",
@@ -53,14 +54,15 @@ impl PinningMethod {
     }
 }
 
-/// The programs, compiled.
+/// The folder with the compiled programs.
 #[derive(Debug)]
 pub struct Programs {
     dir: PathBuf,
     cpus: Vec<u32>,
 }
 
-/// Time before a program creates its threads, and its working time.
+/// Time for which a program waits before it creates its threads, and the time for which it then
+/// works.
 #[derive(Debug, Clone, Copy)]
 pub struct ProgramTimes {
     pub wait_s: f64,
@@ -68,7 +70,7 @@ pub struct ProgramTimes {
 }
 
 impl Programs {
-    /// Compiles the programs into a folder.
+    /// Compiles the programs that all methods need into a folder.
     ///
     /// # Errors
     /// There is no C compiler.
@@ -90,7 +92,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Compiles the programs of one method, if necessary.
+    /// Compiles the programs of one method unless they exist, and checks its tools.
     ///
     /// # Errors
     /// A compiler or a tool is not installed; the error names it.
@@ -105,7 +107,8 @@ impl Programs {
         }
     }
 
-    /// Command line and environment of a program of a method. `turn` selects the CPUs.
+    /// Returns the command line and environment of a program of a method. The number of the run,
+    /// `turn`, selects the CPUs to which threads are pinned.
     pub fn command(
         &self,
         kind: PinningMethod,
@@ -148,7 +151,7 @@ impl Programs {
         (text.split(' ').map(str::to_owned).collect(), settings)
     }
 
-    /// The words that run a program that pins nothing.
+    /// Returns the command line of a program that pins no threads.
     pub fn visitor(&self, seconds: f64, threads: usize) -> Vec<String> {
         let spin = self.dir.join("spin").display().to_string();
         vec![spin, seconds.to_string(), threads.to_string()]
@@ -167,13 +170,13 @@ impl Programs {
     }
 }
 
-/// An environment variable.
+/// An environment variable and its value.
 pub type Setting = (&'static str, &'static str);
 
 /// Checks that a tool can be run.
 ///
 /// # Errors
-/// It is not installed.
+/// The tool is not installed.
 pub fn is_installed(tool: &str, option: &str) -> Result<()> {
     let mut command = Command::new(tool);
     command.arg(option).stdin(Stdio::null());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One run of a program that pins its threads, under a daemon. A run fails if the program's exit
-//! status or messages show a failed pin, or it exceeds its time limit. Remaining processes are
-//! ended after each run.
+//! Runs a program that pins its threads once, under a daemon. A run fails if its exit status or a
+//! message on standard error shows a failed pin, or if it takes longer than 60 s. After each run,
+//! remaining descendants of the benchmark have 5 s to end, and are then killed.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -35,9 +35,9 @@ const COMPLAINTS: [&str; 6] = [
 /// Outcome of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The reason, if the run failed.
+    /// The reason why the run failed; `None`: it did not fail.
     pub failure: Option<String>,
-    /// Whether a thread had another mask at its end than it had set.
+    /// Whether a thread had another mask at its end than the mask that it had set.
     pub moved: bool,
     pub watch: Option<PinWatch>,
 }
@@ -71,7 +71,7 @@ impl<'a> Runner<'a> {
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// The program cannot be started or waited for.
+    /// Starting the program or waiting for it fails.
     pub fn run(&self, kind: PinningMethod, turn: usize, length: ProgramTimes) -> Result<Outcome> {
         let name = format!("pinned-{turn}");
         let (words, settings) = self.programs.command(kind, turn, length);
@@ -104,7 +104,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The reason why a run failed, from its exit status and its messages; `None`: it succeeded.
+/// Returns the reason why a run failed, from its exit status and its messages; `None` if the run
+/// succeeded.
 fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
     let complaint = stderr
         .lines()
@@ -123,7 +124,7 @@ fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
     }
 }
 
-/// All living descendants of this process.
+/// Process numbers of all descendants of this process that still run.
 pub fn descendants() -> Vec<i32> {
     let mut found = Vec::new();
     let mut level = vec![rustix::process::getpid().as_raw_nonzero().get()];
@@ -154,7 +155,7 @@ pub fn end_descendants() -> usize {
     for &pid in &left {
         eprintln!("pinning: process {pid} did not end and was killed");
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-            // The process may end on its own meanwhile.
+            // The process may already have ended.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }

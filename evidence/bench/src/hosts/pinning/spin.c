@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * spin SECONDS THREADS [CPU...]: threads that compute. If CPUs are given,
- * thread N binds itself to the Nth of them. A thread whose mask at the end is
- * not its mask after that is reported as "moved".
+ * spin SECONDS THREADS [CPU...]: runs THREADS threads that compute for SECONDS seconds. If CPUs are
+ * given, thread N binds itself to the Nth CPU. If the affinity mask of a thread at its end differs
+ * from the mask after this binding, the program reports the thread as "moved".
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that pin nothing and start and end at random times, so that seats change all the time
-//! beside the programs that pin their threads.
+//! Starts programs that pin no threads at random times, so that seats change continuously while the
+//! programs that pin their threads run. At most two of these programs run at a time; the pause
+//! between two starts is at most 3 s. A program that runs for longer than 60 s is killed and counts
+//! as failed.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -15,16 +17,16 @@ use super::observer::VISITOR;
 use super::programs::Programs;
 use crate::processes::usher;
 
-/// Maximum number of these programs at a time.
+/// Maximum number of programs that pin no threads at a time.
 const AT_ONCE_MAX: usize = 2;
-/// Longest pause between two arrivals, in seconds.
+/// Longest pause between two starts, in seconds.
 const PAUSE_MAX_S: f64 = 3.0;
 /// Interval of checks for programs that have ended or are due.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Time limit of such a program.
+/// Time limit of a program.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 
-/// The thread that starts these programs.
+/// Handle of the thread that starts the programs.
 #[derive(Debug)]
 pub struct UnpinnedPrograms {
     stop: Arc<AtomicBool>,
@@ -60,7 +62,7 @@ impl UnpinnedPrograms {
         Ok(Self { stop, thread })
     }
 
-    /// Stops arrivals and waits until the last programs have ended.
+    /// Stops the starts, and waits until the last programs have ended.
     pub fn stop(self) -> UnpinnedResults {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
@@ -106,7 +108,7 @@ fn come_and_go(
     }
 }
 
-/// Whether a program has ended; an overdue program is killed.
+/// Returns whether a program has ended. A program that exceeds its time limit is killed.
 fn has_ended(visitor: &mut UnpinnedProgram, failures: &mut Vec<String>) -> bool {
     match visitor.child.try_wait() {
         Ok(None) if visitor.since.elapsed() > LIFE_MAX => {
