@@ -58,7 +58,7 @@ impl Bar {
         Self::at_most(what, count as f64, 0.0, "")
     }
 
-    /// Whether the bar is met. A bar whose figure was not measured is not met.
+    /// Whether the bar is met. A bar without a measured figure is not met.
     pub fn is_met(&self) -> bool {
         let above = |least: f64| self.measured.is_some_and(|m| m >= least);
         self.measured.is_some_and(|m| m <= self.at_most) && self.at_least.is_none_or(above)

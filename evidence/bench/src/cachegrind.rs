@@ -79,7 +79,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// For each field of [`Counts`], the cachegrind events whose sum is the count.
+/// For each field of [`Counts`], the cachegrind events that add up to the count.
 const EVENTS: [&[&str]; 4] = [&["Ir"], &["Dr", "Dw"], &["D1mr", "D1mw"], &["DLmr", "DLmw"]];
 
 /// An output file of cachegrind.

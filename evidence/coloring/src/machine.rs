@@ -220,16 +220,8 @@ impl SmpMachine {
                 cycles(self.operation_cycles),
                 Fitted,
             ),
-            of(
-                "cache lines of the task that an operation writes",
-                own,
-                Assumed,
-            ),
-            of(
-                "cache lines of shared data that an operation reads",
-                common,
-                Assumed,
-            ),
+            of("task cache lines that an operation writes", own, Assumed),
+            of("shared lines that an operation reads", common, Assumed),
             of(
                 "chat load: messages that a member may send before it must receive",
                 CHAT_AHEAD.to_string(),

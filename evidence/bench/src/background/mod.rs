@@ -101,7 +101,7 @@ pub struct BackgroundArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<BackgroundPart>,
-    /// Run only the cells whose names contain this text
+    /// Run only the cells with this text in their names
     #[arg(long, value_name = "TEXT")]
     cells: Option<String>,
     /// Use only these disks

@@ -49,7 +49,7 @@ enum ColoringPart {
     Simulated,
 }
 
-/// Measures the gain by coloured structures, whose hot fields do not share cache sets (paper 3a)
+/// Measures the gain by coloured structures, with hot fields in different cache sets (paper 3a)
 ///
 /// In blocks whose size is a power of two and which are aligned to their size, the same field of
 /// all structures has the same low address bits, so these fields compete for a few cache sets.

@@ -72,7 +72,7 @@ enum SchedPart {
     Switches,
     /// Seven programs of two threads beside a thread that mostly sleeps (paper 4)
     Spaces,
-    /// Erlang virtual machines whose processes exchange messages (paper 4)
+    /// Erlang virtual machines with processes that exchange messages (paper 4)
     Erlang,
     /// The load of `erlang` in the real time of the emulator, in pairs of runs under EEVDF and
     /// Usher
