@@ -196,7 +196,9 @@ mod tests {
         let wait = |child: &mut Child| wait_for_answer(dir.path(), child).unwrap_err().to_string();
         let line = wait(&mut failing);
         assert!(
-            line.starts_with("starting the daemon: the daemon ended (exit status: 1"),
+            line.starts_with(
+                "starting the daemon: the daemon ended without a message (exit status: 1"
+            ),
             "{line}"
         );
         fs::write(log_path(dir.path()), "usher: first\nusher: no memory\n").unwrap();

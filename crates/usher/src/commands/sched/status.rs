@@ -197,7 +197,7 @@ mod tests {
     fn status_names_a_running_scheduler() {
         let (runs, text) = actual(Some(last(Phase::Running, None)), Some("usher"));
         let lines = "Usher's scheduler runs with: its work\nprocess 12 keeps the scheduler \
-                     loaded\nrestarted once because CPUs went online or offline\n";
+                     loaded\nthe scheduler restarted once because CPUs went online or offline\n";
         assert_eq!((runs, text.as_str()), (true, lines));
         let (runs, text) = actual(Some(last(Phase::Running, None)), Some("other"));
         assert!(
