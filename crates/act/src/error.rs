@@ -12,7 +12,7 @@ use usher_model::{CpuSet, ProgramId};
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
     /// A file could not be read, written, made or removed.
-    #[error("{doing} {path}: {source}")]
+    #[error("{doing} {path}: {}", message_of(source))]
     File {
         /// The operation, such as `writing`.
         doing: &'static str,
@@ -21,8 +21,18 @@ pub enum ActError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// A file or directory in the runtime directory could not be made or written.
+    #[error("{doing} {path}: {}; {}", message_of(source), runtime_remedy(source))]
+    RuntimeDir {
+        /// The operation, such as `writing`.
+        doing: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// An operation on a process failed.
-    #[error("{doing} process {pid}: {source}")]
+    #[error("{doing} process {pid}: {}", message_of(source))]
     Process {
         /// The operation, such as `moving`.
         doing: &'static str,
@@ -115,6 +125,42 @@ impl ActError {
     /// Returns whether the error means that changes remain which a later attempt may undo.
     pub fn is_not_undone(&self) -> bool {
         matches!(self, Self::NotUndone { .. })
+    }
+}
+
+/// Returns the text of an error without Rust's " (os error 28)".
+pub(crate) fn message_of(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" (os error ") {
+        Some((message, _)) => message.to_owned(),
+        None => text,
+    }
+}
+
+/// Returns what a user can do when Usher cannot make or write files in its runtime directory.
+fn runtime_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space on this file system, or set USHER_RUNTIME_DIR or --runtime-dir to a \
+             directory on another file system"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "set USHER_RUNTIME_DIR or --runtime-dir to a directory that only this user can write to"
+        }
+        _ => "set USHER_RUNTIME_DIR or --runtime-dir to another directory",
+    }
+}
+
+/// Makes an [`ActError::RuntimeDir`].
+pub(crate) fn runtime_error(
+    doing: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(io::Error) -> ActError {
+    let path = path.into();
+    move |source| ActError::RuntimeDir {
+        doing,
+        path,
+        source,
     }
 }
 

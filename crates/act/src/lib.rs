@@ -40,6 +40,7 @@ mod scan;
 mod systemd;
 mod tree;
 mod undo;
+mod unmanaged;
 
 pub use actuator::{Actuator, NoOwnCgroup, describe};
 pub use cgroups::kill_all;
@@ -48,3 +49,4 @@ pub use error::ActError;
 pub use mask::PinnedCpus;
 pub use prepared::{ForkResult, PreparedHome};
 pub use undo::{UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale};
+pub use unmanaged::lower_launched;

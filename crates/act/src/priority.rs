@@ -235,6 +235,28 @@ pub(crate) fn lower(tid: i32, now: &Priority, what: &PriorityFields) -> io::Resu
     Ok(())
 }
 
+/// As [`lower()`], but a value that cannot be lowered does not prevent the others. Returns the first
+/// error.
+pub(crate) fn lower_each(tid: i32, now: &Priority, what: &PriorityFields) -> io::Result<()> {
+    let none = PriorityFields::default();
+    let each = [
+        PriorityFields {
+            nice: what.nice,
+            ..none
+        },
+        PriorityFields {
+            policy: what.policy,
+            ..none
+        },
+        PriorityFields {
+            io: what.io,
+            ..none
+        },
+    ];
+    let results = each.map(|one| lower(tid, now, &one));
+    results.into_iter().collect()
+}
+
 /// Returns the priority that a thread would have without Usher.
 pub(crate) fn before(state: &DemotionState, thread: ThreadId, now: &Priority) -> Priority {
     if let Some(before) = state.threads.get(&thread) {

@@ -104,7 +104,7 @@ impl Procs {
     /// Returns whether a process or thread with this number exists. A zombie also exists. The
     /// function opens no file. If `root` shows another PID namespace, it returns true for each
     /// positive number.
-    fn exists(&self, number: i32) -> bool {
+    pub(crate) fn exists(&self, number: i32) -> bool {
         if number <= 0 {
             return false;
         }

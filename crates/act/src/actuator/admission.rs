@@ -28,6 +28,9 @@ use crate::systemd::Manager;
 use crate::tree::{self, Tree};
 use crate::{cgroups, files, release, undo};
 
+/// Reason for which a program has no cgroup of its own.
+const CGROUP_INVISIBLE: &str = "the cgroup of the program is not visible to Usher";
+
 impl Actuator {
     /// Checks whether the tree with this root may be admitted.
     pub(super) fn check(&self, program: ProgramId, root: ProcessId) -> Result<(), ActError> {
@@ -217,10 +220,9 @@ impl Actuator {
             }
             Err(error) => Err(error),
             Ok(()) if own.is_none() => {
-                let reason = "the cgroup of the program is not visible to Usher";
                 let has_reason = self.managed(program)?.no_cgroup.is_some();
                 if !has_reason {
-                    self.note_no_cgroup(program, reason.to_owned(), false)?;
+                    self.note_no_cgroup(program, CGROUP_INVISIBLE.to_owned(), false)?;
                 }
                 Ok(None)
             }
@@ -257,7 +259,7 @@ impl Actuator {
     ) -> Result<Option<PathBuf>, ActError> {
         let target = match (&self.state(program)?.from.v2, &self.environment.mounts.v2) {
             (Some(from), Some(mount)) => manager.target(from, &mount.point),
-            _ => Err("the cgroup of the program is not visible to Usher".to_owned()),
+            _ => Err(CGROUP_INVISIBLE.to_owned()),
         };
         let target = match target {
             Ok(target) => target,
@@ -297,7 +299,7 @@ impl Actuator {
     }
 
     /// Admits a running tree without moving it. If the tree's cgroup contains no other processes,
-    /// this cgroup becomes the home of the tree.
+    /// this cgroup becomes the home of the tree. Otherwise the reason is recorded.
     pub(super) fn place_attached(
         &mut self,
         program: ProgramId,
@@ -306,12 +308,18 @@ impl Actuator {
         self.begin(program, root)?;
         self.capture(program, root)?;
         let Some(dir) = self.state(program)?.from.v2.clone() else {
+            self.note_shared_cgroup(program, CGROUP_INVISIBLE)?;
             return Ok(None);
         };
         let members = self.state(program)?.members.keys().copied();
         let tree = tree::descendants(&self.procs, members).into_iter();
         let tree: BTreeSet<i32> = tree.map(|process| process.id.pid).collect();
         if !cgroups::holds_only(&dir, &tree) {
+            self.note_shared_cgroup(
+                program,
+                "other processes are in the cgroup in which the program runs, and Usher never \
+                 moves a running program to another cgroup",
+            )?;
             return Ok(None);
         }
         let unit = Dir {
@@ -323,6 +331,19 @@ impl Actuator {
         Ok(Some(dir))
     }
 
+    /// Records why a program that ran already has no cgroup of its own.
+    fn note_shared_cgroup(
+        &mut self,
+        program: ProgramId,
+        reason: &'static str,
+    ) -> Result<(), ActError> {
+        self.managed(program)?.no_cgroup = Some(NoOwnCgroup {
+            reason: reason.to_owned(),
+            failed: false,
+        });
+        Ok(())
+    }
+
     /// Undoes the admission of a program after an error.
     pub(super) fn abort_admission<T>(
         &mut self,
@@ -330,7 +351,8 @@ impl Actuator {
         error: ActError,
     ) -> Result<T, ActError> {
         match self.depart(program) {
-            Ok(()) => Err(error),
+            // The program had not begun if its first journal line could not be written.
+            Ok(()) | Err(ActError::Unknown(_)) => Err(error),
             Err(left) => Err(ActError::NotUndone {
                 program,
                 what: format!(

@@ -26,11 +26,12 @@ use std::time::Instant;
 use libbpf_rs::Link;
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProcessTree, ProgramId};
 
+use self::demotion::DemotionGaps;
 use crate::backlog::Backlog;
 use crate::cgroups::{self, Freezer};
 use crate::config::{ActConfig, ActDescription, WorkClass};
 use crate::environment::Environment;
-use crate::error::{ActError, file_error};
+use crate::error::{ActError, runtime_error};
 use crate::journal::{
     Dir, DirKind, Journal, JournalHeader, ProgramState, Record, ThreadId, VERSION,
 };
@@ -51,7 +52,7 @@ pub fn describe(config: &ActConfig) -> Result<ActDescription, ActError> {
     Ok(Environment::detect(config, &Procs::new(config), "")?.description)
 }
 
-/// Why a launched program has no cgroup of its own.
+/// Why a program has no cgroup of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoOwnCgroup {
     /// A sentence without its full stop.
@@ -101,7 +102,7 @@ struct ManagedProgram {
     by_signal: bool,
     /// The program's open `cgroup.freeze`, from the first freeze on.
     freezer: Option<Freezer>,
-    /// The reason for which a launched program has no cgroup of its own.
+    /// The reason for which the program has no cgroup of its own.
     no_cgroup: Option<NoOwnCgroup>,
     /// Whether processes of the program were seen outside its cgroup.
     has_leavers: bool,
@@ -118,7 +119,7 @@ struct ManagedProgram {
     /// the link detaches the BPF program.
     backlog: Option<Link>,
     /// Parts of the demotion that were not done, with reasons.
-    demotion_gaps: Vec<String>,
+    demotion_gaps: DemotionGaps,
     /// Sessions that the demotion has handled: the session's autogroup is lowered, or must not be
     /// lowered.
     sessions: BTreeSet<i32>,
@@ -150,7 +151,7 @@ impl Actuator {
         let make = |recursive: bool, path: &Path| {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(recursive).mode(0o700).create(path);
-            made.map_err(file_error("making directory", path))
+            made.map_err(runtime_error("making directory", path))
         };
         make(true, &config.instances_dir())?;
         make(false, &instance_dir)?;
@@ -160,7 +161,10 @@ impl Actuator {
             owner,
             pid_namespace: procs.pid_namespace(),
         };
-        let journal = Journal::create(&instance_dir, head)?;
+        let journal = Journal::create(&instance_dir, head).inspect_err(|_| {
+            // Nothing was changed, so the directory has nothing to undo.
+            let _ = undo::remove_instance(&instance_dir);
+        })?;
         let environment = Environment::detect(&config, &procs, &name)?;
         Ok(Self {
             config,
@@ -340,8 +344,7 @@ impl Actuator {
         Ok(home)
     }
 
-    /// Returns why a launched program has no cgroup of its own; `None` if the program has a cgroup
-    /// of its own, or was attached.
+    /// Returns why a program has no cgroup of its own; `None` if the program has one.
     pub fn no_cgroup_reason(&self, program: ProgramId) -> Option<&NoOwnCgroup> {
         self.programs.get(&program)?.no_cgroup.as_ref()
     }
@@ -489,7 +492,12 @@ impl Actuator {
             left = release_program(&self.procs, program, state, &mut scan, RetryLimits::SHORT);
         }
         match left {
-            ReleaseOutcome::Done => self.journal.write(Record::Close { program }),
+            ReleaseOutcome::Done => {
+                // The program is released. If the line cannot be written, the next `refresh` or
+                // start repeats the undo, which finds nothing to change.
+                let _ = self.journal.write(Record::Close { program });
+                Ok(())
+            }
             ReleaseOutcome::DirsLeft | ReleaseOutcome::ThreadsLeft => Ok(()),
             ReleaseOutcome::Failed(errors) => Err(join(program, errors)),
         }
@@ -508,7 +516,8 @@ impl Actuator {
         for (program, left) in release_all(&self.procs, &state.programs) {
             match left {
                 ReleaseOutcome::Done => {
-                    errors.extend(self.journal.write(Record::Close { program }).err())
+                    // The journal is removed below, or else another undo finds nothing to change.
+                    let _ = self.journal.write(Record::Close { program });
                 }
                 ReleaseOutcome::DirsLeft => {}
                 ReleaseOutcome::ThreadsLeft => errors.push(undo::threads_left(program)),

@@ -27,7 +27,7 @@ use usher_model::ProgramId;
 
 pub(crate) use validate::validate;
 
-use crate::error::{ActError, file_error};
+use crate::error::{ActError, file_error, runtime_error};
 use crate::files;
 
 /// The journal's file in an instance's directory.
@@ -57,7 +57,7 @@ impl Journal {
             .create_new(true)
             .append(true)
             .open(&path)
-            .map_err(file_error("making journal", &path))?;
+            .map_err(runtime_error("making journal", &path))?;
         let mut journal = Self {
             path,
             file,
@@ -81,7 +81,7 @@ impl Journal {
             // An incomplete line is cut off, because the next line would be appended to it and both
             // would be invalid.
             let _ = self.file.set_len(self.bytes);
-            return Err(file_error("writing", &self.path)(error));
+            return Err(runtime_error("writing", &self.path)(error));
         }
         self.bytes += line.len() as u64;
         self.state.apply(record);
@@ -117,7 +117,7 @@ impl Journal {
             fs::rename(&path, &self.path)?;
             Ok((file, lines.len() as u64))
         };
-        let (file, bytes) = rewrite().map_err(file_error("rewriting", &self.path))?;
+        let (file, bytes) = rewrite().map_err(runtime_error("rewriting", &self.path))?;
         (self.file, self.bytes, self.bytes_compact) = (file, bytes, bytes);
         Ok(())
     }
@@ -205,7 +205,7 @@ pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
             .open(&path)?
             .write_all(&line)
     };
-    append().map_err(file_error("writing", &path))
+    append().map_err(runtime_error("writing", &path))
 }
 
 /// Returns the journal line of a record, with its line feed.

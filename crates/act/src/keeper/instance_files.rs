@@ -7,7 +7,7 @@ use std::path::Path;
 
 use usher_model::ProcessId;
 
-use crate::error::{ActError, file_error};
+use crate::error::{ActError, runtime_error};
 use crate::files;
 
 /// The file in the instance's directory to which a keeper writes its process number.
@@ -38,5 +38,5 @@ pub(super) fn write_id(instance_dir: &Path, own: ProcessId) -> Result<(), ActErr
     let fresh = instance_dir.join(format!("{FILE}.{}", own.pid));
     fs::write(&fresh, format!("{} {}\n", own.pid, own.start_ticks))
         .and_then(|()| fs::rename(&fresh, &path))
-        .map_err(file_error("writing", path))
+        .map_err(runtime_error("writing", path))
 }

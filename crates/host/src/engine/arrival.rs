@@ -170,7 +170,8 @@ fn truncated(mut text: String, bytes_max: usize) -> String {
 impl ProcessInfo {
     fn read(proc_root: &Path, pid: i32) -> Result<Self, EngineError> {
         let facts = match ProcessFacts::read(proc_root, pid) {
-            Ok(facts) if pid > 0 && !facts.has_ended => facts,
+            Ok(facts) if facts.has_ended => return Err(EngineError::Ended { pid }),
+            Ok(facts) if pid > 0 => facts,
             Err(error) if !error.is_gone() => return Err(error.into()),
             _ => return Err(EngineError::Gone { pid }),
         };

@@ -223,6 +223,15 @@ pub enum EngineError {
         /// Pid of the process.
         pid: i32,
     },
+    /// The process has ended, and its parent has not read its exit status.
+    #[error(
+        "process {pid} has ended and remains as a zombie until its parent reads its exit status: \
+         give the pid of a running process"
+    )]
+    Ended {
+        /// Pid of the process.
+        pid: i32,
+    },
     /// The process belongs to another user.
     #[error(
         "process {pid} belongs to user {owner}, not to user {asking}: only root may manage the \
@@ -250,12 +259,12 @@ pub enum EngineError {
         /// The managed program.
         id: ProgramId,
     },
-    /// The process is Usher itself or one of its ancestors.
-    #[error("process {pid} cannot be managed: it is {what}")]
+    /// The process belongs to Usher itself.
+    #[error("process {pid} cannot be managed, because it is {what}")]
     Own {
         /// Pid of the process.
         pid: i32,
-        /// Relation of the process to Usher.
+        /// What the process does for Usher.
         what: &'static str,
     },
     /// No managed program has this number.

@@ -70,7 +70,7 @@ impl RealWorld {
             user: resource
                 .filter(|_| is_stopped)
                 .and_then(|resource| background.top_process(resource)),
-            lacking: self.actuator.demotion_gaps(id).to_vec(),
+            lacking: self.actuator.demotion_gaps(id),
             state,
         })
     }

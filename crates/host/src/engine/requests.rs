@@ -137,7 +137,7 @@ impl RealWorld {
                     warnings: watch.take_warnings(),
                 };
                 self.arrive(arriving, home, watch);
-                self.report_placement(id);
+                self.report_placement(id, held);
                 Ok(adopted)
             }
             Err(error) => {
@@ -158,16 +158,17 @@ impl RealWorld {
         }
     }
 
-    /// Logs the reason for which a launched program has no cgroup of its own. Adds a warning if the
-    /// creation of a cgroup failed.
-    fn report_placement(&mut self, id: ProgramId) {
+    /// Logs the reason for which a program has no cgroup of its own. Adds a warning if the creation
+    /// of a cgroup failed. `is_launched`: the program has not executed its file yet.
+    fn report_placement(&mut self, id: ProgramId, is_launched: bool) {
         let Some(in_place) = self.actuator.no_cgroup_reason(id).cloned() else {
             return;
         };
-        let text = format!(
-            "the program stays in the cgroup that it was launched in: {}",
-            in_place.reason
-        );
+        let result = match is_launched {
+            true => "the program stays in the cgroup that it was launched in",
+            false => "the program has no cgroup of its own",
+        };
+        let text = format!("{result}: {}", in_place.reason);
         if in_place.failed {
             let name = self
                 .state

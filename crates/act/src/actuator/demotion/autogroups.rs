@@ -18,11 +18,15 @@ use rustix::io::Errno;
 use usher_model::ProgramId;
 
 use super::super::Actuator;
+use super::gaps::{GapReason, GapSubject};
 use crate::autogroup::{self, Autogroup};
-use crate::error::ActError;
+use crate::error::{ActError, message_of};
 use crate::files;
 use crate::journal::Record;
 use crate::priority::{NICE_MAX, PriorityRights};
+
+/// The value of an autogroup that is not lowered.
+const SHARE: &str = "CPU share";
 
 impl Actuator {
     /// Lowers the autogroups of all sessions that contain only processes of the program. Returns
@@ -53,11 +57,11 @@ impl Actuator {
                 (true, Some(pid)) => self.lower_autogroup(program, session, pid)?,
                 (true, None) => true,
                 (false, _) => {
-                    let reason = format!(
-                        "the autogroup of session {session} keeps its CPU share because other \
-                         programs are in the session: start the program with setsid"
+                    let reason = GapReason::keeps(
+                        SHARE,
+                        "because other programs are in the session: start the program with setsid",
                     );
-                    self.note_gap(program, reason)?;
+                    self.note_gap_of(program, GapSubject::Session(session), reason)?;
                     true
                 }
             };
@@ -79,7 +83,7 @@ impl Actuator {
         {
             let reason = "the autogroup of the program's session keeps its CPU share because the \
                           session began outside this container: start the program with setsid";
-            self.note_gap(program, reason.to_owned())?;
+            self.note_gap(program, reason)?;
         }
         Ok(())
     }
@@ -92,20 +96,22 @@ impl Actuator {
         session: i32,
         pid: i32,
     ) -> Result<bool, ActError> {
-        let what = format!("the autogroup of session {session} keeps its CPU share");
+        let subject = GapSubject::Session(session);
+        let refused = |error| GapReason::keeps("CPU share:", &message_of(error));
         let mut autogroup = match Autogroup::of(&self.procs, pid) {
             Ok(Some(autogroup)) if autogroup.nice != NICE_MAX => autogroup,
             Ok(_) => return Ok(true),
             Err(error) => {
-                self.note_gap(program, format!("{what}: {error}"))?;
+                self.note_gap_of(program, subject, refused(&error))?;
                 return Ok(true);
             }
         };
         if autogroup.nice < 0 && !PriorityRights::are_all(&self.procs) {
-            self.note_gap(
-                program,
-                format!("{what} because this user may not restore the autogroup's nice value"),
-            )?;
+            let reason = GapReason::keeps(
+                SHARE,
+                "because this user may not restore the autogroup's nice value",
+            );
+            self.note_gap_of(program, subject, reason)?;
             return Ok(true);
         }
         self.journal.write(Record::Autogroup {
@@ -117,7 +123,7 @@ impl Actuator {
         match autogroup.set(NICE_MAX) {
             Err(error) if files::is(&error, Errno::AGAIN) => Ok(false),
             Err(error) if !files::is_gone(&error) => {
-                self.note_gap(program, format!("{what}: {error}"))?;
+                self.note_gap_of(program, subject, refused(&error))?;
                 Ok(true)
             }
             _ => Ok(true),

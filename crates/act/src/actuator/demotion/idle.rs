@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use usher_model::ProgramId;
 
 use super::super::{Actuator, join};
+use super::gaps::{GapReason, GapSubject};
 use crate::backlog::Backlog;
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, Record};
@@ -167,7 +168,7 @@ impl Actuator {
         }
         let gap = "the program forks faster than Usher can move its processes: some processes stay \
                    outside the cgroup with cpu.idle";
-        self.note_gap(program, gap.to_owned())
+        self.note_gap(program, gap)
     }
 
     fn bring_or_say(&mut self, program: ProgramId, pid: i32) -> Result<(), ActError> {
@@ -177,10 +178,8 @@ impl Actuator {
         let (Ok(Some(error)) | Err(error)) = self.move_in(program, &process) else {
             return Ok(());
         };
-        self.note_gap(
-            program,
-            format!("process {pid} stays outside the cgroup with cpu.idle: {error}"),
-        )
+        let reason = GapReason::stays(&format!("outside the cgroup with cpu.idle: {error}"));
+        self.note_gap_of(program, GapSubject::Process(pid), reason)
     }
 
     /// Moves all processes out of the program's cgroup v1 cpu directory, if any, and removes the

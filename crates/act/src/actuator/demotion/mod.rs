@@ -14,6 +14,7 @@
 //! and sessions are demoted as usual.
 
 mod autogroups;
+mod gaps;
 mod idle;
 mod threads;
 
@@ -21,29 +22,37 @@ use std::time::Instant;
 
 use usher_model::{Demotion, ProgramId};
 
+pub(super) use self::gaps::DemotionGaps;
+use self::gaps::{GapReason, GapSubject};
 use super::{Actuator, join};
 use crate::error::ActError;
 use crate::scan::SETTLE;
 
-/// Upper limit of reasons kept for one program.
-const REASONS_MAX: usize = 16;
-
 impl Actuator {
-    /// Returns the gaps of the program's present demotion: for each part that was not done, one
-    /// sentence with the reason. Empty if the demotion is complete or the program is not demoted.
-    pub fn demotion_gaps(&self, program: ProgramId) -> &[String] {
+    /// Returns the gaps of the program's present demotion: one sentence for each reason for which a
+    /// part was not done. Empty if the demotion is complete or the program is not demoted.
+    pub fn demotion_gaps(&self, program: ProgramId) -> Vec<String> {
         let managed = self.programs.get(&program);
         managed
-            .map(|managed| managed.demotion_gaps.as_slice())
+            .map(|managed| managed.demotion_gaps.texts(&self.procs))
             .unwrap_or_default()
     }
 
-    /// Records a part of the demotion that was not done, if its reason is not recorded yet.
-    fn note_gap(&mut self, program: ProgramId, reason: String) -> Result<(), ActError> {
-        let demotion_gaps = &mut self.managed(program)?.demotion_gaps;
-        if !demotion_gaps.contains(&reason) && demotion_gaps.len() < REASONS_MAX {
-            demotion_gaps.push(reason);
-        }
+    /// Records a part of the demotion of a whole program that was not done.
+    fn note_gap(&mut self, program: ProgramId, reason: impl Into<String>) -> Result<(), ActError> {
+        self.note_gap_of(program, GapSubject::Program, GapReason::new(reason))
+    }
+
+    /// Records that a part of a demotion was not done for one process, thread or session.
+    fn note_gap_of(
+        &mut self,
+        program: ProgramId,
+        subject: GapSubject,
+        reason: GapReason,
+    ) -> Result<(), ActError> {
+        let managed = self.programs.get_mut(&program);
+        let managed = managed.ok_or(ActError::Unknown(program))?;
+        managed.demotion_gaps.add(subject, reason, &self.procs);
         Ok(())
     }
 

@@ -20,7 +20,8 @@ use rustix::io::Errno;
 use usher_model::{Demotion, ProgramId};
 
 use super::super::{Actuator, join};
-use crate::error::ActError;
+use super::gaps::{GapReason, GapSubject};
+use crate::error::{ActError, message_of};
 use crate::files;
 use crate::journal::{Priority, Record, ThreadId};
 use crate::priority::{self, PriorityFields, PriorityRights, is_refused};
@@ -107,22 +108,20 @@ impl Actuator {
         let is_known = demoted.threads.contains_key(&thread);
         let what = priority::to_lower(&now, &before, to, &rights);
         if now.is_deadline() {
-            let tid = thread.tid;
-            let reason = format!(
-                "thread {tid} keeps the policy SCHED_DEADLINE, because Usher could not restore \
-                 it: only the thread itself can set this policy"
+            let reason = GapReason::keeps(
+                "policy SCHED_DEADLINE,",
+                "because Usher could not restore it: only a thread itself can set this policy",
             );
-            self.note_gap(program, reason)?;
+            self.note_gap_of(program, GapSubject::Thread(thread.tid), reason)?;
         }
         let wanted = priority::to_lower(&now, &before, to, &PriorityRights::ALL);
         if let Some(kept) = wanted.without(&what).in_words() {
             let needs = before.rights_needed();
-            let pid = thread.pid;
-            let reason = format!(
-                "process {pid} keeps its {kept}, because this user may not restore a lowered \
-                 {kept}; the restore requires {needs}"
+            let why = format!(
+                "because this user may not restore a lowered {kept}; the restore requires {needs}"
             );
-            self.note_gap(program, reason)?;
+            let reason = GapReason::keeps(&format!("{kept},"), &why);
+            self.note_gap_of(program, GapSubject::Process(thread.pid), reason)?;
         }
         if !is_known && (is_first || what.any()) {
             self.journal.write(Record::Priority {
@@ -144,9 +143,8 @@ impl Actuator {
     ) -> Result<bool, ActError> {
         match lowered {
             Err(error) if is_refused(&error) => {
-                let pid = thread.pid;
-                let reason = format!("process {pid} keeps its priorities: {error}");
-                self.note_gap(program, reason)?;
+                let reason = GapReason::keeps("priorities:", &message_of(&error));
+                self.note_gap_of(program, GapSubject::Process(thread.pid), reason)?;
                 Ok(false)
             }
             Err(error) if !files::is(&error, Errno::SRCH) => Err(ActError::Process {

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The parts of a demotion that were not done, with reasons. Processes, threads or sessions with
+//! the same reason share one entry, and its text contains their number.
+
+use std::collections::BTreeSet;
+
+use crate::procs::Procs;
+
+/// Upper limit of reasons kept for one program.
+const REASONS_MAX: usize = 16;
+/// Upper limit of numbers in one text.
+const SHOWN_MAX: usize = 5;
+/// If a reason has more numbers, those of processes that have ended are dropped.
+const PRUNE_MIN: usize = 512;
+
+/// What keeps its former priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GapSubject {
+    /// The program as a whole.
+    Program,
+    /// One process of it.
+    Process(i32),
+    /// One thread of it.
+    Thread(i32),
+    /// The autogroup of one session.
+    Session(i32),
+}
+
+impl GapSubject {
+    fn number(self) -> Option<i32> {
+        match self {
+            Self::Program => None,
+            Self::Process(number) | Self::Thread(number) | Self::Session(number) => Some(number),
+        }
+    }
+
+    fn is_like(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+
+    /// Returns whether it still exists. Sessions are not checked: their first process may end
+    /// before the others.
+    fn exists(self, number: i32, procs: &Procs) -> bool {
+        match self {
+            Self::Process(_) | Self::Thread(_) => procs.exists(number),
+            Self::Program | Self::Session(_) => true,
+        }
+    }
+
+    /// Returns the grammatical subject for these numbers.
+    fn name(self, numbers: &[i32]) -> String {
+        let count = numbers.len();
+        let first = numbers.first().copied().unwrap_or_default();
+        match (self, count) {
+            (Self::Program, _) => String::new(),
+            (Self::Process(_), 1) => format!("process {first} "),
+            (Self::Process(_), _) => format!("{count} processes ({}) ", list(numbers)),
+            (Self::Thread(_), 1) => format!("thread {first} "),
+            (Self::Thread(_), _) => format!("{count} threads ({}) ", list(numbers)),
+            (Self::Session(_), 1) => format!("the autogroup of session {first} "),
+            (Self::Session(_), _) => {
+                format!("the autogroups of {count} sessions ({}) ", list(numbers))
+            }
+        }
+    }
+}
+
+fn list(numbers: &[i32]) -> String {
+    let shown = numbers.iter().take(SHOWN_MAX);
+    let mut shown: Vec<String> = shown.map(ToString::to_string).collect();
+    if numbers.len() > SHOWN_MAX {
+        shown.push("…".to_owned());
+    }
+    shown.join(", ")
+}
+
+/// The text of a gap after its subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GapReason {
+    /// For one subject.
+    one: String,
+    /// For several subjects.
+    many: String,
+}
+
+impl GapReason {
+    /// A sentence about the whole program, or a predicate that is the same for several subjects.
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self {
+            one: text.clone(),
+            many: text,
+        }
+    }
+
+    /// `keeps its OBJECT REST`, and for several subjects `keep their OBJECT REST`.
+    pub(super) fn keeps(object: &str, rest: &str) -> Self {
+        Self {
+            one: format!("keeps its {object} {rest}"),
+            many: format!("keep their {object} {rest}"),
+        }
+    }
+
+    /// `stays REST`, and for several subjects `stay REST`.
+    pub(super) fn stays(rest: &str) -> Self {
+        Self {
+            one: format!("stays {rest}"),
+            many: format!("stay {rest}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Gap {
+    subject: GapSubject,
+    reason: GapReason,
+    numbers: BTreeSet<i32>,
+}
+
+/// The gaps of one program's present demotion.
+#[derive(Debug, Default)]
+pub(in crate::actuator) struct DemotionGaps(Vec<Gap>);
+
+impl DemotionGaps {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Adds a subject to its reason.
+    pub(super) fn add(&mut self, subject: GapSubject, reason: GapReason, procs: &Procs) {
+        let known = |gap: &&mut Gap| gap.subject.is_like(subject) && gap.reason == reason;
+        if let Some(gap) = self.0.iter_mut().find(known) {
+            gap.numbers.extend(subject.number());
+            if gap.numbers.len() > PRUNE_MIN {
+                gap.numbers.retain(|&number| subject.exists(number, procs));
+            }
+        } else if self.0.len() < REASONS_MAX {
+            self.0.push(Gap {
+                subject,
+                reason,
+                numbers: subject.number().into_iter().collect(),
+            });
+        }
+    }
+
+    /// Returns one sentence for each reason that holds for something that still exists.
+    pub(super) fn texts(&self, procs: &Procs) -> Vec<String> {
+        let text = |gap: &Gap| {
+            let numbers = gap.numbers.iter().copied();
+            let numbers: Vec<i32> = numbers
+                .filter(|&number| gap.subject.exists(number, procs))
+                .collect();
+            let reason = match numbers.len() {
+                0 if gap.subject != GapSubject::Program => return None,
+                0 | 1 => &gap.reason.one,
+                _ => &gap.reason.many,
+            };
+            Some(format!("{}{reason}", gap.subject.name(&numbers)))
+        };
+        self.0.iter().filter_map(text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ActConfig;
+
+    #[test]
+    fn subjects_with_one_reason_share_one_text_with_their_number() {
+        // Numbers of another namespace are not checked for existence.
+        let mut config = ActConfig::new("/nonexistent");
+        config.proc_root = "/nonexistent".into();
+        let procs = Procs::new(&config);
+        let mut gaps = DemotionGaps::default();
+        let reason = || GapReason::keeps("nice value", "because of a limit");
+        gaps.add(GapSubject::Process(7), reason(), &procs);
+        assert_eq!(
+            gaps.texts(&procs),
+            ["process 7 keeps its nice value because of a limit"]
+        );
+        for pid in [9, 7, 8] {
+            gaps.add(GapSubject::Process(pid), reason(), &procs);
+        }
+        gaps.add(GapSubject::Thread(7), reason(), &procs);
+        let whole = GapReason::new("cpu.idle is not used");
+        gaps.add(GapSubject::Program, whole.clone(), &procs);
+        gaps.add(GapSubject::Program, whole, &procs);
+        assert_eq!(
+            gaps.texts(&procs),
+            [
+                "3 processes (7, 8, 9) keep their nice value because of a limit",
+                "thread 7 keeps its nice value because of a limit",
+                "cpu.idle is not used",
+            ]
+        );
+        for pid in 10..20 {
+            gaps.add(GapSubject::Process(pid), reason(), &procs);
+        }
+        let first = gaps.texts(&procs).remove(0);
+        assert!(
+            first.starts_with("13 processes (7, 8, 9, 10, 11, …) keep"),
+            "{first}"
+        );
+    }
+
+    #[test]
+    fn processes_that_have_ended_are_not_counted() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let mut gaps = DemotionGaps::default();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        child.wait().unwrap();
+        let own = std::process::id() as i32;
+        for pid in [pid, own] {
+            gaps.add(GapSubject::Process(pid), GapReason::stays("there"), &procs);
+        }
+        assert_eq!(gaps.texts(&procs), [format!("process {own} stays there")]);
+        let mut ended = DemotionGaps::default();
+        ended.add(GapSubject::Process(pid), GapReason::stays("there"), &procs);
+        assert_eq!(ended.texts(&procs), [""; 0]);
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lowest priority for background work that Usher cannot manage.
+//!
+//! Without a journal, no change may need an undo. A program that has not executed its file yet can
+//! nevertheless get a lower priority, as from `nice`, `chrt` and `ionice`: it keeps this priority
+//! until it ends.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use usher_model::Demotion;
+
+use crate::autogroup::Autogroup;
+use crate::config::ActConfig;
+use crate::error::ActError;
+use crate::files;
+use crate::journal::Priority;
+use crate::priority::{self, NICE_MAX, PriorityRights};
+use crate::procs::Procs;
+
+/// Upper limit of the wait for the process to start its session, and for the kernel to accept the
+/// nice value of an autogroup: from users, one per 100 ms for the whole machine.
+const SESSION_WAIT: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Lowers the priority of a launched process that waits before its `exec`: nice 19, `SCHED_IDLE`
+/// and the idle class for disks. If the process starts a session of its own, the autogroup of this
+/// session also gets nice 19. Nothing undoes this.
+///
+/// # Errors
+/// The first value that could not be lowered. The other values are lowered nevertheless.
+pub fn lower_launched(config: &ActConfig, pid: i32, starts_session: bool) -> Result<(), ActError> {
+    let lowered = lower_process(pid);
+    let session = match starts_session {
+        true => lower_session(&Procs::new(config), pid),
+        false => Ok(()),
+    };
+    lowered.and(session).map_err(|source| ActError::Process {
+        doing: "lowering the priority of",
+        pid,
+        source,
+    })
+}
+
+fn lower_process(pid: i32) -> io::Result<()> {
+    let now = Priority::of(pid)?;
+    let what = priority::to_lower(&now, &now, Demotion::Idle, &PriorityRights::ALL);
+    priority::lower_each(pid, &now, &what)
+}
+
+fn lower_session(procs: &Procs, pid: i32) -> io::Result<()> {
+    let deadline = Instant::now() + SESSION_WAIT;
+    loop {
+        let process = procs.get(pid);
+        // Before that, the process is in the session of its launcher.
+        let has_session = process.is_some_and(|process| process.session == pid);
+        let error = match has_session {
+            true => match set_autogroup(procs, pid) {
+                Err(error) if files::is(&error, Errno::AGAIN) => error,
+                result => return result,
+            },
+            false => io::ErrorKind::TimedOut.into(),
+        };
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn set_autogroup(procs: &Procs, pid: i32) -> io::Result<()> {
+    match Autogroup::of(procs, pid)? {
+        Some(mut autogroup) => autogroup.set(NICE_MAX),
+        // The kernel has no autogroups.
+        None => Ok(()),
+    }
+}
