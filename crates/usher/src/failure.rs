@@ -101,12 +101,22 @@ pub fn print_error(line: &str) {
     let _ = writeln!(io::stderr(), "usher: {}", output::shown(&one_line(line)));
 }
 
-/// Removes Rust's " (os error 13)" from the system's message.
+/// Removes Rust's " (os error 13)" from the system's messages, wherever they are in the text.
 fn without_number(text: &str) -> String {
-    match text.rsplit_once(" (os error ") {
-        Some((message, number)) if number.ends_with(')') => message.to_owned(),
-        _ => text.to_owned(),
+    const NUMBER: &str = " (os error ";
+    let mut message = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(NUMBER) {
+        message.push_str(before);
+        rest = match after.split_once(')') {
+            Some((number, tail)) if number.bytes().all(|byte| byte.is_ascii_digit()) => tail,
+            _ => {
+                message.push_str(NUMBER);
+                after
+            }
+        };
     }
+    message + rest
 }
 
 fn one_line(text: &str) -> String {
@@ -149,5 +159,11 @@ mod tests {
         let denied = io::Error::from_raw_os_error(libc::EACCES);
         let denied = Err::<(), _>(denied).context("reading x").unwrap_err();
         assert_eq!(line(&denied), "reading x: Permission denied");
+        let inside = "writing x: No space left (os error 28) (twice: os error (os error x)";
+        let inside = Err::<(), _>(io::Error::other(inside)).context("y");
+        assert_eq!(
+            line(&inside.unwrap_err()),
+            "y: writing x: No space left (twice: os error (os error x)"
+        );
     }
 }

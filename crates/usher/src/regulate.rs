@@ -17,16 +17,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGTSTP};
 use usher_act::ActConfig;
-use usher_host::engine::{AdoptOptions, Engine, EngineConfig, KeeperCommand, ProfileUse};
-use usher_host::launch::{Forwarder, LaunchSpec};
+use usher_host::engine::{
+    AdoptOptions, AdoptedProgram, Engine, EngineConfig, KeeperCommand, ProfileUse,
+};
+use usher_host::launch::{Forwarder, HeldChild, LaunchSpec};
 use usher_model::{ProgramId, Regulation};
+use usher_policy::background::Thresholds;
 
-use crate::cli::options::RegulationArgs;
+use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
 use crate::machine::usable_machine;
 use crate::runtime;
@@ -71,31 +74,32 @@ pub struct LocalRegulator {
 }
 
 impl LocalRegulator {
-    /// Starts the loop and its keeper.
+    /// Starts the loop and its keeper, with the thresholds and the services to ignore.
     ///
     /// # Errors
-    /// This user can neither freeze nor stop processes, the keeper does not start, or the
-    /// thresholds are invalid.
+    /// The runtime directory cannot be used, this user can neither freeze nor stop processes, or
+    /// the keeper does not start.
     pub fn start(
         runtime_dir: Option<&Path>,
-        store: Option<&Path>,
-        args: &RegulationArgs,
+        thresholds: Thresholds,
+        ignore: &[String],
     ) -> anyhow::Result<Self> {
+        let dir = runtime::own_dir(runtime_dir);
+        if let Some(problem) = runtime::problem(&dir) {
+            bail!(problem);
+        }
         let topology = usable_machine()?;
-        let store = runtime::store_path(store);
-        let thresholds = runtime::thresholds(args.thresholds.as_deref(), &store)?;
         let policy = usher_policy::by_name_with("linux", &topology, thresholds)
             .context("this build has no policy named 'linux'")?;
         let exe = std::env::current_exe().context("finding Usher's own executable")?;
         let ended = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
-        let act = ActConfig::new(runtime::own_dir(runtime_dir));
-        let mut config = EngineConfig::new(topology, act);
+        let mut config = EngineConfig::new(topology, ActConfig::new(dir));
         config.profiles = ProfileUse {
             store: None,
             recall: false,
             learn: false,
         };
-        config.ignore = args.ignore.clone();
+        config.ignore = ignore.to_vec();
         config.log_entries_max = 0;
         config.ended = Some(ended.clone());
         config.keeper = Some(KeeperCommand {
@@ -103,33 +107,21 @@ impl LocalRegulator {
             subcommand: vec![OsString::from("keeper")],
             respawn: Vec::new(),
         });
-        let engine =
-            Engine::start(config, policy).context("starting the regulation of background work")?;
+        let engine = Engine::start(config, policy)?;
         Ok(Self { engine, ended })
     }
 
-    /// Launches a program as background work, waits for it, and then for the processes that it left
-    /// behind. Returns its exit status.
+    /// Launches a program as background work and holds it before its `exec`.
     ///
     /// # Errors
     /// The program cannot be launched or managed.
-    pub fn run(self, spec: &LaunchSpec, adopt: AdoptOptions, signals: &mut Forwarder) -> Outcome {
+    pub fn launch(self, spec: &LaunchSpec, adopt: AdoptOptions) -> anyhow::Result<RegulatedLaunch> {
         let (held, adopted) = self.engine.launch(spec, adopt)?;
-        print_warnings(&adopted.warnings);
-        self.report_gaps()?;
-        let mut running = held.release()?;
-        // The program is released before the signal is forwarded, because a stopped program could
-        // not handle the signal.
-        let asking = rustix::process::geteuid().as_raw();
-        let release = || {
-            // An error is ignored, because the program may have ended meanwhile.
-            let _ = self.engine.release(adopted.id, asking);
-        };
-        let exit = running.wait_forwarding_with(signals, release);
-        let exit = exit.context("waiting for the program")?;
-        self.regulate_left_behind(adopted.id, signals)?;
-        self.end();
-        Ok(exit.code())
+        Ok(RegulatedLaunch {
+            regulator: self,
+            held,
+            adopted,
+        })
     }
 
     /// Admits running programs as background work, and regulates them until they have ended or a
@@ -147,10 +139,10 @@ impl LocalRegulator {
         let mut refused = Vec::new();
         let asking = rustix::process::geteuid().as_raw();
         for &pid in pids {
-            match self
-                .engine
-                .attach(pid, adopt([""; 0], name, policy), asking)
-            {
+            let adopt = adopt([""; 0], name, policy);
+            let attached =
+                own_process::check(pid).and_then(|()| self.engine.attach(pid, adopt, asking));
+            match attached {
                 Ok(adopted) => {
                     failure::print_error(&format!(
                         "process {pid} is regulated as background work until it ends or Ctrl-C \
@@ -161,7 +153,7 @@ impl LocalRegulator {
                 Err(error) => refused.push(Err(anyhow::Error::from(error))),
             }
         }
-        self.report_gaps()?;
+        self.report_gaps();
         while !self.programs()?.is_empty() && !self.wait_readable(&[stop.0.as_fd()])? {}
         self.end();
         failure::combine(refused)
@@ -192,13 +184,16 @@ impl LocalRegulator {
 
     /// Prints one line for each limitation of the regulation, such as a priority that could not be
     /// lowered. With a daemon, `usher explain` and `usher status` report these limitations.
-    fn report_gaps(&self) -> anyhow::Result<()> {
-        let status = self.engine.status()?;
+    fn report_gaps(&self) {
+        let Ok(status) = self.engine.status() else {
+            // The loop has ended, which the wait for the programs reports.
+            return;
+        };
         let each = status.programs.into_iter().filter_map(|p| p.background);
         let lacking = each.flat_map(|background| background.lacking);
         let all: BTreeSet<String> = lacking.chain(status.warnings).collect();
         if all.is_empty() {
-            return Ok(());
+            return;
         }
         let advice = match rustix::process::geteuid().is_root() {
             true => "",
@@ -210,15 +205,14 @@ impl LocalRegulator {
         if !std::io::stderr().is_terminal() {
             let count = usher_report::text::count(all.len(), "reason");
             failure::print_error(&format!(
-                "{what}: {count} (the list appears only on a terminal)"
+                "{what}: {count}; to list them, run 'usher bg -- true' on a terminal"
             ));
-            return Ok(());
+            return;
         }
         failure::print_error(&format!("{what}:"));
         for text in all {
             failure::print_error(&format!("  {text}"));
         }
-        Ok(())
     }
 
     fn programs(&self) -> anyhow::Result<Vec<ProgramId>> {
@@ -248,6 +242,46 @@ impl LocalRegulator {
         for error in self.engine.stop() {
             failure::print_error(&failure::line(&error.into()));
         }
+    }
+}
+
+/// Background work that waits before its `exec` and is regulated by this process.
+pub struct RegulatedLaunch {
+    regulator: LocalRegulator,
+    held: HeldChild,
+    adopted: AdoptedProgram,
+}
+
+impl RegulatedLaunch {
+    /// Starts the program, waits for it, and then for the processes that it left behind. Returns
+    /// its exit status.
+    ///
+    /// # Errors
+    /// The program cannot be executed.
+    pub fn run(self, signals: &mut Forwarder) -> Outcome {
+        let Self {
+            regulator,
+            held,
+            adopted,
+        } = self;
+        print_warnings(&adopted.warnings);
+        regulator.report_gaps();
+        let mut running = held.release()?;
+        // The program is released before the signal is forwarded, because a stopped program could
+        // not handle the signal.
+        let asking = rustix::process::geteuid().as_raw();
+        let release = || {
+            // An error is ignored, because the program may have ended meanwhile.
+            let _ = regulator.engine.release(adopted.id, asking);
+        };
+        let exit = running.wait_forwarding_with(signals, release);
+        let exit = exit.context("waiting for the program")?;
+        if let Err(error) = regulator.regulate_left_behind(adopted.id, signals) {
+            // The program's own exit status is returned all the same.
+            failure::print_error(&failure::line(&error));
+        }
+        regulator.end();
+        Ok(exit.code())
     }
 }
 

@@ -59,21 +59,31 @@ pub fn is_safe(dir: &Path) -> bool {
     })
 }
 
-/// Returns why a runtime directory that exists is not used: it is no directory, or other users can
-/// write to it.
+/// Returns why a runtime directory is not used: it is no directory, other users can write to it, or
+/// this user may not access its parent. `None` if it is used, or does not exist yet.
 pub fn problem(dir: &Path) -> Option<String> {
-    let meta = fs::symlink_metadata(dir).ok()?;
-    let reason = match meta.is_dir() {
-        false => "it is not a directory",
-        true => "another user owns it or may write to it",
+    let reason = match fs::symlink_metadata(dir) {
+        Ok(_) if is_safe(dir) => return None,
+        Ok(meta) if meta.is_dir() => "another user owns it or may write to it",
+        Ok(_) => "it is not a directory",
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            "this user may not access the directory that contains it"
+        }
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            "a part of its path is not a directory"
+        }
+        Err(_) => return None,
     };
-    (!is_safe(dir)).then(|| {
-        format!(
-            "Usher does not use the runtime directory '{}', because {reason}; set {RUNTIME_DIR} or \
-             --runtime-dir to another directory",
-            dir.display()
-        )
-    })
+    Some(format!(
+        "Usher does not use the runtime directory '{}', because {reason}; {}",
+        dir.display(),
+        other_dir_remedy()
+    ))
+}
+
+/// Returns the advice to use another runtime directory.
+fn other_dir_remedy() -> String {
+    format!("set {RUNTIME_DIR} or --runtime-dir to another directory")
 }
 
 /// Returns the directory of root's daemon, which holds the scheduler: the given one, else the
@@ -96,22 +106,26 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
         true => fs::set_permissions(dir, Permissions::from_mode(mode)),
         false => Ok(()),
     });
-    made.with_context(|| format!("making the runtime directory '{}'", dir.display()))?;
+    if let Err(error) = made {
+        let (dir, remedy) = (dir.display(), other_dir_remedy());
+        bail!("making the runtime directory '{dir}': {error}; {remedy}");
+    }
     let meta = fs::symlink_metadata(dir)
         .with_context(|| format!("examining the runtime directory '{}'", dir.display()))?;
     if !meta.is_dir() || meta.uid() != euid.as_raw() {
         bail!(
-            "the runtime directory '{}' is not a directory owned by user {}; name another \
-             directory with --runtime-dir",
+            "the runtime directory '{}' is not a directory owned by user {}; {}",
             dir.display(),
-            euid.as_raw()
+            euid.as_raw(),
+            other_dir_remedy()
         );
     }
     if meta.mode() & 0o022 != 0 {
         bail!(
             "other users may write to the runtime directory '{}' and replace its files; remove \
-             their write permission (chmod go-w), or name another directory with --runtime-dir",
-            dir.display()
+             their write permission (chmod go-w), or {}",
+            dir.display(),
+            other_dir_remedy()
         );
     }
     Ok(())

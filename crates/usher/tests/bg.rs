@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use common::{World, children, signal, stderr, stdout, wait_for};
 use serde_json::Value;
@@ -104,6 +104,111 @@ fn unreadable_thresholds_are_reported_and_ignored() {
     let named = world.path("thresholds.toml").display().to_string();
     let output = run(&["--thresholds", &named]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+}
+
+/// Nice value, policy and disk class of the program that prints this, and its exit status.
+const PRINT_PRIORITY: &str =
+    "cat /proc/$$/stat; command -v ionice >/dev/null && ionice -p $$; exit 7";
+
+/// Checks that background work ran without regulation, at the lowest priority, and that one line
+/// names the cause and the remedy.
+fn assert_ran_unregulated(output: &Output, cause: &str) {
+    let (message, out) = (stderr(output), stdout(output));
+    assert_eq!(output.status.code(), Some(7), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for part in ["runs at the lowest priority", cause, "--runtime-dir"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(message.matches(cause).count(), 1, "{message}");
+    let mut lines = out.lines();
+    let fields = lines.next().unwrap().rsplit_once(") ").unwrap().1;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let idle = libc::SCHED_IDLE.to_string();
+    assert_eq!((fields[NICE], fields[POLICY]), ("19", idle.as_str()));
+    match lines.next() {
+        Some(class) => assert_eq!(class, "idle"),
+        None => usher_skip::skip!("ionice is missing: the class for disks is not checked"),
+    }
+}
+
+#[test]
+fn background_work_runs_at_the_lowest_priority_if_it_cannot_be_regulated() {
+    let world = World::new();
+    let run = |dir: &Path| {
+        let mut usher = world.usher(&["bg", "--", "sh", "-c", PRINT_PRIORITY]);
+        usher.env("USHER_RUNTIME_DIR", dir).output().unwrap()
+    };
+    let file = world.path("file");
+    fs::write(&file, "").unwrap();
+    assert_ran_unregulated(&run(&file), "it is not a directory");
+    assert_ran_unregulated(&run(&file.join("below")), "is not a directory");
+    let shared = world.path("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    assert_ran_unregulated(&run(&shared), "another user owns it or may write to it");
+    // An attach would have to be undone.
+    let sleeper = common::Sleeper::start();
+    let mut attach = world.usher(&["bg", "--attach", &sleeper.pid().to_string()]);
+    let refused = attach.env("USHER_RUNTIME_DIR", &shared).output().unwrap();
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(125), "{message}");
+    assert!(
+        message.lines().count() == 1 && message.contains("--runtime-dir"),
+        "{message}"
+    );
+    assert_eq!(priority(sleeper.pid()), priority(std::process::id() as i32));
+}
+
+#[test]
+fn background_work_of_a_user_runs_without_a_writable_runtime_directory() {
+    if !is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let (world, own) = (World::new(), tempfile::tempdir().unwrap());
+    let program = own.path().join("usher");
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
+    fs::set_permissions(own.path(), Permissions::from_mode(0o755)).unwrap();
+    let closed = own.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    for (mode, cause) in [
+        (0o755, "Permission denied"),
+        (0o700, "may not access the directory that contains it"),
+    ] {
+        fs::set_permissions(&closed, Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["bg", "--", "sh", "-c", PRINT_PRIORITY]);
+        command
+            .env_remove("USHER_RUNTIME_DIR")
+            .env("XDG_RUNTIME_DIR", &closed)
+            .env("USHER_STORE", world.path("profiles.db"));
+        let output = command.current_dir("/").uid(NOBODY).gid(NOBODY).output();
+        assert_ran_unregulated(&output.unwrap(), cause);
+    }
+}
+
+#[test]
+fn missing_features_are_counted_without_a_terminal_with_a_way_to_list_them() {
+    if !is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let (world, own) = (World::new(), tempfile::tempdir().unwrap());
+    let program = own.path().join("usher");
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
+    chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut command = Command::new(&program);
+    command
+        .args(["bg", "--", "true"])
+        .env("USHER_RUNTIME_DIR", own.path())
+        .env("USHER_STORE", world.path("profiles.db"));
+    let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
+    let message = stderr(&output);
+    assert!(output.status.success(), "{message}");
+    assert!(
+        message.contains("; to list them, run 'usher bg -- true' on a terminal"),
+        "{message}"
+    );
 }
 
 #[test]

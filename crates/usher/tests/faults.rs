@@ -167,12 +167,14 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
     fs::create_dir(world.runtime_dir()).unwrap();
     fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o755)).unwrap();
     serve_another_version(UnixListener::bind(world.socket()).unwrap());
+    let sleeper = Sleeper::start();
+    let pid = sleeper.pid().to_string();
     let cause = "the daemon is version 9.9.9 (process 4711), which is incompatible with version";
     for args in [
         &["status"][..],
         &["attach", "1"],
         &["explain"],
-        &["bg", "true"],
+        &["bg", "--attach", &pid],
     ] {
         let output = world.run(args);
         let message = stderr(&output);
@@ -183,14 +185,16 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
             "{message}"
         );
     }
-    let output = world.run(&["run", "echo", "done"]);
-    assert!(output.status.success());
-    assert_eq!(stdout(&output), "done\n");
-    let message = stderr(&output);
-    assert!(
-        message.lines().count() == 1 && message.contains(cause),
-        "{message}"
-    );
+    for command in ["run", "bg"] {
+        let output = world.run(&[command, "echo", "done"]);
+        assert!(output.status.success());
+        assert_eq!(stdout(&output), "done\n");
+        let message = stderr(&output);
+        assert!(
+            message.lines().count() == 1 && message.contains(cause),
+            "{message}"
+        );
+    }
 }
 
 /// A small file system mounted at the runtime directory, and unmounted when dropped.
@@ -208,6 +212,12 @@ impl MountedRuntimeDir {
         is_there.then_some(Self(dir))
     }
 
+    fn make_read_only(&self) {
+        let words = ["-o", "remount,ro"];
+        let made = Command::new("mount").args(words).arg(&self.0).status();
+        assert!(made.unwrap().success());
+    }
+
     fn fill(&self) {
         let mut file = fs::File::create(self.0.join("filler")).unwrap();
         while file.write_all(&[0; 512]).is_ok() {}
@@ -217,6 +227,47 @@ impl MountedRuntimeDir {
 impl Drop for MountedRuntimeDir {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Checks a message: one line with one cause and a remedy.
+fn names_the_full_directory(message: &str) {
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for (part, count) in [
+        ("No space left on device", 1),
+        ("free space on this file system", 1),
+        ("os error", 0),
+        ("undoing", 0),
+    ] {
+        assert_eq!(message.matches(part).count(), count, "{part}: {message}");
+    }
+}
+
+#[test]
+fn background_work_runs_with_a_full_or_read_only_runtime_directory() {
+    let world = World::new();
+    let Some(mounted) = MountedRuntimeDir::on(world.runtime_dir()) else {
+        return;
+    };
+    let run = || {
+        let output = world.run(&["bg", "--", "sh", "-c", "echo done; exit 7"]);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "{message}");
+        assert_eq!(stdout(&output), "done\n");
+        message
+    };
+    mounted.fill();
+    let message = run();
+    names_the_full_directory(&message);
+    assert!(message.contains("lowest priority"), "{message}");
+    let left = fs::read_dir(world.runtime_dir().join("instances"));
+    assert_eq!(left.unwrap().count(), 0, "a journal without a program");
+    fs::remove_dir_all(world.runtime_dir().join("instances")).unwrap();
+    mounted.make_read_only();
+    let message = run();
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for part in ["Read-only file system", "set USHER_RUNTIME_DIR"] {
+        assert_eq!(message.matches(part).count(), 1, "{part}: {message}");
     }
 }
 
@@ -240,20 +291,16 @@ fn a_full_runtime_directory_is_named_in_one_line_and_programs_run() {
     let refused = refused.unwrap();
     let message = stderr(&refused);
     assert_eq!(refused.status.code(), Some(125), "{message}");
-    assert!(
-        message.lines().count() == 1 && message.contains("No space left"),
-        "{message}"
-    );
+    names_the_full_directory(&message);
     assert_eq!(common::allowed(sleeper.pid()), before);
     world.programs(0);
-    let output = world.run(&["run", "echo", "done"]);
-    let message = stderr(&output);
-    assert!(output.status.success(), "{message}");
-    assert_eq!(stdout(&output), "done\n");
-    assert!(
-        message.lines().count() == 1 && message.contains("No space left"),
-        "{message}"
-    );
+    for command in ["run", "bg"] {
+        let output = world.run(&[command, "echo", "done"]);
+        let message = stderr(&output);
+        assert!(output.status.success(), "{message}");
+        assert_eq!(stdout(&output), "done\n");
+        names_the_full_directory(&message);
+    }
     fs::remove_file(mounted.0.join("filler")).unwrap();
     assert!(
         world

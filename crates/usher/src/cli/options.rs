@@ -2,7 +2,9 @@
 //! Options that several commands share: the global options, the profile store, the options for
 //! background work, and the parser of program names (1 to 256 bytes).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use usher_policy::background::Thresholds;
 
 use crate::output::Color;
 use crate::runtime;
@@ -70,6 +72,15 @@ pub struct RegulationArgs {
 }
 
 impl RegulationArgs {
+    /// Returns the thresholds of background work: from the given file, or else beside this profile
+    /// store.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has another format.
+    pub fn thresholds(&self, store: Option<&Path>) -> anyhow::Result<Thresholds> {
+        runtime::thresholds(self.thresholds.as_deref(), &runtime::store_path(store))
+    }
+
     /// Rejects these options if a daemon runs, because a daemon uses the options of its own command
     /// line.
     ///

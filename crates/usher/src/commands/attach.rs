@@ -5,6 +5,8 @@
 //! Sends one `Attach` call per pid. If the daemon refuses a pid, the command still attaches the
 //! other pids, and returns an exit status of failure. Requires a daemon.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::api::Program_mode;
@@ -41,11 +43,18 @@ pub struct Args {
 /// the other processes.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    let attached = args
-        .pids
-        .iter()
-        .map(|&pid| args.attach(pid, &mut daemon, out));
+    let pids = distinct(&args.pids).into_iter();
+    let attached = pids.map(|pid| args.attach(pid, &mut daemon, out));
     failure::combine(attached)
+}
+
+/// Returns the pids in the given order, each once.
+pub fn distinct(pids: &[i32]) -> Vec<i32> {
+    let mut seen = BTreeSet::new();
+    pids.iter()
+        .copied()
+        .filter(|&pid| seen.insert(pid))
+        .collect()
 }
 
 impl Args {

@@ -9,12 +9,14 @@
 
 use std::ffi::OsString;
 
+use anyhow::Context;
 use clap::ValueEnum;
 use serde_json::json;
 use usher_model::Regulation;
 
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::client::Daemon;
+use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, RunOptions};
 use crate::output::Output;
@@ -36,6 +38,8 @@ not stopped, because the kernel has already accepted them.
 If a daemon runs, it regulates the program, and `usher status`, `top` and `explain` show
 the program. Without a daemon, this command regulates the program until the program ends.
 --thresholds and --ignore apply only without a daemon; `usher daemon` has the same options.
+If Usher cannot regulate the program, for example because its runtime directory is full,
+the program still runs at the lowest priority, and one line names the cause.
 
 Policies:
   usher  reacts within milliseconds, separately for each disk and network interface, and
@@ -130,21 +134,25 @@ fn runs_below(pid: i32) -> bool {
 impl Args {
     fn take_in(&self, global: &Global, out: Output) -> Outcome {
         let policy = self.policy.into();
+        let pids = super::attach::distinct(&self.attach);
         let Some(mut daemon) = Daemon::find(global.runtime_dir.as_deref()) else {
-            let store = self.store.path.as_deref();
+            let thresholds = self.regulation.thresholds(self.store.path.as_deref())?;
             let dir = global.runtime_dir.as_deref();
             let stop = StopSignal::catch()?;
-            let regulator = LocalRegulator::start(dir, store, &self.regulation)?;
-            return regulator.regulate_running(&self.attach, self.name.as_deref(), policy, &stop);
+            // The priority of a running program is lowered only if a journal can restore it.
+            let regulator = LocalRegulator::start(dir, thresholds, &self.regulation.ignore)
+                .context("starting the regulation of background work")?;
+            return regulator.regulate_running(&pids, self.name.as_deref(), policy, &stop);
         };
         self.regulation.refuse_beside_daemon()?;
-        for &pid in &self.attach {
+        for &pid in &pids {
+            own_process::check(pid)?;
             anyhow::ensure!(
                 !runs_below(pid),
                 "process {pid} cannot be managed, because it is an ancestor of this command"
             );
         }
-        let attached = self.attach.iter().map(|&pid| {
+        let attached = pids.iter().map(|&pid| {
             let reply = daemon.attach(pid, self.name.clone(), None, Some(policy))?;
             let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });
             out.answer(&value, || {

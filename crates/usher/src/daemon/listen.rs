@@ -165,9 +165,10 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
         }
         Err(error) => return Err(error).with_context(doing),
     }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .with_context(doing)?;
+    // A full file system keeps the daemon from writing its number, which only serves messages.
+    let _ = file
+        .set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 

@@ -21,6 +21,7 @@ mod explain;
 mod idle;
 mod listen;
 pub mod metrics;
+pub mod own_process;
 mod quota;
 mod refusal;
 mod regulated;

@@ -97,17 +97,19 @@ impl ManagedWait {
     /// another attempt may succeed.
     pub fn may_try_again(&mut self, error: &anyhow::Error) -> bool {
         let line = failure::line(error);
-        failure::print_error(&match DaemonError::part_of(error) {
-            Some(program) => {
-                format!("the program runs as part of program {program}, which started it")
-            }
-            None if DaemonError::is_late(error) => {
-                format!("the program runs unmanaged until the daemon answers: {line}")
-            }
-            None => format!("the program runs unmanaged: {line}"),
-        });
+        let is_late = DaemonError::is_late(error);
+        match DaemonError::part_of(error) {
+            Some(program) => failure::print_error(&format!(
+                "the program runs as part of program {program}, which started it"
+            )),
+            None if is_late => failure::print_error(&format!(
+                "the program runs unmanaged until the daemon answers: {line}"
+            )),
+            None if self.request.background.is_some() => report_unregulated(&line),
+            None => failure::print_error(&format!("the program runs unmanaged: {line}")),
+        }
         self.refusal = Some(line);
-        DaemonError::is_late(error)
+        is_late
     }
 
     /// Waits until the launched process has executed its program. If the process is frozen before
@@ -320,6 +322,13 @@ impl ManagedWait {
             let _ = daemon.repeated(self.program, took.as_secs_f64());
         }
     }
+}
+
+/// Reports why background work is not regulated.
+pub fn report_unregulated(reason: &str) {
+    failure::print_error(&format!(
+        "the program runs at the lowest priority, and is not stopped for foreground work: {reason}"
+    ));
 }
 
 /// Returns whether the user lacks the privilege.

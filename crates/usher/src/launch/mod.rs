@@ -21,7 +21,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use usher_act::ActConfig;
-use usher_host::launch::{ChildProcess, Forwarder, LaunchError, LaunchSpec, Stream, hold};
+use usher_host::engine::EngineError;
+use usher_host::launch::{
+    ChildProcess, Forwarder, HeldChild, LaunchError, LaunchSpec, Stream, hold,
+};
 use usher_model::Regulation;
 
 use crate::cli::options::RegulationArgs;
@@ -66,34 +69,14 @@ pub fn run(options: &RunOptions) -> Outcome {
     check_named(&options.argv)?;
     let mut signals = Forwarder::new(options.own_session()).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(options.runtime_dir.as_deref()) else {
-        match Daemon::foreign(options.runtime_dir.as_deref()) {
-            Some(reason) => failure::print_error(&format!("the program runs unmanaged: {reason}")),
-            None => undo_stale(options.runtime_dir.as_deref()),
-        }
-        return match options.background {
-            Some(policy) => regulated(options, policy, &mut signals),
-            None => alone(options, &mut signals),
-        };
+        return without_daemon(options, &mut signals);
     };
     options.regulation.refuse_beside_daemon()?;
     let page = PageFile::offer();
-    let held = hold(&options.spec(page.path(), &signals)?)?;
+    let spec = options.spec(page.path(), &signals)?;
+    let held = hold(&spec)?;
     let request = options.request(held.pid(), page.path());
     let registered = daemon.register(request.clone());
-    let registered = match options.background {
-        // Background work without regulation would be foreground work. If the daemon does not admit
-        // the program, the launcher therefore returns the error, which kills the child before its
-        // `exec`.
-        Some(_)
-            if registered
-                .as_ref()
-                .is_err_and(|e| DaemonError::part_of(e).is_none()) =>
-        {
-            Ok(registered?)
-        }
-        _ => registered,
-    };
-    let starting = held.start()?;
     let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request);
     match registered {
         Ok(reply) => wait_loop.is_managed_by(daemon, &reply),
@@ -101,15 +84,36 @@ pub fn run(options: &RunOptions) -> Outcome {
             // After the connection is closed, the daemon cannot deliver a late reply, and undoes
             // the call.
             drop(daemon);
-            let running = starting.finish()?;
+            let is_part = DaemonError::part_of(&error).is_some();
+            if options.background.is_some() && !is_part {
+                options.lower_priority(&held, &spec);
+            }
+            let running = held.start()?.finish()?;
             return match wait_loop.may_try_again(&error) {
                 true => wait_loop.wait(running, &mut signals),
                 false => wait(running, &mut signals),
             };
         }
     }
-    let running = wait_loop.wait_for_exec(starting, &mut signals)?;
+    let running = wait_loop.wait_for_exec(held.start()?, &mut signals)?;
     wait_loop.wait(running, &mut signals)
+}
+
+/// Runs the program without a daemon. This process itself regulates background work.
+fn without_daemon(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
+    let dir = options.runtime_dir.as_deref();
+    let foreign = Daemon::foreign(dir);
+    if let Some(policy) = options.background {
+        if let Some(reason) = foreign {
+            failure::print_error(&format!("this command regulates the program: {reason}"));
+        }
+        return regulated(options, policy, signals);
+    }
+    match foreign {
+        Some(reason) => failure::print_error(&format!("the program runs unmanaged: {reason}")),
+        None => undo_stale(dir),
+    }
+    alone(options, signals)
 }
 
 /// Rejects a command with an empty name, as shells do.
@@ -144,14 +148,26 @@ fn undo_stale(runtime_dir: Option<&Path>) {
     }
 }
 
-/// Runs background work that this process regulates itself.
+/// Runs background work that this process regulates itself. If it cannot be regulated, it runs at
+/// the lowest priority.
 fn regulated(options: &RunOptions, policy: Regulation, signals: &mut Forwarder) -> Outcome {
     let spec = options.spec(None, signals)?;
     spec.resolve()?;
     let adopt = regulate::adopt(&options.argv, options.name.as_deref(), policy);
-    let (dir, store) = (options.runtime_dir.as_deref(), options.store.as_deref());
-    let regulator = LocalRegulator::start(dir, store, &options.regulation)?;
-    regulator.run(&spec, adopt, signals)
+    let thresholds = options.regulation.thresholds(options.store.as_deref())?;
+    let dir = options.runtime_dir.as_deref();
+    let launched = LocalRegulator::start(dir, thresholds, &options.regulation.ignore)
+        .and_then(|regulator| regulator.launch(&spec, adopt));
+    let reason = match launched.map_err(|error| error.downcast::<EngineError>()) {
+        Ok(launched) => return launched.run(signals),
+        Err(Ok(EngineError::Launch(error))) => return Err(error.into()),
+        Err(Ok(error)) => error.into(),
+        Err(Err(error)) => error,
+    };
+    managed_wait::report_unregulated(&failure::line(&reason));
+    let held = hold(&spec)?;
+    options.lower_priority(&held, &spec);
+    wait(held.release()?, signals)
 }
 
 /// Runs a single program without a daemon and without a seat, because only a daemon gives seats.
@@ -190,6 +206,15 @@ impl RunOptions {
     /// sends SIGHUP when the group becomes orphaned.
     fn own_session(&self) -> bool {
         self.background.is_some() && !is_in_terminals_foreground()
+    }
+
+    /// Lowers the priority of background work that is not regulated. The program runs even if this
+    /// fails.
+    fn lower_priority(&self, held: &HeldChild, spec: &LaunchSpec) {
+        let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
+        if let Err(error) = usher_act::lower_launched(&config, held.pid(), spec.new_session) {
+            failure::print_error(&failure::line(&error.into()));
+        }
     }
 
     fn spec(&self, page: Option<&Path>, signals: &Forwarder) -> anyhow::Result<LaunchSpec> {

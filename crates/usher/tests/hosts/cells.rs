@@ -69,7 +69,9 @@ fn usher(words: &[&str]) -> Result<(), String> {
     let mut command = Command::new(USHER);
     let output = command.args(words).stdin(Stdio::null()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let unmanaged = errors.lines().find(|line| line.contains("unmanaged"));
+    let is_unmanaged =
+        |line: &&str| line.contains("unmanaged") || line.contains("at the lowest priority");
+    let unmanaged = errors.lines().find(is_unmanaged);
     match (output.status.success(), unmanaged) {
         (true, None) => Ok(()),
         (true, Some(line)) => Err(line.to_owned()),
