@@ -397,6 +397,11 @@ impl From<api::Error> for DaemonError {
         };
         let words = match error.kind() {
             E::NoSuchProcess(Some(e)) => format!("process {} does not exist", e.pid),
+            E::ProcessEnded(Some(e)) => format!(
+                "process {} has ended and remains as a zombie until its parent reads its exit \
+                 status",
+                e.pid
+            ),
             E::NotYours(Some(e)) => format!(
                 "process {} belongs to user {}; only that user and root may manage it",
                 e.pid, e.owner
@@ -430,7 +435,7 @@ impl From<api::Error> for DaemonError {
         Self {
             words,
             part_of,
-            is_gone: matches!(error.kind(), E::NoSuchProcess(_)),
+            is_gone: matches!(error.kind(), E::NoSuchProcess(_) | E::ProcessEnded(_)),
             is_late: has_timed_out(&error),
             is_strange: is_strange(&error),
         }

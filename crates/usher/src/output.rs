@@ -143,6 +143,20 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
+/// Returns the items that a user means by a name: those with this name, or else those whose name
+/// [`shown`] prints so, as in `usher status`.
+pub fn named<'a, T>(items: &'a [T], name: impl Fn(&T) -> &str, wanted: &str) -> Vec<&'a T> {
+    let all = |is_meant: &dyn Fn(&str) -> bool| -> Vec<&'a T> {
+        items.iter().filter(|item| is_meant(name(item))).collect()
+    };
+    let exact = all(&|name| name == wanted);
+    match exact.is_empty() {
+        // A table does not show blanks at the ends of a name.
+        true => all(&|name| shown(name).trim() == wanted.trim()),
+        false => exact,
+    }
+}
+
 fn push_shown(to: &mut String, c: char) {
     match c {
         c if c.is_control() => to.extend(c.escape_debug()),
@@ -211,7 +225,21 @@ fn is_invisible(c: char) -> bool {
 
 #[cfg(test)]
 mod shown_tests {
-    use super::shown;
+    use super::{named, shown};
+
+    #[test]
+    fn a_name_is_accepted_as_it_is_shown() {
+        let names = ["a\u{1b}[1m", "b\u{fffd}", " c ", "a", "a"];
+        let is_found = |wanted: &str| named(&names, |name| name, wanted).len();
+        for name in &names[..3] {
+            assert_eq!(is_found(name), 1, "{name:?}");
+            assert_eq!(is_found(&shown(name)), 1, "{name:?}");
+        }
+        assert_eq!((is_found("c"), is_found("a"), is_found("d")), (1, 2, 0));
+        // An exact name has precedence over a name that is shown alike.
+        let alike = ["x\u{1b}", "x\\u{1b}"];
+        assert_eq!(named(&alike, |name| name, alike[1]), [&alike[1]]);
+    }
 
     #[test]
     fn control_and_direction_characters_do_not_reach_a_terminal() {

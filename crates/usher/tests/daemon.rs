@@ -257,6 +257,17 @@ fn rejects_processes_of_other_users_and_of_the_system() {
         format!("usher: attaching process {pid}: process {pid} does not exist\n")
     );
     assert!(attach("0".to_owned()).contains("pid: 0 is not a valid pid"));
+    let mut zombie = Command::new("true").spawn().unwrap();
+    let pid = zombie.id();
+    wait_for("the process to end", || {
+        (!common::lives(pid as i32)).then_some(())
+    });
+    let message = attach(pid.to_string());
+    assert!(
+        message.contains(&format!("process {pid} has ended and remains as a zombie")),
+        "{message}"
+    );
+    zombie.wait().unwrap();
     let kthread = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
     match kthread {
         true => assert!(attach("2".to_owned()).contains("2 is a kernel thread")),

@@ -6,6 +6,8 @@
 //! that contains the process. If the daemon refuses to release a program, the command still
 //! releases the other programs.
 
+use std::ffi::OsString;
+
 use anyhow::Context;
 use serde_json::json;
 
@@ -13,7 +15,7 @@ use crate::api;
 use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
-use crate::output::{Output, shown};
+use crate::output::{self, Output, shown};
 
 /// Releases managed programs; they keep running, with their former affinity
 #[derive(Debug, clap::Args)]
@@ -25,7 +27,7 @@ Examples:
 pub struct Args {
     /// Pids or names of managed programs
     #[arg(value_name = "PID|NAME", required_unless_present = "ids")]
-    programs: Vec<String>,
+    programs: Vec<OsString>,
     /// Release the program with this number in `usher status`; may be repeated
     #[arg(long = "id", value_name = "ID")]
     ids: Vec<i64>,
@@ -37,7 +39,9 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let state = daemon.status()?;
     let mut ids = args.ids.clone();
     for wanted in &args.programs {
-        let mut found: Vec<i64> = matching(&state.programs, wanted).collect();
+        // The daemon replaces bytes of names that are not UTF-8 in the same way.
+        let wanted = wanted.to_string_lossy();
+        let mut found = matching(&state.programs, &wanted);
         if let (true, Ok(pid)) = (found.is_empty(), wanted.parse()) {
             found.extend(daemon.find_program(pid)?);
         }
@@ -76,8 +80,13 @@ fn line(programs: &[api::Program], id: i64) -> String {
     }
 }
 
-fn matching<'a>(programs: &'a [api::Program], wanted: &'a str) -> impl Iterator<Item = i64> + 'a {
+/// Returns the numbers of the programs with this pid, or else with this name.
+fn matching(programs: &[api::Program], wanted: &str) -> Vec<i64> {
     let pid = wanted.parse::<i64>().ok();
-    let means = move |p: &&api::Program| Some(p.pid) == pid || p.name == wanted;
-    programs.iter().filter(means).map(|p| p.id)
+    let by_pid = programs.iter().filter(|p| Some(p.pid) == pid);
+    let by_name = output::named(programs, |p| &p.name, wanted);
+    let mut found: Vec<i64> = by_pid.chain(by_name).map(|p| p.id).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }

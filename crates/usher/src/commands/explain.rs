@@ -2,6 +2,8 @@
 //! `usher explain`: requests from the daemon the reasons for the present plan and the predicted
 //! cost of its alternatives, and prints them for one program or for all.
 
+use std::ffi::OsString;
+
 use crate::api;
 use crate::cli::options::Global;
 use crate::client::Daemon;
@@ -23,13 +25,16 @@ Examples:
   usher explain 3 --json")]
 pub struct Args {
     /// Name or number of a program, or the pid of one of its processes; by default all programs
-    program: Option<String>,
+    program: Option<OsString>,
 }
 
 /// Requests the explanation from the daemon and prints it.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    let answer = daemon.explain(args.program.clone())?;
+    // The daemon replaces bytes of names that are not UTF-8 in the same way.
+    let program = args.program.as_ref();
+    let program = program.map(|program| program.to_string_lossy().into_owned());
+    let answer = daemon.explain(program)?;
     out.answer(&answer, || text(&answer, args.program.is_some(), out))?;
     Ok(0)
 }

@@ -78,9 +78,11 @@ fn head(state: &api::State, out: Output) -> String {
             let reason = state.seating_forbidden.as_deref().unwrap_or_default();
             format!("the daemon assigns no CPUs to programs: {}", shown(reason))
         }
-        (true, ..) => "no program has a seat, because sharing all CPUs is better ('usher \
-                       explain' shows why)"
-            .to_owned(),
+        // A note below the table has the reason.
+        (true, ..) => {
+            "no program has a seat: all programs share all CPUs ('usher explain' shows why)"
+                .to_owned()
+        }
         (false, Some(antt), Some(sharing)) => {
             format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
         }

@@ -13,7 +13,7 @@ use usher_report::text;
 
 use super::refusal::Refusal;
 use super::{regulated, view};
-use crate::api;
+use crate::{api, output};
 
 /// With more programs than this, the effect of leaving out one program is too small to be shown.
 const LEFT_OUT_MAX: usize = 8;
@@ -29,10 +29,17 @@ pub fn explain(
     topology: &Topology,
     wanted: Option<&str>,
 ) -> Result<api::Explain_Reply, Refusal> {
-    let means = |p: &&ProgramStatus| {
-        wanted.is_none_or(|wanted| p.name == wanted || p.id.to_string() == wanted)
+    let all = &status.programs;
+    let meant: Vec<&ProgramStatus> = match wanted {
+        Some(wanted) => {
+            let mut named = output::named(all, |p| &p.name, wanted);
+            let numbered = all.iter().find(|p| p.id.to_string() == wanted);
+            let numbered = numbered.filter(|p| named.iter().all(|one| one.id != p.id));
+            named.extend(numbered);
+            named
+        }
+        None => all.iter().collect(),
     };
-    let meant: Vec<&ProgramStatus> = status.programs.iter().filter(means).collect();
     if let (Some(wanted), true) = (wanted, meant.is_empty()) {
         return Err(Refusal::NoSuchProgram(wanted.to_owned()));
     }

@@ -52,6 +52,7 @@ fn reply_engine(
         EngineError::Gone { pid } | EngineError::Act(ActError::Gone { pid }) => {
             call.reply_no_such_process(pid.into())
         }
+        EngineError::Ended { pid } => call.reply_process_ended(pid.into()),
         EngineError::NotYours { pid, owner, .. } => call.reply_not_yours(pid.into(), owner.into()),
         EngineError::KernelThread { pid } => call.reply_kernel_thread(pid.into()),
         EngineError::Managed { pid, id } => call.reply_already_managed(pid.into(), to_int(id.0)),

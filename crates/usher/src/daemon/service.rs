@@ -15,6 +15,7 @@ use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
 use super::metrics::Timings;
+use super::own_process;
 use super::refusal::{Refusal, to_int};
 use super::scheduler::{self, Phase, SchedulerContext};
 use super::server::Peer;
@@ -66,22 +67,39 @@ struct Service {
     peer: Peer,
 }
 
+/// How a process comes under management.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    /// Its launcher holds it before its `exec`.
+    Held,
+    /// Its launcher registers it again.
+    Again,
+    /// A user attaches it.
+    Attached,
+}
+
 impl Service {
     fn take_in(
         &self,
         pid: i64,
         adopt: AdoptOptions,
-        held: bool,
+        admission: Admission,
     ) -> Result<AdoptedProgram, Refusal> {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
         let number = number.ok_or_else(|| bad("pid", format!("{pid} is not a valid pid")))?;
         self.check_namespace(pid)?;
         Self::check(&adopt)?;
+        // The first process of a launched program may itself be a launcher.
+        if admission == Admission::Attached {
+            own_process::check(number)?;
+        }
         let engine = &self.shared.engine;
-        let adopted = match held {
-            true => engine.adopt_held(number, adopt, self.peer.uid)?,
-            false => engine.attach(number, adopt, self.peer.uid)?,
+        let adopted = match admission {
+            Admission::Held => engine.adopt_held(number, adopt, self.peer.uid)?,
+            Admission::Again | Admission::Attached => {
+                engine.attach(number, adopt, self.peer.uid)?
+            }
         };
         self.shared.timings.seated(began.elapsed());
         let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
@@ -214,7 +232,11 @@ impl VarlinkInterface for Service {
             heartbeat: heartbeat.map(PathBuf::from),
             ..AdoptOptions::new(argv)
         };
-        match self.take_in(pid, adopt, running != Some(true)) {
+        let admission = match running {
+            Some(true) => Admission::Again,
+            _ => Admission::Held,
+        };
+        match self.take_in(pid, adopt, admission) {
             Ok(adopted) => {
                 let instance = self.shared.instance_dir.display().to_string();
                 call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref()), instance)
@@ -241,7 +263,7 @@ impl VarlinkInterface for Service {
             weight: weight.unwrap_or(1.0),
             ..AdoptOptions::new(Vec::<String>::new())
         };
-        match self.take_in(pid, adopt, false) {
+        match self.take_in(pid, adopt, Admission::Attached) {
             Ok(adopted) => call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref())),
             Err(refusal) => refusal.reply(call),
         }
