@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench sim`: accuracy and speed of the simulator, and the results of the policies in it.
-//! Parts: fidelity, speed, the 210 mixes of paper 1, the ranges of free parameters, and fuzzing.
+//! `usher bench sim`: measures accuracy and speed of the simulator, and the results of the policies
+//! in the simulator. Parts: comparison with published figures (`fidelity`), speed (`speed`), the
+//! 210 mixes of paper 1 (`mixes`), the same mixes with half of the work (`halving`), parameters at
+//! the ends of their ranges (`ranges`), and random runs with injected faults (`fuzz`).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +60,7 @@ enum SimPart {
     Fuzz,
 }
 
-/// Runs the parts; true when every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &SimArgs) -> Result<bool> {
     let folder = crate::machine::run_folder(&args.out, "sim")?;
     let mut parts = Vec::new();
@@ -85,7 +87,7 @@ fn topology(spec: &str) -> Result<Topology> {
     Ok(usher_topology::load(Source::Synthetic(spec.to_owned()))?)
 }
 
-/// The size of the simulations behind the published figures.
+/// Returns the size of the simulations with which Usher's documented figures were computed.
 fn simulation_size(stride: u32) -> SimulationSize {
     SimulationSize {
         repetition_s: 24.0,
@@ -96,25 +98,27 @@ fn simulation_size(stride: u32) -> SimulationSize {
     }
 }
 
-/// The deviation of `value` from `paper`, in per cent.
+/// Returns a bar that limits the deviation of `value` from the published value `paper`, in per
+/// cent.
 fn off(what: &str, value: f64, paper: f64, limit: f64) -> Bar {
     let what = format!("{what}: {value:.3}, paper {paper}");
     Bar::at_most(what, 100.0 * (value / paper - 1.0).abs(), limit, "% off")
 }
 
-/// Paper 3b's test, simulated.
+/// Simulated results of the test of paper 3b.
 pub struct SmtResult {
-    /// Under a kernel that does not distinguish cores from hardware threads.
+    /// Results under a kernel that does not distinguish cores from hardware threads.
     pub blind: CompletionTimes,
-    /// Under a kernel that does.
+    /// Results under a kernel that prefers idle cores.
     pub aware: CompletionTimes,
-    /// Under Usher's scheduler, by its own rules.
+    /// Results under Usher's scheduler.
     pub ours: CompletionTimes,
-    /// Deviations from the paper's figures.
+    /// Bars on the deviations from the paper's figures.
     pub bars: Vec<Bar>,
 }
 
-/// Runs paper 3b's test with the paper's factors and `seeds` seeds.
+/// Simulates the test of paper 3b with `seeds` seeds. Programs on a shared core are slower by the
+/// factors of the paper.
 pub fn smt(seeds: u64) -> Result<SmtResult> {
     let machine = topology("package:2 core:1 pu:2")?;
     let kernels = usher_sim::smt::kernels();
@@ -211,7 +215,8 @@ fn fidelity() -> Result<Part> {
     Ok(part)
 }
 
-/// Events a second on one core: four programs of 48 threads and more on 48 cores.
+/// Measures the simulated events per second of one CPU: four programs with 48 or more threads each
+/// on 48 simulated cores.
 fn speed() -> Result<Part> {
     use usher_sim::campaign::measure_programs;
     use usher_sim::extrapolation::{Extrapolation, run};
@@ -275,7 +280,7 @@ fn evaluate(
     )?)
 }
 
-/// The bars of one evaluation, for Usher with and without profiles.
+/// Returns the bars of an evaluation of all mixes, for Usher with and without profiles.
 fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
     let classes = evaluation.classes();
     let mut bars = Vec::new();
@@ -330,7 +335,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     let minutes = began.elapsed().as_secs_f64() / 60.0;
     part.bars = usher_bars(&evaluation);
     let classes = evaluation.classes();
-    // The paper's signs: CaSAS better than Linux, or worse.
+    // Whether CaSAS is better or worse than Linux in each class of mixes, as in the paper.
     for (kind, better) in [
         (MixKind::Yyrr, true),
         (MixKind::Ggyy, false),
@@ -376,7 +381,8 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     Ok(part)
 }
 
-/// Returns the mean ANTTs under each alternative classification of the programs, one note each.
+/// Returns a note for each alternative classification of the programs, with the mean ANTTs of the
+/// classes.
 fn other_class_notes(evaluation: &Evaluation) -> Vec<String> {
     let note = |(name, classes): (String, _)| {
         let ratio = |who, kind| {
@@ -400,7 +406,7 @@ fn other_class_notes(evaluation: &Evaluation) -> Vec<String> {
     evaluation.other_classes().into_iter().map(note).collect()
 }
 
-/// The change of class figures when repetitions have half the work.
+/// Computes how the figures of the classes change when each repetition has half of the work.
 fn halving(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("halving", "Repetitions with half of the work");
     let setup = EvaluationSetup::new(programs()?);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `cores`: two short loops and two long loops on two cores of two hardware threads each
-//! (paper 3b).
+//! Part `cores`: measures whether a scheduler spreads threads over idle cores (paper 3b). Two short
+//! loops and two long loops run on two cores with two hardware threads each.
 //!
 //! When the short loops end, a scheduler that ignores SMT may leave both long loops on one core.
-//! The part compares the time in which two loops share a core while the other core is idle, in
-//! milliseconds over all repetitions of a run, as medians over runs. The guest does not model the
-//! slow-down of a shared core; a second table shows that cost from the simulator (`usher sim smt`).
+//! The compared figure is the time in ms, summed over the repetitions of a run, in which two loops
+//! share a core while the other core is idle; the result is the median over the runs. Limit: the
+//! guest does not model that loops on a shared core are slower. A second table shows this cost from
+//! the simulator (`usher sim smt`).
 
 use anyhow::Result;
 use usher_sim::smt::CompletionTimes;
@@ -21,9 +22,10 @@ use crate::sim::{SmtResult, smt};
 const TITLE: &str = "Two short loops and two long loops on two cores with two hardware threads \
                      each";
 
-/// Bar: share at most of the figure of a scheduler that ignores hardware threads.
+/// Bar: largest permitted ratio of Usher's figure to the figure of a scheduler that ignores
+/// hardware threads.
 const OF_BLIND_AT_MOST: f64 = 0.01;
-/// Seeds of the simulation.
+/// Number of seeds of the simulation.
 const SEEDS: u64 = 100;
 
 /// Results of one scheduler: medians over rounds.
@@ -32,7 +34,7 @@ struct CoresResult {
     scheduler: ComparedScheduler,
     shared_ms: Option<f64>,
     needless_ms: Option<f64>,
-    /// Time of all repetitions in seconds.
+    /// Total time of all repetitions in seconds.
     took_s: Option<f64>,
 }
 
@@ -62,7 +64,7 @@ impl CoresResult {
     }
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
     let each = schedulers(&samples);
@@ -136,7 +138,7 @@ fn bars(rows: &[CoresResult]) -> Vec<Bar> {
     [fifo, eevdf].map(bar).to_vec()
 }
 
-/// Simulated results of the paper's kernels.
+/// Returns the table with the simulated results under the two kernels of the paper and under Usher.
 fn table(simulated: &SmtResult) -> Table {
     let head = [
         "simulated time until all loops have ended",

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `elapsed`: end times of Erlang's virtual machines in the emulator's own time (paper 4).
+//! Part `elapsed`: measures the end times of Erlang's virtual machines in the real time of the
+//! emulator (paper 4).
 //!
-//! EEVDF and Usher run in turn. Two neighbouring runs form a pair; the part compares end times by
-//! the quartiles of the pairs' ratios, Usher / EEVDF, so that slow changes of the host's load
-//! affect both sides. The time is that of an emulator, not of hardware.
+//! Runs under EEVDF and under Usher form pairs of consecutive runs, so that slow changes of the
+//! host's load affect both runs of a pair. For each pair, the ratio of the end times, Usher /
+//! EEVDF, is computed; the results are the quartiles of the ratios over the pairs. The bar limits
+//! the median ratio of the virtual machine with the highest median. Limit: the time is that of an
+//! emulator, not of hardware.
 
 use anyhow::Result;
 use usher_report::stats;
@@ -21,7 +24,7 @@ const TITLE: &str = "Erlang in the real time of the emulator: Usher's scheduler 
 
 const AT_MOST: f64 = 1.02;
 
-/// Quartiles of the pairs' ratios, Usher / EEVDF.
+/// Quartiles over the pairs of the ratio of end times, Usher / EEVDF.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct RatioQuartiles {
     low: f64,
@@ -45,15 +48,16 @@ impl RatioQuartiles {
     }
 }
 
-/// Results with one number of virtual machines.
+/// Results with `vms` virtual machines at a time.
 #[derive(Debug, Clone, PartialEq)]
 struct PairsResult {
     vms: usize,
     pairs: usize,
-    /// Median end time of the last virtual machine in seconds: EEVDF, Usher.
+    /// Median over the pairs of the end time of the last virtual machine in seconds: under EEVDF,
+    /// under Usher.
     last_s: [Option<f64>; 2],
     last: RatioQuartiles,
-    /// Ratios of the virtual machine with the highest median ratio.
+    /// Quartiles of the virtual machine with the highest median ratio.
     worst: RatioQuartiles,
 }
 
@@ -105,7 +109,7 @@ impl PairsResult {
     }
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(measured: &GuestResults, kernel: &str, processes: usize) -> Result<Part> {
     let samples: Vec<Sample> = measured
         .samples
@@ -175,10 +179,10 @@ mod tests {
         let part = part_of(vec![
             one(ComparedScheduler::Eevdf, 0, &[1.0, 2.0]),
             one(ComparedScheduler::Usher, 0, &[1.5, 2.0]),
-            // A host that is half as fast is so for both.
+            // In this pair, the host has half the speed in both runs.
             one(ComparedScheduler::Usher, 1, &[3.0, 4.0]),
             one(ComparedScheduler::Eevdf, 1, &[2.0, 4.0]),
-            // A sample of a pair that was broken off.
+            // A sample without the second sample of its pair, as after an interruption.
             one(ComparedScheduler::Eevdf, 2, &[2.0, 4.0]),
         ]);
         let bar = &part.bars[0];

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `erlang`: several virtual machines of Erlang at once, in each of which all processes
-//! message each other (paper 4). Compares, by scheduler and number of virtual machines, the
-//! switches between address spaces, the end times, and the delays of a thread that mostly sleeps.
+//! Part `erlang`: runs several virtual machines of Erlang at the same time; in each of them, all
+//! Erlang processes send messages to one another (paper 4). For each scheduler and number of
+//! virtual machines, the part compares the switches between address spaces, the end times, and the
+//! wake-up delays of a thread that mostly sleeps (the *sleeper*).
 //!
-//! Figures are medians over the rounds, in a guest with two CPUs in virtual time; delays are those
-//! of all rounds. Bars apply to the highest number of virtual machines.
+//! The guest has two CPUs and runs in virtual time. Figures are medians over the rounds; quantiles
+//! of delays are computed over the wake-ups of all rounds. Bars apply to the highest number of
+//! virtual machines only.
 
 use std::path::Path;
 
@@ -24,7 +26,8 @@ const TITLE: &str = "Erlang: all processes exchange messages, in 4 to 7 virtual 
 
 const SWITCHES_AT_MOST: f64 = 0.25;
 
-/// Each number of machines by itself, and the most beside a thread that mostly sleeps.
+/// Returns two loads: each number of virtual machines without the sleeper, and the highest number
+/// of virtual machines beside the sleeper.
 pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<GuestLoad>> {
     let most = vms.iter().copied().max();
     let alone = Erlang::fetched()?.load(folder, vms, processes)?;
@@ -36,7 +39,7 @@ pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<Gue
     Ok(vec![alone, beside])
 }
 
-/// Results of one scheduler with one number of virtual machines.
+/// Results of one scheduler with `vms` virtual machines.
 #[derive(Debug, Clone, PartialEq)]
 struct ErlangResult {
     scheduler: ComparedScheduler,
@@ -45,7 +48,8 @@ struct ErlangResult {
     spaces: Option<f64>,
     first_s: Option<f64>,
     last_s: Option<f64>,
-    /// Delays of the sleeper, if there was one: median, 99 %, maximum.
+    /// Wake-up delays of the sleeper in ms: median, 99th percentile, maximum; `None` in runs
+    /// without the sleeper.
     late_ms: [Option<f64>; 3],
     wakeups: usize,
 }
@@ -67,7 +71,7 @@ impl ErlangResult {
         }
     }
 
-    /// Mean time that a thread runs until the next thread does.
+    /// Mean time for which a thread runs until another thread runs on its CPU.
     fn run_ms(&self) -> Option<f64> {
         run_lengths::mean_ms(self.last_s, self.switches)
     }
@@ -128,13 +132,14 @@ fn find<'a>(
         .find(|row| row.scheduler == *scheduler && row.vms == vms)
 }
 
-/// Rows with the highest number of machines.
+/// Returns the rows with the highest number of virtual machines.
 fn of_the_most(rows: &[ErlangResult]) -> impl Iterator<Item = &ErlangResult> {
     let most = rows.iter().map(|row| row.vms).max();
     rows.iter().filter(move |row| Some(row.vms) == most)
 }
 
-/// Address-space switches a second of a CPU with the most machines, by scheduler.
+/// Returns for each scheduler the address-space switches per second and CPU with the highest number
+/// of virtual machines.
 pub fn rates(measured: &GuestResults) -> Vec<(ComparedScheduler, f64)> {
     let rows = rows(measured, NAME);
     let rate =
@@ -142,7 +147,7 @@ pub fn rates(measured: &GuestResults) -> Vec<(ComparedScheduler, f64)> {
     of_the_most(&rows).filter_map(rate).collect()
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(measured: &GuestResults, notes: Vec<String>) -> Result<Part> {
     let rows = rows(measured, NAME);
     let beside = self::rows(measured, BESIDE_SLEEPER);
@@ -212,8 +217,8 @@ fn sleepers_table(rows: &[ErlangResult]) -> Table {
     }
 }
 
-/// Compares usher with EEVDF at the slice that gives runs of the nearest length, at the highest
-/// number of machines.
+/// Returns a sentence that compares Usher with that EEVDF slice whose runs are most similar in
+/// length to Usher's, with the highest number of virtual machines.
 fn nearest(rows: &[ErlangResult]) -> Option<String> {
     let runs = of_the_most(rows).map(|row| RunLengths {
         scheduler: &row.scheduler,
@@ -256,7 +261,7 @@ fn figure(rows: &[ErlangResult]) -> Figure {
     }
 }
 
-/// Bars for the highest number of machines.
+/// Returns the bars for the highest number of virtual machines.
 fn bars(rows: &[ErlangResult]) -> Vec<Bar> {
     let most: Vec<&ErlangResult> = of_the_most(rows).collect();
     let of =
@@ -275,7 +280,7 @@ fn bars(rows: &[ErlangResult]) -> Vec<Bar> {
     [eevdf].into_iter().chain(peers).collect()
 }
 
-/// Bar of the runs beside the thread that mostly sleeps.
+/// Returns the bar of the sleeper's wake-up delays.
 fn sleepers_bar(beside: &[ErlangResult]) -> Bar {
     let of =
         |scheduler: &ComparedScheduler| of_the_most(beside).find(|row| row.scheduler == *scheduler);

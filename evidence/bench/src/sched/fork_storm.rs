@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `fork-storm`: four loops beside a process with threads that start short programs one
-//! after another. The loops should keep their fair share of the two CPUs.
+//! Part `fork-storm`: measures whether four loops keep their fair share of two CPUs beside a
+//! process whose 16 threads each start one short program after another.
 //!
-//! The loops run alone first, then beside the storm. The fair share counts the storm as one more
-//! thread: with it, the loops take 5/4 of their time alone. The kept part of that share is the fair
-//! end time over the measured end time of the last loop, as a median over rounds in virtual time.
+//! 1. The four loops run alone.
+//! 2. The loops run beside the storm. If the storm gets the share of one further thread, the loops
+//!    take 5/4 of their time alone (the fair end time).
+//! 3. The kept part of the fair share is the fair end time / the measured end time of the last
+//!    loop. The result is the median over the rounds, in virtual time. The bar is 0.9.
 
 use anyhow::Result;
 
@@ -17,10 +19,11 @@ use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Loops beside a fork storm";
 
-/// Bar: part of the fair share that each loop keeps at least.
+/// Bar: smallest part of its fair share that each loop must keep.
 const KEPT_AT_LEAST: f64 = 0.9;
 
-/// End time of the loops in seconds if the storm gets the share of one more thread.
+/// Returns the end time of the loops in seconds if the storm gets the CPU share of one further
+/// thread.
 fn fair_s(alone_s: f64) -> f64 {
     alone_s * (LOOPS + 1) as f64 / LOOPS as f64
 }
@@ -29,7 +32,7 @@ fn fair_s(alone_s: f64) -> f64 {
 #[derive(Debug, Clone, PartialEq)]
 struct ForkStormResult {
     scheduler: ComparedScheduler,
-    /// Part of its fair share that the last loop got, from 0 to 1.
+    /// Part of its fair share that the loop that ended last got, from 0 to 1.
     kept: Option<f64>,
     forked: Option<f64>,
     last_s: Option<f64>,
@@ -60,7 +63,7 @@ impl ForkStormResult {
     }
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
     let each = schedulers(&samples);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `gain`: the expected saving of CPU time by fewer switches between address spaces.
+//! Part `gain`: estimates how much CPU time Usher's scheduler saves by fewer switches between
+//! address spaces.
 //!
-//! The saving is a product: (switches a second of a CPU under EEVDF - the same under Usher),
-//! counted in the guest by the parts `spaces` and `erlang`, times the cost of one such switch on
-//! this machine, measured by the part `switches` for several working sets. It is an estimate:
-//! neither load was timed on this machine.
+//! Saving = (switches per second and CPU under EEVDF - switches per second and CPU under Usher) x
+//! cost of a switch. The parts `spaces` and `erlang` count the switches in the guest. The part
+//! `switches` measures the cost on this machine for several working sets. Limit: the saving is an
+//! estimate, because neither load was timed on this machine.
 
 use anyhow::Result;
 use usher_report::text;
@@ -17,10 +18,10 @@ use crate::bars::{Part, Table};
 const NAME: &str = "gain";
 const TITLE: &str = "Expected saving by fewer switches between address spaces";
 
-/// Address-space switches a second of a CPU.
+/// Address-space switches per second and CPU under the two schedulers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct SwitchRates {
-    /// Under the load of this part.
+    /// The part with whose load the rates were counted.
     part: &'static str,
     eevdf: f64,
     ours: f64,
@@ -39,14 +40,14 @@ impl SwitchRates {
         })
     }
 
-    /// The saved share of a CPU's time in per cent, if a switch costs `cost_ns` nanoseconds.
+    /// Returns the saved share of a CPU's time in per cent if a switch costs `cost_ns` nanoseconds.
     fn saved_percent(&self, cost_ns: f64) -> f64 {
         (self.eevdf - self.ours) * cost_ns / 1e7
     }
 }
 
-/// Computes the gain from the part `switches` and from the samples of `spaces` and `erlang`, as
-/// far as they exist; `None` without samples, or without a known cost.
+/// Computes the gain from the part `switches` and from the existing samples of `spaces` and
+/// `erlang`. Returns `None` if there are no samples or no measured cost.
 pub fn part(switches: &Part, measured: &GuestResults) -> Result<Option<Part>> {
     let costs = switches::costs(&switches.raw);
     let rates = [
@@ -127,7 +128,7 @@ mod tests {
         let pair = serde_json::json!({ "threads_ns": 1000.0, "processes_ns": 3000.0 });
         switches.raw = serde_json::json!([[4096, [pair]]]);
         let part = part(&switches, &measured).unwrap().unwrap();
-        // 1000 a second, of 2 us each.
+        // Usher saves 1,000 switches per second and CPU, which cost 2 us each.
         assert_eq!(part.tables[0].rows[0][1..], ["2000", "0.200"]);
         let of = |scheduler, count| sample(scheduler, sample_names::ERLANG, 7, [count, count]);
         let erlang = [

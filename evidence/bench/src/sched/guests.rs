@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measurements in guests: the loads and schedulers of each guest machine, and the parts of the
-//! result that are computed from the samples.
+//! Plans and evaluates the measurements in guests. For each guest machine, this module determines
+//! the loads and schedulers, runs them ([`super::lab`]), and computes the parts of the result from
+//! the samples.
 //!
 //! Parts that use the same machine are measured in one guest, so that each scheduler starts only
-//! once. A part with programs that the host lacks gets a placeholder with the reason, and its bar
-//! is not met.
+//! once. If the host lacks a program of a part, a placeholder with the reason replaces the part,
+//! and its bar is not met.
 
 use std::path::PathBuf;
 
@@ -28,13 +29,14 @@ use crate::processes;
 pub struct GuestRuns<'a> {
     args: &'a SchedArgs,
     pub lab: Lab,
-    /// Release of the guest's kernel.
+    /// Release of the kernel in the guests.
     kernel: String,
     peers: Vec<ComparedScheduler>,
 }
 
 impl<'a> GuestRuns<'a> {
-    /// Prepares guests; the folder of results is set later.
+    /// Builds missing peers and downloads missing files of the guests. The caller sets the folder
+    /// of results later.
     pub fn new(args: &'a SchedArgs, machine: &GuestMachine) -> Result<Self> {
         let kernel = args.kernel.parse::<KernelChoice>();
         let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
@@ -54,7 +56,7 @@ impl<'a> GuestRuns<'a> {
         })
     }
 
-    /// The loads of these machines. Saves them in the folder of results.
+    /// Returns the loads of each of the machines, and saves the loads in the folder of results.
     ///
     /// # Errors
     /// The resumed run was begun with other loads.
@@ -68,8 +70,8 @@ impl<'a> GuestRuns<'a> {
         Ok(scenarios)
     }
 
-    /// Measures and evaluates the parts of these machines, and the part `gain`, which follows from
-    /// others.
+    /// Measures and evaluates the parts of the machines, and computes the part `gain` from other
+    /// parts.
     pub fn parts(
         &self,
         scenarios: Vec<GuestScenario>,
@@ -90,7 +92,7 @@ impl<'a> GuestRuns<'a> {
         Ok(parts)
     }
 
-    /// The loads of a machine.
+    /// Returns the loads of a machine.
     fn scenario<'m>(&self, machine: &'m GuestMachine) -> GuestScenario<'m> {
         let mut missing = Vec::new();
         let mut loads = Vec::new();
@@ -108,7 +110,7 @@ impl<'a> GuestRuns<'a> {
         }
     }
 
-    /// The parts of a machine, computed from its samples.
+    /// Computes the parts of a machine from its samples.
     fn studied(
         &self,
         scenario: GuestScenario,
@@ -135,8 +137,9 @@ impl<'a> GuestRuns<'a> {
         Ok(parts)
     }
 
-    /// Groups the loads by scheduler and rounds, so that each scheduler starts once; for `elapsed`
-    /// once per pair, and the order of the two schedulers alternates from pair to pair.
+    /// Groups the loads by scheduler and rounds, so that each scheduler starts once. In the part
+    /// `elapsed`, each scheduler starts once per pair, and the order of the two schedulers
+    /// alternates from pair to pair.
     fn turns(&self, loads: &[(SchedPart, GuestLoad)]) -> Vec<SchedulerPlan> {
         let mut turns: Vec<SchedulerPlan> = Vec::new();
         for (which, load) in loads {
@@ -202,8 +205,8 @@ impl<'a> GuestRuns<'a> {
         }
     }
 
-    /// Reasons why schedulers were not measured in a part. `loads` are the sample names of the
-    /// part's loads; they may contain the name of another part.
+    /// Returns the reasons why schedulers were not measured in a part. `loads` contains the sample
+    /// names of the part's loads, which may differ from the name of the part.
     fn notes(&self, part: &str, loads: &[&str], measured: &GuestResults) -> Vec<String> {
         let left_out = measured.left_out.iter().filter_map(|note| {
             let (load, why) = note.split_once(": ")?;
@@ -223,7 +226,7 @@ impl<'a> GuestRuns<'a> {
     }
 }
 
-/// A machine, and the loads that run on it.
+/// A machine, and the loads that are measured on the machine.
 #[derive(Debug)]
 pub struct GuestScenario<'m> {
     machine: &'m GuestMachine,
@@ -233,7 +236,8 @@ pub struct GuestScenario<'m> {
     missing: Vec<Part>,
 }
 
-/// The placeholder of a part with missing programs. Its bar, if it has any, is not met.
+/// Returns the placeholder of a part with missing programs. If the part has a bar, the bar is not
+/// met.
 fn not_measured(which: SchedPart, error: &anyhow::Error) -> Part {
     let name = which.to_possible_value();
     let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
@@ -254,7 +258,7 @@ mod tests {
     use crate::sched::tests::args;
     use crate::sched::{THREADS, TWO};
 
-    /// None of which is started.
+    /// Returns runs whose guests are never started.
     fn guests(args: &SchedArgs, peers: Vec<ComparedScheduler>) -> GuestRuns<'_> {
         let lab = Lab {
             kernel: KernelChoice::Newest,

@@ -2,21 +2,21 @@
 //! Starts a guest of the lab (a virtual machine, crate `usher-lab`) for a plan of measurements, and
 //! records the messages that it prints.
 //!
-//! A plan is a list of turns. A turn is a scheduler with the loads that run under it, and with
-//! round numbers. The guest runs the hidden command `usher-bench sched-inside PLAN` (`inside`) and
-//! prints one JSON line per message (`messages`): a sample, the end of a load, or a load that was
-//! left out.
+//! A plan is a list of turns. A turn consists of a scheduler, the loads that run under the
+//! scheduler, and the numbers of the rounds. The guest runs the hidden command `usher-bench
+//! sched-inside PLAN` (`inside`) and prints one JSON line per message (`messages`): a sample, the
+//! end of a load, or a load that was left out.
 //!
-//! 1. Read `NAME.jsonl` in the folder of results, if an earlier run wrote it; NAME is the
-//!    machine's.
-//! 2. Drop from it the samples of a load that did not complete under a scheduler, and drop from the
-//!    plan the loads that are complete or were left out.
+//! 1. Read `NAME.jsonl` in the folder of results if an earlier run wrote the file; NAME is the name
+//!    of the guest machine.
+//! 2. Remove from the messages the samples of each load that did not complete under a scheduler.
+//!    Remove from the plan the loads that are complete or were left out.
 //! 3. Start the guest with the remaining plan, and append each line to the file when it arrives. An
 //!    interrupted run can therefore be resumed.
-//! 4. If the guest dies, repeat once.
+//! 4. If the guest dies, repeat from step 1, once.
 //!
-//! Limits: a guest has 6 hours. Only the emulated machine is measured: in virtual time one
-//! instruction takes 1 ns, and caches are not modelled.
+//! Limits: a guest may run for 6 hours. The samples describe the emulated machine, in whose virtual
+//! time each instruction takes 1 ns and caches have no effect.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -32,9 +32,9 @@ use super::inside;
 use super::messages::{GuestLoad, GuestMessage, GuestPlan, Sample, SchedulerPlan};
 use super::progress::RunProgress;
 
-/// Time limit of a guest, sufficient on a busy host.
+/// Time limit of a guest; sufficient even on a host with other load.
 const TIMEOUT: Duration = Duration::from_secs(6 * 3600);
-/// Attempts to start a guest that dies.
+/// Number of times that a guest is started if it dies.
 const ATTEMPTS: usize = 2;
 /// Time of an instruction in virtual time, in nanoseconds.
 pub const INSTRUCTION_NS: u32 = 1;
@@ -52,9 +52,9 @@ const CONSOLE_LINES: usize = 12;
 pub struct GuestMachine {
     /// Name of the machine, and of the file with its messages.
     pub name: &'static str,
-    /// Topology in the lab's syntax.
+    /// Topology of the machine in the syntax of the lab.
     pub topology: &'static str,
-    /// List of CPUs that are taken offline; empty: none.
+    /// List of the CPUs that the guest takes offline; empty: all CPUs are online.
     pub cpus_off: &'static str,
     /// Additional kernel parameters.
     pub append: &'static str,
@@ -62,7 +62,7 @@ pub struct GuestMachine {
     pub clock: Clock,
 }
 
-/// The lab's cache folder, if it is not the user's default.
+/// Returns the cache folder of the lab from the environment; `None`: the user's default folder.
 pub fn cache() -> Option<PathBuf> {
     std::env::var_os("USHER_LAB_CACHE").map(PathBuf::from)
 }
@@ -70,11 +70,11 @@ pub fn cache() -> Option<PathBuf> {
 /// Settings of all guests.
 #[derive(Debug)]
 pub struct Lab {
-    /// The wanted kernel.
+    /// The kernel that the guests run.
     pub kernel: KernelChoice,
     /// The `usher` that is measured.
     pub usher: PathBuf,
-    /// Folder of results.
+    /// Folder for the results of the run.
     pub folder: PathBuf,
 }
 
@@ -83,13 +83,14 @@ pub struct Lab {
 pub struct GuestResults {
     /// Samples in the order in which they were measured.
     pub samples: Vec<Sample>,
-    /// Notes: the part, the scheduler that was left out of it, and the reason.
+    /// Notes: for each scheduler that was left out of a part, the part, the scheduler and the
+    /// reason.
     pub left_out: Vec<String>,
 }
 
 impl GuestResults {
-    /// Selects the samples of complete loads: a message `Done` lists their part, scheduler and
-    /// round.
+    /// Selects the samples of complete loads. A load is complete if a message `Done` contains its
+    /// part, scheduler and round.
     fn of(messages: &[GuestMessage]) -> Self {
         let mut measured = Self::default();
         for line in messages {
@@ -133,8 +134,8 @@ impl GuestResults {
     }
 }
 
-/// The turns of a plan without the loads that are complete or were left out, according to the
-/// messages.
+/// Returns the plan without the loads that, according to the messages, are complete or were left
+/// out.
 fn remaining(turns: &[SchedulerPlan], messages: &[GuestMessage]) -> Vec<SchedulerPlan> {
     let is_over = |turn: &SchedulerPlan, load: &GuestLoad| {
         messages.iter().any(|line| match line {
@@ -165,7 +166,8 @@ fn remaining(turns: &[SchedulerPlan], messages: &[GuestMessage]) -> Vec<Schedule
     left
 }
 
-/// The messages of a file, without samples of incomplete loads; empty if there is no file.
+/// Reads the messages of a file, without the samples of incomplete loads. Returns an empty list if
+/// the file does not exist.
 fn saved(file: &Path) -> Result<Vec<GuestMessage>> {
     let all = match fs::read_to_string(file) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
@@ -212,7 +214,7 @@ impl Lab {
         self.folder.join(format!("{}.jsonl", machine.name))
     }
 
-    /// The turns that are still to be measured on that machine.
+    /// Returns the turns that are still to be measured on a machine.
     pub fn left(
         &self,
         machine: &GuestMachine,
@@ -221,7 +223,8 @@ impl Lab {
         Ok(remaining(turns, &saved(&self.file(machine))?))
     }
 
-    /// Measures the remaining turns on that machine. Returns the samples of all turns.
+    /// Measures the remaining turns on a machine. Returns the samples of all turns, including those
+    /// of earlier runs.
     ///
     /// # Errors
     /// The guest cannot be started, fails, dies twice or exceeds its time limit.
@@ -292,7 +295,7 @@ impl Lab {
     }
 }
 
-/// The end of a guest that did not complete its plan, as text.
+/// Describes as text how a guest ended that did not complete its plan.
 fn ended(end: &GuestEnd) -> String {
     match end {
         GuestEnd::Exited { status } => format!("failed: its benchmark ended with {status}"),
@@ -306,14 +309,14 @@ fn ended(end: &GuestEnd) -> String {
 /// Writes the messages of a guest to the file of its machine, line by line, and reports progress.
 struct OutputRecorder<'a> {
     file: File,
-    /// The beginning of an unfinished line.
+    /// The received part of a line that is not complete yet.
     begun: Vec<u8>,
     messages: Vec<GuestMessage>,
     pace: &'a mut RunProgress,
 }
 
 impl<'a> OutputRecorder<'a> {
-    /// Replaces the file by one with the messages of earlier runs.
+    /// Writes the file anew with the messages of earlier runs.
     fn new(path: &Path, messages: Vec<GuestMessage>, pace: &'a mut RunProgress) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         let mut lines = Self {
@@ -343,7 +346,7 @@ impl<'a> OutputRecorder<'a> {
                 }
                 self.note(message).map_err(io::Error::other)
             }
-            // A line that is no message is an error message of the guest.
+            // A line that is not JSON is an error message of the guest.
             Err(_) => {
                 eprintln!("sched: {}", String::from_utf8_lossy(line).trim_end());
                 Ok(())
@@ -367,7 +370,7 @@ impl Write for OutputRecorder<'_> {
     }
 }
 
-/// The progress line of a sample.
+/// Returns the line that reports a sample as progress.
 fn shown(message: &GuestMessage) -> Option<String> {
     match message {
         GuestMessage::Sample(sample) => {
@@ -459,7 +462,7 @@ mod tests {
         ];
         let lost = sample("cores", ComparedScheduler::Eevdf);
         for message in kept.iter().chain([&lost]) {
-            // Like a pipe, which delivers a line in pieces.
+            // The line arrives in pieces, as from a pipe.
             let line = format!("{}\n", serde_json::to_string(message).unwrap());
             let (begin, end) = line.split_at(line.len() / 2);
             lines.write_all(begin.as_bytes()).unwrap();
@@ -488,7 +491,7 @@ mod tests {
             })
             .collect();
         assert!(remaining(&turns, &all).is_empty());
-        // Another round of the same is something else.
+        // A further round of the same load and scheduler is not complete.
         let again = SchedulerPlan {
             rounds: vec![1],
             ..turn(ComparedScheduler::Eevdf)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code that the parts of the scheduler benchmark share: medians over the rounds of a scheduler's
-//! samples, ratios between schedulers, table cells, and figures with a bar for each scheduler.
+//! Functions that several parts of the scheduler benchmark use: medians over the rounds of a
+//! scheduler's samples, ratios between schedulers, table cells, and figures with a bar for each
+//! scheduler.
 //!
-//! A figure that was not measured is `None`. It makes a ratio `None`, an empty cell and a missed
-//! bar.
+//! A figure that was not measured is `None`. A ratio with such a figure is `None`, its table cell
+//! shows a dash, and its bar is not met.
 
 use maud::html;
 use usher_report::{stats, text};
@@ -12,7 +13,7 @@ use super::messages::{Sample, SwitchCounts};
 use super::schedulers::ComparedScheduler;
 use crate::bars::Figure;
 
-/// The schedulers in these samples, in the order in which they ran.
+/// Returns the schedulers of the samples, in the order in which they ran.
 pub fn schedulers(samples: &[&Sample]) -> Vec<ComparedScheduler> {
     let mut schedulers: Vec<ComparedScheduler> = Vec::new();
     for sample in samples {
@@ -23,13 +24,14 @@ pub fn schedulers(samples: &[&Sample]) -> Vec<ComparedScheduler> {
     schedulers
 }
 
-/// Median over rounds of a figure that is computed from the counts of switches and wake-ups.
+/// Median over the samples of a figure that is computed from the counts of context switches and
+/// wake-ups.
 pub fn counted(samples: &[&Sample], figure: impl Fn(&SwitchCounts) -> f64) -> Option<f64> {
     let counted = samples.iter().filter_map(|sample| sample.counted.as_ref());
     stats::median(&counted.map(figure).collect::<Vec<f64>>())
 }
 
-/// Median over rounds of the figure with that name, under one scheduler.
+/// Median over the rounds of the figure `name` under one scheduler.
 pub fn named(samples: &[&Sample], scheduler: &ComparedScheduler, name: &str) -> Option<f64> {
     let of_it = samples
         .iter()
@@ -38,7 +40,8 @@ pub fn named(samples: &[&Sample], scheduler: &ComparedScheduler, name: &str) -> 
     stats::median(&all)
 }
 
-/// Medians over rounds of the end times of the first and of the last program, in seconds.
+/// Medians over the rounds of the end time of the first program and of the last program, in
+/// seconds.
 pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
     let ends = |pick: fn(f64, f64) -> f64| {
         let of_round = |sample: &&Sample| sample.ends_s.iter().copied().reduce(pick);
@@ -48,11 +51,11 @@ pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
     Some((ends(f64::min)?, ends(f64::max)?))
 }
 
-/// Bar: 99th percentile of the wake-up latency of a thread that mostly sleeps, as a multiple of
-/// EEVDF's.
+/// Bar: largest permitted ratio of the 99th percentile of the sleeping thread's wake-up delay under
+/// Usher to that under EEVDF.
 pub const LATE_AT_MOST: f64 = 1.1;
 
-/// Delays of the sleeping thread's wake-ups in all of these samples, in milliseconds: median, 99th
+/// Wake-up delays of the sleeping thread over all samples, in milliseconds: median, 99th
 /// percentile, maximum.
 pub fn late_ms(samples: &[&Sample]) -> [Option<f64>; 3] {
     let late = samples.iter().flat_map(|sample| &sample.late_ms).copied();
@@ -60,7 +63,7 @@ pub fn late_ms(samples: &[&Sample]) -> [Option<f64>; 3] {
     [0.5, 0.99, 1.0].map(|share| stats::quantile(&late, share))
 }
 
-/// The ratio `of / to`; `None` if either is missing or `to` is 0.
+/// Returns the ratio `of / to`; `None` if a value is missing or `to` is 0.
 pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
     let (of, to) = (of?, to?);
     (to > 0.0).then(|| of / to)
@@ -72,7 +75,7 @@ const RIGHT: f64 = 90.0;
 const TOP: f64 = 30.0;
 const STEP: f64 = 22.0;
 
-/// A figure with a bar for each scheduler, from 0; `None` without values.
+/// Draws a figure with a bar for each scheduler on an axis from 0. Returns `None` without values.
 pub fn figure(
     caption: &str,
     about: &str,
@@ -108,16 +111,16 @@ pub fn figure(
     })
 }
 
-/// Colour classes.
+/// CSS classes of the colours of Usher's bars and of other bars.
 const OURS: &str = "p1";
 const OTHERS: &str = "p0";
 
-/// A cell of a table; a missing value is shown as "–".
+/// Formats a table cell; a missing value is shown as "–".
 pub fn cell(value: Option<f64>, decimals: usize) -> String {
     text::number(value, decimals)
 }
 
-/// The note of all parts that are measured in guests.
+/// Returns the note that all parts measured in virtual time have.
 pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
     let rounds = text::count(rounds, "run");
     format!(
@@ -134,7 +137,7 @@ pub mod tests {
     use super::*;
     use crate::bars::Bar;
 
-    /// A sample with these switches, of address spaces, and ends.
+    /// Returns a sample with the given counts of address-space switches and end times.
     pub fn sample(
         scheduler: ComparedScheduler,
         part: &str,

@@ -3,8 +3,8 @@
 //! as JSON on the command line; the guest prints one line of JSON per sample, per completed load
 //! and per load that was left out.
 //!
-//! The lines are also the files of a run, so old files must stay readable: new fields have
-//! defaults.
+//! The same lines are saved as the files of a run. Because old files must stay readable, each new
+//! field has a default value.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use usher_rules::latency;
 use super::sample_names;
 use super::schedulers::ComparedScheduler;
 
-/// The plan of all measurements in one guest.
+/// The plan of all measurements in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GuestPlan {
     /// The `usher` that is measured.
     pub usher: PathBuf,
-    /// Schedulers with their loads, in the order in which they run.
+    /// The schedulers with their loads, in the order in which they run.
     pub turns: Vec<SchedulerPlan>,
 }
 
@@ -30,13 +30,14 @@ pub struct SchedulerPlan {
     /// The scheduler.
     #[serde(rename = "rival")]
     pub scheduler: ComparedScheduler,
-    /// Numbers of the rounds, from 0. Each load runs once per round.
+    /// Numbers of the rounds, counted from 0. Each load runs once per round.
     pub rounds: Vec<usize>,
-    /// The loads.
+    /// The loads that run under the scheduler.
     pub loads: Vec<GuestLoad>,
 }
 
-/// A set of programs that run under each scheduler. Each variant belongs to one part.
+/// A load: the programs that run at the same time in a measurement. Each variant belongs to one
+/// part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestLoad {
@@ -46,67 +47,70 @@ pub enum GuestLoad {
         programs: usize,
         /// Threads of each program.
         threads: usize,
-        /// Work of each thread: its time in milliseconds if it runs alone.
+        /// Work of each thread, given as its time in milliseconds if the thread runs alone.
         work_ms: u64,
     },
     /// Erlang's virtual machines; all processes of a machine message each other.
     Erlang {
-        /// Numbers of virtual machines that run at once, one number after the other.
+        /// Numbers of virtual machines that run at the same time. Each number is measured
+        /// separately.
         vms: Vec<usize>,
-        /// The command of one virtual machine.
+        /// Command line of a virtual machine.
         command: Vec<String>,
-        /// The environment of that command.
+        /// Environment of the command.
         environment: BTreeMap<String, String>,
-        /// Whether a thread that mostly sleeps runs beside them. False is left out of the JSON, as
-        /// older versions had no such runs.
+        /// Whether a thread that mostly sleeps runs beside the virtual machines. The JSON contains
+        /// only the value true, because older versions had no such runs.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sleeper: bool,
     },
-    /// Programs as users run them, all at once beside a thread that mostly sleeps.
+    /// Ordinary programs (PostgreSQL, make, Java), all at the same time, beside a thread that
+    /// mostly sleeps.
     Mix {
-        /// Their commands.
+        /// Command lines of the programs.
         commands: Vec<Vec<String>>,
     },
     /// Two short loops and two long loops.
     Cores {
         /// Number of repetitions.
         times: usize,
-        /// Time of a short loop in milliseconds if it runs alone.
+        /// Work of a short loop, given as its time in milliseconds if it runs alone.
         short_ms: u64,
-        /// Time of a long loop in milliseconds if it runs alone.
+        /// Work of a long loop, given as its time in milliseconds if it runs alone.
         long_ms: u64,
     },
     /// Three programs with seats, one of which rests half of the time.
     Seats {
-        /// Number of times that the owner works and then rests.
+        /// Number of times that the owner of the idle seat works and then rests.
         rounds: usize,
-        /// Work of each owner thread per round: its time in microseconds if it runs alone.
+        /// Work of each thread of the owner per round, given as its time in microseconds if the
+        /// thread runs alone.
         work_us: u64,
     },
-    /// Two partners that take turns: each wakes the other and sleeps.
+    /// Two partners that run alternately on one CPU: each wakes the other partner and sleeps.
     Overhead {
         /// Approximate length of a measurement in milliseconds.
         ms: u64,
     },
-    /// The same on a machine with SMT.
+    /// Two partners that run alternately, on a machine with several CPUs and SMT.
     OverheadSmt {
         /// Approximate length of a measurement in milliseconds.
         ms: u64,
-        /// CPUs of the machine.
+        /// Number of CPUs of the machine.
         cpus: usize,
     },
-    /// Loops beside a fork storm: programs that end at once, each followed by the next.
+    /// Loops beside a fork storm: threads that repeatedly start a program that ends at once.
     ForkStorm {
-        /// Number of these programs at a time.
+        /// Number of threads that start programs.
         at_once: usize,
-        /// Work of each loop: its time in milliseconds if it runs alone.
+        /// Work of each loop, given as its time in milliseconds if it runs alone.
         work_ms: u64,
     },
 }
 
 impl GuestLoad {
-    /// Name of the load's samples: that of its part, with another name for the second load of a
-    /// part.
+    /// Name of the load's samples, which is the name of its part. The second load of a part has
+    /// another name.
     pub fn part(&self) -> &'static str {
         match self {
             Self::Spaces { .. } => sample_names::ADDRESS_SPACES,
@@ -122,7 +126,7 @@ impl GuestLoad {
         }
     }
 
-    /// Numbers of programs that run at once; each number gives a sample per round.
+    /// Numbers of programs that run at the same time. Each number gives one sample per round.
     pub fn numbers(&self) -> Vec<usize> {
         match self {
             Self::Spaces { programs, .. } => vec![*programs],
@@ -136,11 +140,11 @@ impl GuestLoad {
     }
 }
 
-/// Loops of [`GuestLoad::Cores`] and [`GuestLoad::ForkStorm`].
+/// Number of loops in [`GuestLoad::Cores`] and [`GuestLoad::ForkStorm`].
 pub const LOOPS: usize = 4;
-/// Programs of [`GuestLoad::Seats`].
+/// Number of programs in [`GuestLoad::Seats`].
 const SEATED: usize = 3;
-/// Programs of [`GuestLoad::Overhead`].
+/// Number of partners in [`GuestLoad::Overhead`].
 const TAKE_TURNS: usize = 2;
 
 /// A line that the program in the guest prints.
@@ -149,27 +153,28 @@ const TAKE_TURNS: usize = 2;
 pub enum GuestMessage {
     /// The figures of one run of a load.
     Sample(Box<Sample>),
-    /// The load is complete under that scheduler in these rounds.
+    /// A load is complete under a scheduler, in the given rounds.
     Done {
-        /// The load's part.
+        /// Name of the load's samples.
         part: String,
-        /// The scheduler.
+        /// The scheduler under which the load ran.
         #[serde(rename = "rival")]
         scheduler: ComparedScheduler,
-        /// Rounds, from 0.
+        /// Numbers of the complete rounds, counted from 0.
         rounds: Vec<usize>,
     },
-    /// The load could not be measured, and will not be tried again.
+    /// A load could not be measured. A resumed run does not try the load again.
     LeftOut {
-        /// The load's part.
+        /// Name of the load's samples.
         part: String,
-        /// The scheduler.
+        /// The scheduler under which the load failed.
         #[serde(rename = "rival")]
         scheduler: ComparedScheduler,
-        /// Rounds, from 0; missing in the lines of older versions, which meant all rounds.
+        /// Numbers of the rounds, counted from 0. Lines of older versions have no rounds, which
+        /// means all rounds.
         #[serde(default)]
         rounds: Vec<usize>,
-        /// The reason.
+        /// The reason why the load was left out.
         why: String,
     },
 }
@@ -177,53 +182,54 @@ pub enum GuestMessage {
 /// Figures of one run of a load under one scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The load's part.
+    /// Name of the load's samples.
     pub part: String,
-    /// The scheduler.
+    /// The scheduler under which the load ran.
     #[serde(rename = "rival")]
     pub scheduler: ComparedScheduler,
-    /// Number of programs that ran at once.
+    /// Number of programs that ran at the same time.
     pub programs: usize,
-    /// Round, from 0.
+    /// Number of the round, counted from 0.
     pub round: usize,
-    /// Counts of switches and wake-ups, if the part needs them.
+    /// Counts of context switches and wake-ups; `None` in parts that do not use counts.
     pub counted: Option<SwitchCounts>,
-    /// End of each program, in seconds from the start.
+    /// End time of each program, in seconds from the start of the load.
     #[serde(default)]
     pub ends_s: Vec<f64>,
     /// Delay of each wake-up of the sleeping thread, in milliseconds.
     #[serde(default)]
     pub late_ms: Vec<f64>,
-    /// Other figures, by the names in `sample_names`.
+    /// Further figures; `sample_names` defines their names.
     #[serde(default)]
     pub figures: BTreeMap<String, f64>,
 }
 
-/// Figures of `usher sched stats --json` that the benchmark uses.
+/// Those figures of `usher sched stats --json` that the benchmark uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchCounts {
-    /// Context switches, those to idle included.
+    /// Number of context switches, including switches to the idle thread.
     pub switches: u64,
-    /// Switches to a user thread of another address space than the last user thread on that CPU.
+    /// Number of switches to a user thread whose address space differs from that of the last user
+    /// thread on the same CPU.
     pub space_switches: u64,
-    /// Wake-ups with a measured latency.
+    /// Number of wake-ups with a measured latency.
     pub wakeups: u64,
-    /// Wake-ups by latency in nanoseconds, as a histogram ([`latency`]).
+    /// Histogram of the wake-up latencies in nanoseconds ([`latency`]).
     pub latency: Vec<u64>,
     /// Time in nanoseconds in which at least one core ran two threads.
     pub shared_ns: u64,
-    /// Part of that time, in nanoseconds, in which another core was idle.
+    /// Part of `shared_ns`, in nanoseconds, in which another core was idle.
     pub needless_ns: u64,
 }
 
 impl SwitchCounts {
-    /// Quantile of the wake-up latency, in milliseconds, rounded up to the end of its histogram
-    /// slot; `share` is from 0 to 1. `None` without wake-ups.
+    /// Returns the quantile `share` (0 to 1) of the wake-up latency in milliseconds, rounded up to
+    /// the upper end of its histogram bucket. `None` without wake-ups.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
         Self::below_ms(&self.latency, share)
     }
 
-    /// The same for a histogram of latencies in nanoseconds.
+    /// Returns the quantile `share` in milliseconds of a histogram of latencies in nanoseconds.
     pub fn below_ms(counts: &[u64], share: f64) -> Option<f64> {
         latency::below(counts, share).map(|ns| ns as f64 / 1e6)
     }
@@ -264,7 +270,7 @@ mod tests {
         };
         assert_eq!(erlang.numbers(), [4, 7]);
         assert_eq!(GuestLoad::Overhead { ms: 1 }.numbers(), [2]);
-        // As an older version wrote it.
+        // Text that an older version of the benchmark wrote.
         let older = r#"{"erlang":{"vms":[4,7],"command":[],"environment":{}}}"#;
         assert_eq!(serde_json::from_str::<GuestLoad>(older).unwrap(), erlang);
         assert_eq!(serde_json::to_string(&erlang).unwrap(), older);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench sched`: the effect of scheduling that considers address spaces and hardware
-//! threads (papers 3b and 4), against the kernel's own scheduler, the papers' baselines and other
-//! schedulers.
+//! `usher bench sched`: measures the effect of scheduling that considers address spaces and
+//! hardware threads (papers 3b and 4). Usher's scheduler is compared with the kernel's EEVDF, the
+//! papers' baselines and schedulers of other projects.
 //!
-//! All parts except `switches` run in guests (virtual machines) of the lab, so that every
-//! scheduler, including those of sched_ext, can run without affecting the host. All but `elapsed`
-//! run in virtual time, in which one instruction takes 1 ns: counts, waiting times and placement
-//! are valid, speeds are not.
+//! All parts except `switches` run in guests (virtual machines) of the lab, so that each scheduler
+//! can run without effect on the host. All of these parts except `elapsed` run in virtual time, in
+//! which one instruction takes 1 ns: counts, waiting times and placement are valid, but speeds are
+//! not.
 //!
-//! - `schedulers`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
-//!   downloaded;
+//! - `schedulers`: the compared schedulers; `peers`: builds schedulers of other projects; `otp`:
+//!   downloads Erlang;
 //! - `guests`: the loads and schedulers of each machine;
-//! - `lab`: guests, and the lines that they print; `messages`, `sample_names`: the format of those
-//!   lines and of the plan; `progress`: progress; `resume`: resuming;
-//! - `inside`: the program in the guest; `turns`: partners that take turns;
+//! - `lab`: starts guests and records the lines that they print; `messages`, `sample_names`: format
+//!   of the lines and of the plan; `progress`: remaining time; `resume`: checks of a resumed run;
+//! - `inside`: the program that runs in the guest; `turns`: two partners that run alternately;
 //! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `fork_storm`,
-//!   `overhead`, `gain`: the parts, from samples to tables, figures and bars; `medians`,
-//!   `run_lengths`: code that they share;
-//! - `show`: display of the parts.
+//!   `overhead`, `gain`: each computes the tables, figures and bars of a part from samples;
+//!   `medians`, `run_lengths`: functions that several parts use;
+//! - `show`: formats the parts for a terminal.
 
 mod cores;
 mod elapsed;
@@ -125,7 +125,7 @@ enum SchedPart {
 /// other projects. The part gain computes the expected gain from the results of switches and of
 /// spaces or erlang.
 ///
-// Both times are guesses until a run of each was timed.
+// Both times below are estimates; no complete run has been timed yet.
 /// On two CPUs, all parts without --peers take about 5 hours, or half an hour with --quick.
 ///
 /// Exit status: 0 if every bar is met, 1 if a bar is missed, 125 if the benchmark could not run.
@@ -184,7 +184,7 @@ pub struct SchedArgs {
 
 const TITLE: &str = "Usher: schedulers compared";
 
-/// Two CPUs, for which more threads than CPUs compete.
+/// Machine with two CPUs, for loads with more threads than CPUs.
 const TWO: GuestMachine = GuestMachine {
     name: "two",
     topology: "core:2",
@@ -192,53 +192,55 @@ const TWO: GuestMachine = GuestMachine {
     append: "",
     clock: lab::VIRTUAL,
 };
-/// The same in the emulator's own time.
+/// Machine with two CPUs in the real time of the emulator.
 const PLAIN: GuestMachine = GuestMachine {
     name: "plain",
     clock: Clock::Host,
     ..TWO
 };
-/// The same for the part `mix`. Its programs are never completely idle.
+/// Machine with two CPUs for the part `mix`. The part has a machine of its own, because its
+/// programs use CPU time even between measurements.
 const MIX: GuestMachine = GuestMachine { name: "mix", ..TWO };
-/// An emulated CPU runs until the next timer of any CPU. With ticks at different times, other
-/// CPUs' interrupts arrive sooner, as on hardware.
+/// Kernel parameter: the CPUs have their ticks at different times. The emulator runs each CPU until
+/// the next timer of any CPU. With this parameter, a CPU therefore receives interrupts of other
+/// CPUs sooner, as on hardware.
 const TICKS_APART: &str = "skew_tick=1";
-/// Two cores of two hardware threads.
+/// Machine with two cores of two hardware threads each.
 const THREADS: GuestMachine = GuestMachine {
     name: "threads",
     topology: "core:2 pu:2",
     append: TICKS_APART,
     ..TWO
 };
-/// Many cores, of which programs have their own.
+/// Machine with 48 cores in 8 dies, for programs with seats.
 const MANY: GuestMachine = GuestMachine {
     name: "many",
     topology: "package:4 die:2 core:6",
     append: TICKS_APART,
     ..TWO
 };
-/// One CPU online, but threads have an affinity of two: threads pinned to a single CPU would be
-/// another case.
+/// Machine with one CPU online and one CPU offline. The affinity masks of threads contain both
+/// CPUs; with a mask of a single CPU, the scheduler would execute other code.
 const ONE: GuestMachine = GuestMachine {
     name: "one",
     cpus_off: "1",
     ..TWO
 };
-/// Eight CPUs of one LLC, with SMT.
+/// Machine with 8 CPUs (four cores with SMT) in one LLC.
 const EIGHT: GuestMachine = GuestMachine {
     name: "eight",
     topology: "core:4 pu:2",
     append: TICKS_APART,
     ..TWO
 };
-/// 48 CPUs in four LLCs, with SMT.
+/// Machine with 48 CPUs (24 cores with SMT) in four LLCs.
 const FORTY_EIGHT: GuestMachine = GuestMachine {
     name: "forty-eight",
     topology: "package:2 die:2 core:6 pu:2",
     append: TICKS_APART,
     ..TWO
 };
-/// Machines of the parts that are measured in guests.
+/// All guest machines.
 const MACHINES: [GuestMachine; 8] = [TWO, PLAIN, MIX, THREADS, MANY, ONE, EIGHT, FORTY_EIGHT];
 
 impl SchedArgs {
@@ -255,7 +257,8 @@ impl SchedArgs {
             .unwrap_or(if self.quick { 300 } else { 1000 }) as usize
     }
 
-    /// How many virtual machines of Erlang run at once, one number after the other.
+    /// Numbers of Erlang virtual machines that run at the same time. Each number is measured
+    /// separately.
     fn vms(&self) -> Vec<usize> {
         match self.quick {
             true => vec![4, 7],
@@ -267,7 +270,7 @@ impl SchedArgs {
         self.pairs.unwrap_or(if self.quick { 5 } else { 21 }) as usize
     }
 
-    /// Rounds of a part's loads, for each start of a scheduler.
+    /// Returns for each start of a scheduler the numbers of the rounds that a part's loads run.
     fn rounds_of(&self, which: SchedPart) -> Vec<Vec<usize>> {
         match which {
             SchedPart::Elapsed => (0..self.pairs()).map(|pair| vec![pair]).collect(),
@@ -276,9 +279,10 @@ impl SchedArgs {
     }
 
     fn slices(&self) -> Vec<ComparedScheduler> {
-        // Usher runs a thread for about 2.4 ms at a time in 'spaces' and 3.6 ms in 'erlang'. EEVDF
-        // with slices of 4 ms does so for 2.6 ms in 'spaces', with slices of 8 ms for 3.7 ms in
-        // 'erlang'.
+        // The base slices of EEVDF are chosen so that runs are as long as under Usher. Under Usher,
+        // a thread runs for about 2.4 ms at a time in the part `spaces` and 3.6 ms in `erlang`.
+        // Under EEVDF, it runs for 2.6 ms in `spaces` with a base slice of 4 ms, and for 3.7 ms in
+        // `erlang` with a base slice of 8 ms.
         let usual: &[u64] = if self.quick { &[4, 8] } else { &[4, 8, 16] };
         let slices = match self.slices.is_empty() {
             true => usual,
@@ -290,7 +294,7 @@ impl SchedArgs {
             .collect()
     }
 
-    /// Parts of a machine.
+    /// Returns the selected parts that run on a machine.
     fn of(&self, machine: &GuestMachine) -> Vec<SchedPart> {
         let parts: &[SchedPart] = match machine.name {
             "two" => &[SchedPart::Spaces, SchedPart::Erlang, SchedPart::ForkStorm],
@@ -309,7 +313,7 @@ impl SchedArgs {
             .collect()
     }
 
-    /// Schedulers that a part compares.
+    /// Returns the schedulers that a part compares.
     fn schedulers(&self, which: SchedPart, peers: &[ComparedScheduler]) -> Vec<ComparedScheduler> {
         let (slices, o1) = (
             self.slices(),
@@ -327,7 +331,8 @@ impl SchedArgs {
                 schedulers.extend(o1);
             }
             SchedPart::Cores => schedulers.push(ComparedScheduler::Fifo),
-            // Other schedulers have no seats, and a pair consists of two schedulers.
+            // Schedulers other than EEVDF and Usher have no seats, and a pair of the part `elapsed`
+            // consists of two schedulers.
             SchedPart::Seats | SchedPart::Elapsed => return schedulers,
             SchedPart::ForkStorm => {}
             SchedPart::Overhead | SchedPart::Overhead8 | SchedPart::Overhead48 => {
@@ -340,7 +345,7 @@ impl SchedArgs {
         schedulers
     }
 
-    /// The loads of a part.
+    /// Returns the loads of a part.
     fn loads(&self, which: SchedPart, folder: &Path) -> Result<Vec<GuestLoad>> {
         let quick = self.quick;
         let load = match which {
@@ -353,12 +358,12 @@ impl SchedArgs {
             SchedPart::Elapsed => Erlang::fetched()?.load(folder, self.vms(), self.processes())?,
             SchedPart::Mix => mixed::load(folder)?,
             SchedPart::Cores => GuestLoad::Cores {
-                // With fewer repetitions, a scheduler that ignores hardware threads is sometimes
-                // lucky.
+                // With fewer repetitions, a scheduler that ignores hardware threads sometimes has a
+                // good result by chance.
                 times: 12,
-                // A tenth of the paper's. With much shorter loops, the sharing under usher
-                // consists mostly of the quarter of a millisecond until emulated CPUs notice an
-                // interrupt.
+                // The loops have a tenth of the length in the paper. With much shorter loops, the
+                // time of shared cores under Usher would consist mainly of the 0.25 ms after which
+                // emulated CPUs notice an interrupt.
                 short_ms: 200,
                 long_ms: 1_000,
             },
@@ -370,8 +375,8 @@ impl SchedArgs {
                 at_once: 16,
                 work_ms: if quick { 300 } else { 1_000 },
             },
-            // Usher treats a thread as new for its first 24 ms of CPU time; most of the measurement
-            // is later.
+            // Usher's scheduler treats a thread as young in its first 24 ms of CPU time. Most of a
+            // measurement of 200 ms is after that time.
             SchedPart::Overhead => GuestLoad::Overhead { ms: 200 },
             SchedPart::Overhead8 | SchedPart::Overhead48 => GuestLoad::OverheadSmt {
                 ms: 200,
@@ -390,13 +395,13 @@ impl SchedArgs {
     }
 }
 
-/// Measures, saves and shows the parts. Returns whether every bar was met.
+/// Measures the selected parts, saves and prints the results. Returns whether every bar was met.
 pub fn run(args: &SchedArgs) -> Result<bool> {
     let machines = MACHINES
         .iter()
         .filter(|machine| !args.of(machine).is_empty());
     let machines: Vec<&GuestMachine> = machines.collect();
-    // A missing program is an error before anything is measured.
+    // The folder and the needed programs are checked before the first measurement.
     let begun = args.resume.clone().map(machine::begun_folder).transpose()?;
     let mut guests = match machines.first() {
         Some(first) => Some(GuestRuns::new(args, first)?),
@@ -426,7 +431,7 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
     finish(args, &folder, &parts)
 }
 
-/// Saves and shows what was measured; whether every bar was met.
+/// Saves and prints the results. Returns whether every bar was met.
 fn finish(args: &SchedArgs, folder: &Path, parts: &[Part]) -> Result<bool> {
     let page = machine::save(folder, TITLE, &machine::facts()?, parts)?;
     if args.json {

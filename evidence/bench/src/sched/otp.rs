@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian's Erlang, downloaded into the lab's cache and unpacked but not installed, and the program
-//! (`big.erl`) that its virtual machines run in the parts `erlang` and `elapsed`. The program is
-//! compiled into the folder of results.
+//! Provides Erlang for the parts `erlang` and `elapsed`. Debian's packages are downloaded into the
+//! cache of the lab and unpacked there, but not installed. The program of the virtual machines
+//! (`big.erl`) is compiled into the folder of results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,16 +17,16 @@ use super::messages::GuestLoad;
 const PACKAGE: &str = "erlang-base";
 const BIG: &str = include_str!("big.erl");
 
-/// An unpacked Erlang.
+/// An unpacked installation of Erlang.
 #[derive(Debug)]
 pub struct Erlang {
     root: PathBuf,
-    /// The folder of its programs.
+    /// Folder with the executables of Erlang.
     programs: PathBuf,
 }
 
 impl Erlang {
-    /// Erlang from the lab's cache, downloaded if it is not there.
+    /// Returns the Erlang in the cache of the lab. On the first call, downloads and unpacks it.
     pub fn fetched() -> Result<Self> {
         let cache = LabCache::open(cache().as_deref())?;
         let root = usher_lab::packages::unpacked(&cache, PACKAGE)?;
@@ -48,7 +48,7 @@ impl Erlang {
         })
     }
 
-    /// Version as in the name of its runtime: `erts-13.1.5`.
+    /// Version of Erlang, taken from the name of the runtime's folder: `erts-13.1.5`.
     pub fn version(&self) -> String {
         let name = self.programs.parent().and_then(Path::file_name);
         name.unwrap_or_default().to_string_lossy().into_owned()
@@ -58,7 +58,8 @@ impl Erlang {
         self.programs.join("erlexec")
     }
 
-    /// The environment that the script `erl` would set, with the path of the unpacked libraries.
+    /// Returns the environment that the script `erl` would set, with the path of the unpacked
+    /// libraries.
     fn environment(&self) -> BTreeMap<String, String> {
         let home = self.root.join("usr/lib/erlang");
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
@@ -73,7 +74,7 @@ impl Erlang {
         all.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
-    /// Compiles the benchmark into a folder.
+    /// Compiles the program `big.erl` into a folder.
     fn compile(&self, into: &Path) -> Result<()> {
         fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
         let source = into.join("big.erl");
@@ -95,8 +96,8 @@ impl Erlang {
         Ok(())
     }
 
-    /// A load of `vms` virtual machines, one number after the other. Each has two schedulers and
-    /// `processes` processes.
+    /// Returns a load with each of the numbers `vms` of virtual machines. Each virtual machine has
+    /// two scheduler threads and `processes` Erlang processes.
     pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<GuestLoad> {
         let folder = folder.join("erlang");
         self.compile(&folder)?;
@@ -104,7 +105,8 @@ impl Erlang {
         let program = self.program().display().to_string();
         let path = folder.display().to_string();
         let processes = processes.to_string();
-        // Without busy waiting: on shared CPUs it would take time from other threads.
+        // The options switch off busy waiting of Erlang's scheduler threads, which would take CPU
+        // time from other threads.
         let words = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -noshell -boot start_clean";
         let command = [program.as_str()].into_iter().chain(words.split(' '));
         let run = ["-pa", &path, "-run", "big", "start", &processes];

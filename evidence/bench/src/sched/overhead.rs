@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parts `overhead`, `overhead-8` and `overhead-48`: the cost of a context switch in instructions,
-//! in a guest with one CPU, or with 8 or 48 CPUs with SMT.
+//! Parts `overhead`, `overhead-8` and `overhead-48`: measure the cost of a context switch in
+//! instructions, in a guest with one CPU, or with 8 or 48 CPUs with SMT.
 //!
-//! Two partners send a byte to and fro through pipes. In virtual time one nanosecond is one
-//! instruction, so the time of a turn is its number of instructions. The instructions of the two
-//! system calls of a turn, measured without a partner, are subtracted. The bar applies to one CPU
-//! and is a multiple of the cost under a minimal sched_ext scheduler. On several CPUs a turn
-//! contains the transition of a CPU to idle and back. Instructions are not time: caches are not
-//! modelled.
+//! 1. Two partners alternately send a byte to each other through pipes. A turn is one such
+//!    transfer: a write, a wake-up, a blocking read and a context switch.
+//! 2. In virtual time, each instruction takes 1 ns. The time of a turn in ns is therefore its
+//!    number of instructions.
+//! 3. The instructions of a write and a read without a partner are subtracted.
+//!
+//! The bar limits the cost on one CPU, as a multiple of the cost under a minimal sched_ext
+//! scheduler. On several CPUs, a turn also contains the transition of a CPU to idle and back, and
+//! there is no bar. Limit: the number of instructions is not the time on hardware, because caches
+//! are not modelled.
 
 use anyhow::Result;
 
@@ -20,14 +24,14 @@ use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Guest instructions of a context switch";
 
-/// Bar: cost at most, as a multiple of that of a minimal sched_ext scheduler.
+/// Bar: largest permitted ratio of Usher's cost to the cost of a minimal sched_ext scheduler.
 const OF_LEAST_AT_MOST: f64 = 1.15;
 
 /// Results of one scheduler, in instructions: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct OverheadResult {
     scheduler: ComparedScheduler,
-    /// The two system calls of a turn without a partner.
+    /// Instructions of a write and a read without a partner.
     alone: Option<f64>,
     threads: Option<f64>,
     processes: Option<f64>,
@@ -44,7 +48,7 @@ impl OverheadResult {
         }
     }
 
-    /// Instructions of a turn without the system calls.
+    /// Returns the instructions of a turn without those of its two system calls.
     fn switch(&self, turn: Option<f64>) -> Option<f64> {
         Some(turn? - self.alone?)
     }
@@ -61,7 +65,7 @@ impl OverheadResult {
     }
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(name: &str, measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == name).collect();
     let each = schedulers(&samples);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Other projects' sched_ext schedulers, built with `cargo install` from crates.io into the lab's
-//! cache when `--peers` is given. Versions are pinned, because figures of other versions would not
-//! be comparable.
+//! Builds the sched_ext schedulers of other projects (peers) from crates.io. With the option
+//! `--peers`, `cargo install` builds pinned versions into the cache of the lab; results of
+//! different versions would not be comparable.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,13 +14,14 @@ use super::schedulers::{ComparedScheduler, Peer};
 
 /// Crates with their pinned versions.
 const PEERS: [(&str, &str); 2] = [("scx_bpfland", "1.1.4"), ("scx_rusty", "1.1.4")];
-/// Compiler of their BPF programs; Usher's are compiled with the same.
+/// Compiler of the peers' BPF programs, which is also the compiler of Usher's BPF programs.
 const CLANG: &str = "clang-19";
 
-/// All peers, built into the lab's cache unless they are there.
+/// Returns all peers. Peers that are not in the cache of the lab are built.
 ///
 /// # Errors
-/// One line that names the peer that cannot be built, with cargo's last line.
+/// A peer cannot be built; the error is one line with the peer's name and the last line of cargo's
+/// output.
 pub fn built() -> Result<Vec<ComparedScheduler>> {
     let cache = LabCache::open(lab::cache().as_deref())?;
     let peer = |&(name, version): &(&str, &str)| {
@@ -33,7 +34,7 @@ pub fn built() -> Result<Vec<ComparedScheduler>> {
     PEERS.iter().map(peer).collect()
 }
 
-/// Names of the peers, for a note about their absence.
+/// Names of the peers, for a note that they were not measured.
 pub fn names() -> String {
     let names = PEERS.map(|(name, version)| format!("{name} {version}"));
     names.join(" and ")

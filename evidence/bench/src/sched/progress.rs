@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Progress of a scheduler benchmark: the number of measured samples, and an estimate of the
-//! remaining wall time, both for the line that is printed after each sample.
+//! Computes the progress of a scheduler benchmark for the line that is printed after each sample:
+//! the number of measured samples, and an estimate of the remaining wall time.
 //!
 //! Samples of one part on one machine with the same number of programs form a group, because they
-//! take about the same time under any scheduler. A pending sample is estimated by the mean of its
-//! group, or by the mean of all samples if its group has none yet. The start of a guest is in no
-//! estimate.
+//! take about the same time under any scheduler. The time of a pending sample is estimated as the
+//! mean of its group, or as the mean of all measured samples if its group has no measured sample.
+//! The start of a guest is not included.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ struct PendingSample {
     round: usize,
 }
 
-/// Samples that take about the same time.
+/// A group of samples that take about the same time.
 #[derive(Debug, Clone, PartialEq)]
 struct SampleGroup {
     machine: &'static str,
@@ -35,13 +35,14 @@ pub struct RunProgress {
     due: Vec<PendingSample>,
     took: Vec<(SampleGroup, Duration)>,
     machine: &'static str,
-    /// Time of the last sample; `None` while the guest starts, which belongs to no sample.
+    /// Time at which the last sample arrived; `None` during the start of a guest, which is part of
+    /// no sample.
     last: Option<Instant>,
 }
 
 impl RunProgress {
-    /// Adds the samples of a machine: `turns` is the whole plan, `left` the part that is not
-    /// measured yet.
+    /// Adds the samples of a machine. `turns` is the whole plan; `left` is the part of the plan
+    /// that is not measured yet.
     pub fn expect(
         &mut self,
         machine: &'static str,
@@ -58,7 +59,7 @@ impl RunProgress {
         self.last = None;
     }
 
-    /// Records a message of the guest, and the time of its arrival.
+    /// Records a message of the guest that arrived at the time `now`.
     pub fn note(&mut self, message: &GuestMessage, now: Instant) {
         match message {
             GuestMessage::Sample(sample) => {
@@ -127,7 +128,7 @@ fn mean(all: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
     (count > 0).then(|| all.sum::<Duration>() / count)
 }
 
-/// The samples of these turns.
+/// Returns the samples that the turns will give.
 fn due(machine: &'static str, turns: &[SchedulerPlan]) -> Vec<PendingSample> {
     let mut all = Vec::new();
     for turn in turns {
@@ -180,7 +181,7 @@ mod tests {
         .map(turn);
         let mut pace = RunProgress::default();
         pace.expect("one", &turns, &turns);
-        // On another machine, of which half was measured before.
+        // A second machine, half of whose samples an earlier run has measured.
         pace.expect("plain", &turns[..2], &turns[1..2]);
         pace.starts("one");
         assert_eq!(
@@ -197,12 +198,13 @@ mod tests {
         assert_eq!(pace.left(), "", "the guest's start is no sample");
         comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 4, 60);
         comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
-        // 2 and 2 of the kinds that are known, 5 of 90 s.
+        // Pending are two samples in each of the two groups with measured samples, and five samples
+        // at the overall mean of 90 s.
         assert_eq!(
             (pace.number(), pace.left()),
             ("6 of 15".to_owned(), "; about 14 minutes remain".to_owned())
         );
-        // Once more, from a guest that died.
+        // The same sample arrives a second time, after the guest died.
         comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
         assert_eq!(pace.number(), "6 of 15");
         let left_out = |scheduler, part: &str| GuestMessage::LeftOut {

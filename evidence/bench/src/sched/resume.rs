@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Resuming a scheduler benchmark (`--resume`).
+//! Checks that a scheduler benchmark can be resumed (`--resume`), and composes the command that
+//! resumes a run.
 //!
-//! A run saves the loads of each part as `loads.json` in the folder of its results. A resumed run
-//! must have the same loads; otherwise it is rejected, because the samples would not be comparable.
-//! Runs of versions that saved no loads cannot be resumed.
+//! A run saves the loads of each part as `loads.json` in the folder of its results. If a resumed
+//! run has another load for a part, it is rejected, because the samples would not be comparable. A
+//! run of an older version, which saved no loads, cannot be resumed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,7 @@ const FILE: &str = "loads.json";
 /// Saves the loads of a run in its folder, or compares them with the saved loads.
 ///
 /// # Errors
-/// The run was begun with another load of a part.
+/// The run was begun with another load for a part.
 pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a GuestLoad>) -> Result<()> {
     let file = folder.join(FILE);
     let mut begun: BTreeMap<String, GuestLoad> = match fs::read(&file) {
@@ -44,14 +45,14 @@ pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a GuestLoad>) -> Re
     fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-/// The command that resumes the run in that folder: the words of the present command, with
-/// `--resume` instead of `--resume` and `--out`.
+/// Returns the command that resumes the run in `folder`: the present command line, in which
+/// `--resume folder` replaces the options `--resume` and `--out`.
 pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
     let mut command = "usher bench sched".to_owned();
     let mut words = words.skip_while(|word| word != "sched").skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            // The next word is the option's value.
+            // The next word is the value of the option.
             "--resume" | "--out" => drop(words.next()),
             _ if word.starts_with("--resume=") || word.starts_with("--out=") => {}
             _ => command.extend([" ", &quoted(&word)]),
@@ -61,7 +62,7 @@ pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
     format!("{command} --resume {folder}")
 }
 
-/// The word quoted for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -70,7 +71,8 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Fails if the folder has results of an older version, as those did not record their loads.
+/// Returns an empty list of loads. Fails if the folder contains results of an older version, which
+/// did not save its loads.
 fn none_yet(folder: &Path) -> Result<BTreeMap<String, GuestLoad>> {
     let reading = || format!("reading {}", folder.display());
     for entry in fs::read_dir(folder).with_context(reading)? {

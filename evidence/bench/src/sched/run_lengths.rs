@@ -1,35 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Length of a run: the time for which a thread runs until another thread runs on that CPU.
+//! Computes and compares the lengths of runs. A *run* is the time for which a thread runs until
+//! another thread runs on the same CPU.
 //!
-//! Longer runs mean fewer switches, even if the scheduler ignores address spaces. The comparison
-//! with Usher therefore includes EEVDF with several base slices, and a note compares Usher with the
-//! slice that gives the nearest mean run, by the ratio of the lengths. The mean is CPU time /
-//! switches, and so an upper bound if CPUs are idle at times.
+//! With longer runs there are fewer switches, even under a scheduler that ignores address spaces.
+//! Usher is therefore also compared with EEVDF with several base slices. A note selects the base
+//! slice whose mean run is most similar in length to Usher's (smallest ratio), and compares the
+//! numbers of address-space switches. The mean run is CPU time / switches; if CPUs are idle at
+//! times, this is an upper bound.
 
 use super::medians::{cell, ratio};
 use super::schedulers::ComparedScheduler;
 
-/// CPUs of the guest. All of them are busy until the first program ends.
+/// Number of CPUs of the guest. All of them are busy until the first program ends.
 pub const CPUS: f64 = 2.0;
 
-/// A scheduler's figures that depend on the length of runs.
+/// Those figures of a scheduler that depend on the length of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct RunLengths<'a> {
     pub scheduler: &'a ComparedScheduler,
     pub run_ms: Option<f64>,
-    /// Switches to another address space.
+    /// Number of switches to another address space.
     pub spaces: Option<f64>,
-    /// Upper bound of 99 % of the sleeper's waits, if there is a sleeper.
+    /// 99th percentile of the sleeping thread's wake-up delay in ms; `None` without a sleeping
+    /// thread.
     pub late_ms: Option<f64>,
 }
 
-/// Mean length of a run in milliseconds: CPU time until the last program ended / switches.
+/// Returns the mean length of a run in milliseconds: CPU time until the end of the last program /
+/// number of switches.
 pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
     Some(1e3 * CPUS * ratio(last_s, switches)?)
 }
 
-/// Compares usher with EEVDF at the slice that gives runs of the nearest length, in a sentence
-/// that starts with `begin`: "Of", or a condition followed by "of".
+/// Returns a sentence that compares Usher with that EEVDF slice whose runs are most similar in
+/// length. The sentence starts with `begin`, which is "Of", or a condition followed by "of".
 pub fn nearest(begin: &str, all: &[RunLengths]) -> Option<String> {
     let ours = all
         .iter()
@@ -80,7 +84,7 @@ mod tests {
         let all = [
             runs(&ComparedScheduler::Usher, Some(4.0), 100.0, None),
             runs(&slices[0], Some(1.5), 900.0, None),
-            // Nearer than 1.5: what counts is the ratio.
+            // 7.0 is nearer to 4.0 than 1.5 is, because lengths are compared by their ratio.
             runs(&slices[1], Some(7.0), 400.0, Some(1.0)),
             runs(&ComparedScheduler::Fifo, Some(4.0), 1.0, None),
         ];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names in the samples of a guest: the parts that samples belong to, and the figures of a sample.
-//! The program in the guest writes them, and the code of each part reads them. They are in
-//! `result.json` too.
+//! Names in the samples of a guest: names of the parts to which samples belong, and names of the
+//! figures in a sample. The program in the guest writes the names, and the code of each part reads
+//! them. `result.json` contains them, too.
 
 /// Part: seven programs beside a thread that mostly sleeps.
 pub const ADDRESS_SPACES: &str = "spaces";
 /// Part: Erlang virtual machines.
 pub const ERLANG: &str = "erlang";
-/// Part: the highest number of Erlang virtual machines beside the thread that mostly sleeps. It
-/// has a name of its own, so that its switches are in no figure of [`ERLANG`].
+/// Part: the highest number of Erlang virtual machines beside the thread that mostly sleeps. The
+/// load has a name of its own, so that the sleeper's switches are in no figure of [`ERLANG`].
 pub const ERLANG_BESIDE_SLEEPER: &str = "erlang-sleeper";
 /// Part: PostgreSQL, make and Java virtual machines at once.
 pub const MIX: &str = "mix";
@@ -20,18 +20,18 @@ pub const SEATS: &str = "seats";
 pub const FORK_STORM: &str = "fork-storm";
 /// Part: instructions of a context switch on one CPU, where two partners switch.
 pub const OVERHEAD: &str = "overhead";
-/// Part: the same on 8 CPUs with SMT, where each partner has a CPU that becomes idle.
+/// Part: instructions of a context switch on 8 CPUs with SMT, where each partner has a CPU that
+/// becomes idle between turns.
 pub const OVERHEAD_8: &str = "overhead-8";
-/// Part: the same on 48 CPUs with SMT.
+/// Part: instructions of a context switch on 48 CPUs with SMT.
 pub const OVERHEAD_48: &str = "overhead-48";
 
-/// Figure of [`FORK_STORM`]: time in seconds until the last loop has ended without the storm.
+/// Figure of [`FORK_STORM`]: end time in seconds of the last loop in the run without the storm.
 pub const ALONE_S: &str = "alone_s";
-/// Figure of [`FORK_STORM`]: number of short programs.
+/// Figure of [`FORK_STORM`]: number of short programs started.
 pub const FORKED: &str = "forked";
 
-/// Figure of the overhead parts: time in nanoseconds of a turn without a partner: one write and one
-/// read.
+/// Figure of the overhead parts: time in nanoseconds of one write and one read without a partner.
 pub const TURN_ALONE: &str = "alone";
 /// Figure of the overhead parts: time in nanoseconds of a turn between two threads of a process.
 pub const TURN_OF_THREADS: &str = "threads";
@@ -42,12 +42,14 @@ pub const TURN_OF_PROCESSES: &str = "processes";
 pub const OWN_CPUS: &str = "own_cpus";
 /// Figure of [`SEATS`]: busy share of the time of all CPUs, from 0 to 1.
 pub const USED: &str = "used";
-/// Figure of [`SEATS`]: share of the time in which the owner's threads were runnable that they
-/// waited, from 0 to 1.
+/// Figure of [`SEATS`]: waiting time of the owner's threads / (their running time + waiting time),
+/// from 0 to 1.
 pub const LOST: &str = "lost";
 /// Figure of [`SEATS`]: number of CPUs that the owner reclaimed.
 pub const RETURNS: &str = "returns";
-/// Figure of [`SEATS`]: time in milliseconds within which 99 % of these CPUs were reclaimed.
+/// Figure of [`SEATS`]: time in milliseconds within which 99 % of the reclaimed CPUs ran the owner
+/// again.
 pub const BACK_MS: &str = "back_ms";
-/// Figure of [`SEATS`]: share of the other programs' CPU time outside their own seats, from 0 to 1.
+/// Figure of [`SEATS`]: share of the other programs' CPU time that they ran outside their own
+/// seats, from 0 to 1.
 pub const AS_GUESTS: &str = "as_guests";

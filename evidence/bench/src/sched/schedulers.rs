@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The schedulers that the benchmark compares, with their labels and colours on the page, and the
-//! options of `usher sched start` for those that Usher provides.
+//! The schedulers that the benchmark compares, with their labels and colours on the page. For
+//! Usher's own schedulers, also the options of `usher sched start`.
 //!
-//! `--fifo` is a mode of Usher's own sched_ext scheduler that shares its code except for the order of
-//! threads, so a comparison with it isolates that order. The minimal FIFO and the O(1) scheduler of
-//! paper 4 are BPF programs of this package.
+//! `--fifo` is a mode of Usher's sched_ext scheduler that differs from the default mode only in the
+//! order of threads. A comparison of the two modes therefore shows the effect of the order alone.
+//! The minimal FIFO and the O(1) scheduler of paper 4 are BPF programs of this package.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A scheduler under comparison, as samples name it.
+/// A compared scheduler. Samples contain its name in JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedScheduler {
@@ -24,32 +24,33 @@ pub enum ComparedScheduler {
     /// Usher's scheduler with its default options: `usher sched start`.
     Usher,
     /// Usher's scheduler with `--fifo`: first come, first served, without regard to SMT or address
-    /// spaces. It executes most of the code of Usher's scheduler at a wake-up and a switch.
+    /// spaces. At a wake-up and at a switch, this mode executes most of the code of the default
+    /// mode.
     Fifo,
     /// The smallest sched_ext scheduler that the kernel accepts: `bpf/minimal_fifo.bpf.c`.
     FifoMinimal,
     /// The baseline of paper 4, the O(1) scheduler of Linux 2.6: `bpf/o1.bpf.c`.
     O1Plain,
-    /// The scheduler that paper 4 proposes, which runs threads of one address space one after
-    /// another: the same with `aggregate`.
+    /// The scheduler that paper 4 proposes: `bpf/o1.bpf.c` with `aggregate`, which prefers threads
+    /// of the address space that runs.
     O1Aggregate,
     /// A sched_ext scheduler of another project.
     Peer(Peer),
 }
 
-/// A scheduler from crates.io.
+/// A scheduler of another project, from crates.io.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Name of the crate and of its program.
+    /// Name of the crate, which is also the name of its program.
     pub name: String,
     /// Pinned version.
     pub version: String,
-    /// Path of the program.
+    /// Path of the built program.
     pub program: PathBuf,
 }
 
 impl ComparedScheduler {
-    /// Label for tables and figures.
+    /// Label of the scheduler in tables and figures.
     pub fn label(&self) -> String {
         match self {
             Self::Eevdf => "EEVDF".to_owned(),
@@ -63,7 +64,7 @@ impl ComparedScheduler {
         }
     }
 
-    /// Colour class of figures.
+    /// CSS class of the scheduler's colour in figures.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Eevdf => "p0",
@@ -77,7 +78,7 @@ impl ComparedScheduler {
         }
     }
 
-    /// Options of `usher sched start`; `None` for schedulers that Usher does not start.
+    /// Options of `usher sched start` for the scheduler; `None` if `usher` does not start it.
     pub fn options(&self) -> Option<&'static [&'static str]> {
         match self {
             Self::Usher => Some(&[]),
@@ -91,8 +92,7 @@ impl ComparedScheduler {
         }
     }
 
-    /// Whether it is another project's sched_ext scheduler: neither a mode of usher, a
-    /// baseline nor EEVDF.
+    /// Whether the scheduler is a sched_ext scheduler of another project.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `seats`: three programs with seats on 48 CPUs, one of which (the owner) rests half of the
-//! time (paper 1). Compares soft seats of Usher's scheduler with affinity masks under other
-//! schedulers.
+//! Part `seats`: three programs have seats on 48 CPUs, and one of them (the owner) rests half of
+//! the time (paper 1). The part compares soft seats of Usher's scheduler with seats by affinity
+//! masks under other schedulers.
 //!
-//! Figures are medians over runs in virtual time: busy CPUs in per cent, the time that the owner
-//! waited in per cent of the time that it wanted to run, and the time until it had a lent CPU back,
-//! in milliseconds. Bars apply to soft seats.
+//! Figures, as medians over runs in virtual time: busy CPUs in per cent; waiting time of the
+//! owner's threads in per cent of their runnable time; time in milliseconds until the owner ran on
+//! a lent CPU again. Bars apply to soft seats only.
 
 use anyhow::Result;
 
@@ -18,14 +18,15 @@ use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Three programs with seats; one of them pauses half of the time";
 
-/// Bar: busy share of the time of all CPUs, in per cent.
+/// Bar: smallest permitted busy share of the time of all CPUs, in per cent.
 const USED_AT_LEAST: f64 = 98.0;
-/// Bar: share of the time in which the owner's threads want to run that they wait, in per cent.
+/// Bar: largest permitted waiting time of the owner's threads, in per cent of their runnable time.
 const LOST_AT_MOST: f64 = 1.0;
-/// Bar: length of a tick of a kernel with 250 ticks a second, as Debian's has.
+/// Bar: largest permitted time until a lent CPU is reclaimed, in ms: a tick of Debian's kernel,
+/// which has 250 ticks per second.
 const TICK_MS: f64 = 4.0;
 
-/// Results of one scheduler for the seats: medians over rounds.
+/// Results of one scheduler: medians over the rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct SeatsResult {
     scheduler: ComparedScheduler,
@@ -65,7 +66,7 @@ impl SeatsResult {
     }
 }
 
-/// Mechanism that keeps the seats under this scheduler.
+/// Returns the mechanism that implements seats under a scheduler, as text.
 fn kept_by(scheduler: &ComparedScheduler) -> String {
     match scheduler {
         ComparedScheduler::Usher => "soft seats, usher".to_owned(),
@@ -73,7 +74,7 @@ fn kept_by(scheduler: &ComparedScheduler) -> String {
     }
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
     let each = schedulers(&samples);

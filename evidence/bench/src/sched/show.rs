@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Formats the parts of a result for a terminal: bars, tables, and notes that are wrapped to the
-//! terminal's width.
+//! Formats the parts of a result for a terminal: bars, notes and tables. Notes are wrapped at the
+//! width of the terminal.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use crate::bars::{Bar, Part, Table};
 const WIDTH: usize = 100;
 /// Indentation of notes.
 const INDENT: usize = 10;
-/// Minimum length of a note's line in characters, even on a narrower terminal.
+/// Smallest width at which notes are wrapped, in characters, even on a narrower terminal.
 const NOTE_AT_LEAST: usize = 20;
 
-/// Columns of the terminal.
+/// Returns the number of columns of the terminal.
 pub fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout());
     match size.map_or(0, |size| usize::from(size.ws_col)) {
@@ -22,7 +22,7 @@ pub fn width() -> usize {
     }
 }
 
-/// A part for a terminal of `width` columns: bars, notes, tables.
+/// Formats a part for a terminal of `width` columns: bars, notes, tables.
 pub fn terminal(part: &Part, width: usize) -> String {
     let bars = Part {
         bars: part.bars.clone(),
@@ -74,7 +74,7 @@ fn tables(part: &Part) -> String {
     part.tables.iter().map(table).collect()
 }
 
-/// Whether every bar was met.
+/// Returns whether every bar of the parts was met.
 pub fn are_met(parts: &[Part]) -> bool {
     parts.iter().all(|part| part.bars.iter().all(Bar::is_met))
 }

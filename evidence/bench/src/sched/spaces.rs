@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `spaces`: seven programs of two threads with equal arithmetic beside a thread that mostly
-//! sleeps, on two CPUs (paper 4). Compares by scheduler the number of address-space switches, the
-//! lengths of runs, the end times, and the wake-up delays of the sleeping thread.
+//! Part `spaces`: seven programs with two threads each compute the same work on two CPUs, beside a
+//! thread that mostly sleeps (paper 4). For each scheduler, the part compares the number of
+//! address-space switches, the lengths of runs, the end times, and the wake-up delays of the
+//! sleeping thread.
 //!
-//! Counts and end times are medians over rounds in virtual time, delays those of all rounds. Caches
-//! are not modelled, so end times do not contain the gain from fewer switches.
+//! Counts and end times are medians over the rounds, in virtual time. Quantiles of delays are
+//! computed over the wake-ups of all rounds. Limit: caches are not modelled; end times therefore do
+//! not contain the gain from fewer switches.
 
 use anyhow::Result;
 use usher_report::stats;
@@ -22,17 +24,19 @@ const TITLE: &str = "Seven programs with equal work beside a thread that mostly 
 const SWITCHES_AT_MOST: f64 = 0.25;
 const ELAPSED_AT_MOST: f64 = 1.02;
 
-/// Results of one scheduler: medians over rounds, waits of all rounds.
+/// Results of one scheduler: medians over the rounds, but wake-up delays of all rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct SpacesResult {
     scheduler: ComparedScheduler,
     switches: Option<f64>,
     spaces: Option<f64>,
-    /// Address-space switches less two for each wake-up of the sleeping thread.
+    /// Address-space switches without those of the sleeping thread, which causes two switches with
+    /// each wake-up.
     others: Option<f64>,
-    /// Delays of the sleeping thread in milliseconds: median, 99th percentile, maximum.
+    /// Wake-up delays of the sleeping thread in milliseconds: median, 99th percentile, maximum.
     late_ms: [Option<f64>; 3],
-    /// 99th percentile of the latency of all wake-ups in milliseconds, rounded up.
+    /// 99th percentile of the latency of all wake-ups in milliseconds, rounded up to the end of a
+    /// histogram bucket.
     latency_ms: Option<f64>,
     first_s: Option<f64>,
     last_s: Option<f64>,
@@ -62,7 +66,7 @@ impl SpacesResult {
         }
     }
 
-    /// Mean time that a thread runs until the next thread does.
+    /// Mean time for which a thread runs until another thread runs on its CPU.
     fn run_ms(&self) -> Option<f64> {
         run_lengths::mean_ms(self.last_s, self.switches)
     }
@@ -94,7 +98,7 @@ impl SpacesResult {
     }
 }
 
-/// Address-space switches a second of a CPU, by scheduler.
+/// Returns for each scheduler the address-space switches per second and CPU.
 pub fn rates(measured: &GuestResults) -> Vec<(ComparedScheduler, f64)> {
     let rows = rows(measured, NAME).into_iter();
     rows.filter_map(|row| Some((row.scheduler.clone(), ratio(row.spaces, row.last_s)? / CPUS)))
@@ -109,7 +113,7 @@ fn rows(measured: &GuestResults, name: &str) -> Vec<SpacesResult> {
         .collect()
 }
 
-/// The part.
+/// Computes the part from the samples of the guest.
 pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let rows = rows(measured, NAME);
     let mut part = shown(NAME, TITLE, measured)?;
@@ -130,7 +134,8 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     Ok(part)
 }
 
-/// Figures and table of a part in which programs run beside a thread that mostly sleeps.
+/// Returns a part with the figures and the table of programs that run beside a thread that mostly
+/// sleeps.
 pub fn shown(name: &str, title: &str, measured: &GuestResults) -> Result<Part> {
     let rows = rows(measured, name);
     let mut part = Part::new(name, title);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `switches`: the cost of a switch to another address space on this machine, for several
-//! working sets (paper 4). It is the difference of the times of a turn between two processes and
-//! between two threads (`turns`), in nanoseconds: median and quartiles over pairs of runs.
+//! Part `switches`: measures the cost of a switch to another address space on this machine, for
+//! several working sets (paper 4). The cost is the time of a turn between two processes minus the
+//! time of a turn between two threads (`turns`), in nanoseconds. The results are the median and the
+//! quartiles over pairs of runs.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::coloring::chart::{Chart, Line};
 pub const NAME: &str = "switches";
 const TITLE: &str = "Cost of a switch to another address space, measured on this machine";
 
-/// Measures `pairs` pairs of runs for each working set; a run takes `time`.
+/// Measures `pairs` pairs of runs for each working set. Each run takes the time `time`.
 pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
     let mut measured = Vec::new();
     for bytes in WORKING_SETS {
@@ -29,7 +30,7 @@ pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
     part(&measured)
 }
 
-/// Median costs in a saved part: working set in bytes, cost of a switch in nanoseconds.
+/// Reads the median costs from a saved part: working set in bytes, cost of a switch in nanoseconds.
 pub fn costs(raw: &Value) -> Vec<(usize, f64)> {
     let measured: Option<Vec<(usize, Vec<PairTimes>)>> = serde_json::from_value(raw.clone()).ok();
     let rows = measured.into_iter().flatten();
@@ -48,7 +49,7 @@ struct SwitchCosts {
 }
 
 impl SwitchCosts {
-    /// `None` without pairs.
+    /// Computes the results from the pairs; `None` without pairs.
     fn of(bytes: usize, pairs: &[PairTimes]) -> Option<Self> {
         let all = |value: fn(&PairTimes) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
         let costs = all(PairTimes::cost_ns);
@@ -61,7 +62,7 @@ impl SwitchCosts {
         })
     }
 
-    /// Cost of a switch as a share of the time of a turn between threads.
+    /// Cost of a switch / time of a turn between threads.
     fn share(&self) -> f64 {
         self.cost_ns[1] / self.threads_ns
     }

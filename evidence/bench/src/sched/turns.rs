@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Time of a turn: two partners take turns on one CPU. In a turn, a partner reads a byte from a
-//! pipe, writes to each cache line of its own memory, and sends a byte to the other partner.
+//! Measures the time of a turn. Two partners run alternately on one CPU. In its turn, a partner
+//! reads a byte from a pipe, writes to each cache line of its own memory, and sends a byte to the
+//! other partner.
 //!
-//! They run once as threads of one process and once as two processes. Code, system calls and the
-//! amount of memory are the same; only the page tables differ. The difference of the two times is
-//! the cost of a switch to another address space. Times are medians over blocks of 16 round trips,
-//! so that short disturbances by other programs do not count.
+//! The partners run once as threads of one process and once as two processes, with the same code,
+//! system calls and amount of memory. Only the page tables differ. The difference between the two
+//! times is therefore the cost of a switch to another address space. Times are medians over blocks
+//! of 16 round trips, so that short disturbances by other programs do not count.
 
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
@@ -19,16 +20,16 @@ use usher_report::stats;
 /// Sizes in bytes of the memory that each partner writes to in its turn.
 pub const WORKING_SETS: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// The hidden command of the partner in another process.
+/// Name of the hidden command that runs the partner in another process.
 pub const PARTNER: &str = "switch-partner";
 
-/// Round trips of a block. The result is the median of the blocks' means. The first block does not
-/// count, because pages are not mapped yet and caches are cold.
+/// Number of round trips in a block. The result is the median over the blocks of the mean in a
+/// block. The first block does not count, because pages are not mapped yet and caches are cold.
 const BLOCK: u32 = 16;
 
 const LINE: usize = 64;
 
-/// Arguments of the other process.
+/// Arguments of the partner process.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PartnerArgs {
     /// Read this many bytes of memory in each turn
@@ -36,12 +37,12 @@ pub struct PartnerArgs {
     bytes: usize,
 }
 
-/// Times of one pair of runs, one right after the other.
+/// Times of a pair of consecutive runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PairTimes {
-    /// Time of a turn between threads.
+    /// Time of a turn between two threads.
     pub threads_ns: f64,
-    /// Time of a turn between processes.
+    /// Time of a turn between two processes.
     pub processes_ns: f64,
 }
 
@@ -52,12 +53,13 @@ impl PairTimes {
     }
 }
 
-/// Runs the partner in another process, until its standard input ends.
+/// Runs the partner in this process until standard input ends.
 pub fn partner(args: &PartnerArgs) -> Result<()> {
     answer(io::stdin().lock(), io::stdout().lock(), args.bytes).context("taking turns")
 }
 
-/// Measures `pairs` pairs of runs, each of about `time`, in alternating order.
+/// Measures `pairs` pairs of runs on one CPU. Each run takes about the time `time`; the order of
+/// the two runs alternates from pair to pair.
 pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<PairTimes>> {
     let before = sched_getaffinity(None).context("reading the affinity mask of this thread")?;
     let cpu = (0..Affinity::MAX_CPU).find(|&cpu| before.is_set(cpu));
@@ -86,13 +88,14 @@ pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<PairTim
     measured
 }
 
-/// Time of a turn between threads in nanoseconds, on the CPUs that the caller may use.
+/// Measures the time of a turn between two threads in nanoseconds, on the CPUs that the caller may
+/// use.
 pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
     let (their_input, our_output) = io::pipe()?;
     let (our_input, their_output) = io::pipe()?;
     std::thread::scope(|scope| {
         let other = scope.spawn(|| answer(their_input, their_output, bytes));
-        // `ask` drops the pipes in any case, which ends the other thread.
+        // `ask` drops its ends of the pipes even after an error, which ends the other thread.
         let took = ask(our_input, our_output, bytes, time);
         let answered = other.join();
         ensure!(
@@ -103,7 +106,8 @@ pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
     })
 }
 
-/// The same between processes.
+/// Measures the time of a turn between two processes in nanoseconds, on the CPUs that the caller
+/// may use.
 pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
     let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
     let mut other = Command::new(exe)
@@ -126,13 +130,15 @@ pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
     Ok(took)
 }
 
-/// Nanoseconds of a turn's two system calls without a partner.
+/// Measures the time in nanoseconds of the two system calls of a turn, a write and a read, without
+/// a partner.
 pub fn alone(time: Duration) -> Result<f64> {
     let (input, output) = io::pipe()?;
     Ok(2.0 * ask(input, output, 0, time)?)
 }
 
-/// Takes turns for about `time`. Returns nanoseconds per turn, counting both partners' turns.
+/// Runs the first partner for about the time `time`. Returns the nanoseconds per turn; a round trip
+/// has two turns.
 fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duration) -> Result<f64> {
     let mut memory = vec![1; bytes];
     let mut turn = || -> io::Result<()> {
@@ -156,7 +162,7 @@ fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duratio
     stats::median(&blocks).context("the run consisted of no turn")
 }
 
-/// Takes a turn for each byte that arrives, until the input ends.
+/// Runs the second partner: one turn for each byte that arrives, until the input ends.
 fn answer(mut input: impl Read, mut output: impl Write, bytes: usize) -> io::Result<()> {
     let mut memory = vec![1; bytes];
     while input.read(&mut [0])? == 1 {
@@ -167,7 +173,7 @@ fn answer(mut input: impl Read, mut output: impl Write, bytes: usize) -> io::Res
     Ok(())
 }
 
-/// Writes to each cache line.
+/// Writes to each cache line of the memory.
 fn walk(memory: &mut [u8]) {
     for line in memory.iter_mut().step_by(LINE) {
         *line = std::hint::black_box(line.wrapping_add(1));

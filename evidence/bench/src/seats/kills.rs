@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `kills`: SIGKILL of Usher's processes at random times, in every combination. Afterwards no
-//! process may be left stopped or with the mask of a seat, and no cgroup may be left.
+//! Part `kills`: kills Usher's processes by SIGKILL at random times, in all combinations. After
+//! that, no process may be stopped or have the mask of a seat, and no cgroup of Usher may exist.
 //!
-//! Each round starts a daemon (with its keeper) and two programs through `usher run`, which the
-//! policy `equal` seats. It kills a random set of {daemon, keeper, launcher, program}, each a
-//! random moment after the last. The remaining processes have one second to undo: every process
-//! of a program must then either be free (its old CPUs, not stopped) or be managed by a daemon
-//! that answers. If no process is left to undo (daemon, keeper and the program's launcher are
-//! dead), the next start of Usher must do it. At the end of the round everything is stopped in
-//! order and no cgroup of the round may be left.
+//! 1. A round starts a daemon with its keeper, and two programs by `usher run`. The policy `equal`
+//!    gives the programs seats.
+//! 2. The round kills a random subset of {daemon, keeper, launcher, program}, with a random pause
+//!    between two kills.
+//! 3. Within one second, each process of a program must be free (its old CPUs, not stopped) or be
+//!    managed by a daemon that answers. If daemon, keeper and the program's launcher are dead, no
+//!    process can undo the changes; the round then starts Usher again, which must undo them.
+//! 4. At the end of the round, the programs are killed, the daemons are ended by SIGTERM, and Usher
+//!    is started once more. After that, no cgroup of the round may exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +36,7 @@ struct SeatKillResults {
     slowest_ms: f64,
 }
 
-/// Rounds of killing.
+/// Runs the rounds, and computes the part.
 pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
     let mut part = Part::new("kills", "SIGKILL of Usher's processes at random times");
     let mut rng = oorandom::Rand64::new(u128::from(seed));
@@ -79,7 +81,7 @@ pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
     Ok(part)
 }
 
-/// The processes of a round; dropping it ends all of them.
+/// The processes of a round. They end when the value is dropped.
 struct SeatKillFixture<'a> {
     binary: &'a Path,
     dir: tempfile::TempDir,
@@ -110,7 +112,7 @@ fn one_round(
         std::thread::sleep(Duration::from_micros(rng.rand_range(0..20_000)));
     }
     let killed = Instant::now();
-    // With daemon, keeper and launcher dead, only the next start can undo.
+    // If daemon, keeper and launcher are dead, only the next start of Usher can undo the changes.
     if victims & 0b0111 == 0b0111 {
         fixture.start_again()?;
     }
@@ -176,7 +178,7 @@ impl<'a> SeatKillFixture<'a> {
         fixture.programs = programs
             .map(|p| pid(p).context("no pid"))
             .collect::<Result<_>>()?;
-        // The first launcher's program first.
+        // The program of the first launcher must be the first of the list.
         let first = fixture.launchers[0].id().cast_signed();
         fixture
             .programs
@@ -234,15 +236,15 @@ impl<'a> SeatKillFixture<'a> {
         )
     }
 
-    /// Ends all processes with SIGTERM. Returns whether a cgroup of this fixture is left.
+    /// Kills the programs, ends the daemons with SIGTERM, and starts Usher once more. Returns
+    /// whether a cgroup of this fixture still exists.
     fn end(mut self) -> Result<bool> {
         for &pid in &self.programs {
             kill(pid);
         }
-        // The daemon may have been replaced, or be starting: a keeper starts a new daemon, even
-        // in place of a daemon that was ended before it listened. Until the keeper has executed
-        // the new daemon, no process can be attributed to this round, so several scans must find
-        // none.
+        // A keeper may be starting a new daemon at this moment. Until the new daemon's program is
+        // executed, no process can be attributed to this round. Therefore, several consecutive
+        // scans must find no process.
         let mut scans_without = 0;
         wait_for("the end of the daemons", Duration::from_secs(10), || {
             let daemons = self.daemons();
@@ -269,7 +271,7 @@ impl<'a> SeatKillFixture<'a> {
         Ok(!left.is_empty())
     }
 
-    /// The next start of Usher, here by a launcher.
+    /// Starts Usher again, by a launcher.
     fn start_again(&self) -> Result<()> {
         usher(self.binary, self.dir.path())
             .args(["run", "true"])
@@ -278,7 +280,7 @@ impl<'a> SeatKillFixture<'a> {
         Ok(())
     }
 
-    /// Daemons and keepers: a keeper turns into the next daemon.
+    /// Process numbers of the daemons and keepers. A keeper becomes the next daemon.
     fn daemons(&self) -> Vec<i32> {
         let ushers = ushers(self.binary, self.dir.path());
         let serves = |words: &str| words.contains(" daemon ") || words.contains(" keeper ");
@@ -294,7 +296,8 @@ impl<'a> SeatKillFixture<'a> {
 impl Drop for SeatKillFixture<'_> {
     fn drop(&mut self) {
         for child in self.launchers.iter_mut().chain([&mut self.daemon]) {
-            // The launchers and the daemon have ended, or are killed here after a failure.
+            // The launchers and the daemon have usually ended; after a failure, they are killed
+            // here.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -316,7 +319,7 @@ fn kill(pid: i32) {
 
 fn signal(pid: i32, signal: rustix::process::Signal) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| runs(pid)) {
-        // The process may end on its own meanwhile.
+        // The process may already have ended.
         let _ = rustix::process::kill_process(pid, signal);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `latency`: the time until a launched or attached program has its seat, beside 100 other
-//! managed programs.
+//! Part `latency`: measures the time until a launched or attached program has its seat, beside 100
+//! other managed programs.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,7 +17,7 @@ const MANAGED: usize = 100;
 const LAUNCHES: usize = 400;
 const KILL: i32 = rustix::process::Signal::KILL.as_raw();
 
-/// Launches and attaches programs beside 100 that are managed.
+/// Measures launched and attached programs beside 100 managed programs, and computes the part.
 pub fn run(dir: &Path) -> Result<Part> {
     let mut part = Part::new("latency", "Time until a program has its seat");
     let topology = usher_topology::load(usher_topology::Source::ThisMachine)?;
@@ -74,7 +74,7 @@ pub fn run(dir: &Path) -> Result<Part> {
     Ok(part)
 }
 
-/// Attaches a running process; milliseconds until it is seated.
+/// Attaches a running process. Returns the milliseconds until the process has its seat.
 fn attach_one(engine: &Engine) -> Result<f64> {
     let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
     let start = Instant::now();

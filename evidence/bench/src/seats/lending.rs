@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `lending`: the delays until an idle seat is lent, and until its owner has it back, in
-//! milliseconds.
+//! Part `lending`: measures in milliseconds the delay until an idle seat is lent to another
+//! program, and the delay until its owner has the seat again.
 //!
-//! Two programs have one core each. The owner computes and sleeps alternately and prints the start
-//! time of each phase; the borrower always has two runnable threads. The engine's log has the times
-//! at which the owner's core was lent and returned. The delays are the differences.
+//! 1. Two programs have a seat of one core each. The owner computes and sleeps alternately, and
+//!    prints the start time of each phase. The borrower always has two runnable threads.
+//! 2. The log of the engine (the control loop of the daemon, run in this process) contains the
+//!    times at which the owner's core was lent and reclaimed.
+//! 3. The delays are the differences between the two series of times.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +23,7 @@ use usher_topology::{Source, load};
 
 use crate::bars::{Bar, Part};
 
-/// Runs both programs for `seconds` and computes the part.
+/// Runs the two programs for `seconds` seconds, and computes the part.
 pub fn run(seconds: f64) -> Result<Part> {
     let mut part = Part::new("lending", "Lending idle seats");
     let dir = tempfile::tempdir()?;
@@ -59,7 +61,7 @@ pub fn run(seconds: f64) -> Result<Part> {
     Ok(part)
 }
 
-/// Runs owner and borrower and returns what the engine logged.
+/// Runs owner and borrower. Returns the log of the engine.
 fn watch(dir: &Path, times: &Path, seconds: f64) -> Result<Vec<LogEntry>> {
     let topology = load(Source::parse("package:1 core:2 pu:1")?)?;
     let store = dir.join("profiles.sqlite");
@@ -144,7 +146,8 @@ fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) ->
     Ok(())
 }
 
-/// The owner's phases: start in ns, and whether it computes (true) or sleeps (false).
+/// Parses the phases of the owner: the start in ns, and whether the owner computes (true) or sleeps
+/// (false).
 fn parse_turns(text: &str) -> Result<Vec<(i64, bool)>> {
     text.lines()
         .map(|line| {
@@ -156,7 +159,7 @@ fn parse_turns(text: &str) -> Result<Vec<(i64, bool)>> {
         .collect()
 }
 
-/// The spans in which the owner's core was lent: begin and end in ns.
+/// Returns the periods in which the owner's core was lent: begin and end in ns.
 fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     let mut spans = Vec::new();
     let mut since = None;
@@ -180,8 +183,8 @@ fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     spans
 }
 
-/// Delays in ms: from the start of a sleep to the loan, and from a wake-up during a loan to its
-/// end.
+/// Computes the delays in ms: from the start of a sleep to the loan, and from a wake-up during a
+/// loan to the end of the loan.
 fn delays(turns: &[(i64, bool)], lent: &[(i64, i64)]) -> (Vec<f64>, Vec<f64>) {
     let ms = |ns: i64| ns as f64 / 1e6;
     let (mut lend, mut reclaim) = (vec![], vec![]);
@@ -221,7 +224,7 @@ mod tests {
         ];
         let lent = [(117 * MS, 409 * MS)];
         assert_eq!(delays(&turns, &lent), (vec![17.0], vec![9.0]));
-        // A sleep through which nothing was lent counts whole.
+        // A sleep without a loan counts with its whole length.
         assert_eq!(delays(&turns[1..3], &[]), (vec![300.0], vec![]));
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `mixes`: mixes of real programs under the policies `usher` and `linux`, compared by ANTT
-//! (mean normalised turnaround time). `linux` also runs against itself, which shows the noise.
+//! Part `mixes`: measures mixes of real programs under the policies `usher` and `linux`, and
+//! compares their ANTT (mean normalised turnaround time). `linux` is also compared with a second
+//! measurement of `linux`, which shows the noise.
 //!
-//! The mixes in which Usher should gain at least 5 % were selected before any mix was run under
-//! `usher`. Bars apply to the upper end of the 95 % interval of the ratio of ANTTs, usher / linux:
-//! at most 0.95 in those mixes, at most 1.03 in the others.
+//! The mixes with a predicted gain of at least 5 % were selected before any mix was run under
+//! `usher`. Bars limit the upper end of the 95 % confidence interval of the ratio of ANTTs, usher /
+//! linux: at most 0.95 in mixes with a predicted gain, at most 1.03 in all other mixes.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -18,9 +19,9 @@ use usher_report::summary;
 
 use crate::bars::{Bar, Part};
 
-/// Mixes, by the names of their files, and whether a gain of 5 % or more was predicted before any
-/// mix was run under `usher`. It was predicted for threads that spin at barriers, which lose most
-/// to time sharing.
+/// Names of the mix files, and whether a gain of 5 % or more was predicted. A gain was predicted
+/// for mixes with threads that spin at barriers, because such threads lose most when they share
+/// CPUs.
 const MIXES: [(&str, bool); 8] = [
     ("gromacs-svd", true),
     ("gromacs-7zz", true),
@@ -49,7 +50,7 @@ pub struct MixArgs {
     pub mix: Vec<String>,
 }
 
-/// Runs every mix and computes the part.
+/// Measures every mix, and computes the part.
 pub fn run(args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Result<Part> {
     let mut part = Part::new(
         "mixes",

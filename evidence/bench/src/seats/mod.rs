@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench seats`: the bars of seating. Parts: planning, overhead at rest, latency of seats,
-//! lending, short programs, kills at random moments, mixes of real programs.
+//! `usher bench seats`: measures how well Usher gives seats, and compares the figures with their
+//! bars. Parts: time of planning (`plan`), resources of an idle daemon (`overhead`), time until a
+//! program has its seat (`latency`), lending of idle seats (`lending`), many short programs
+//! (`short`), SIGKILL at random times (`kills`), and mixes of real programs (`mixes`).
 
 mod kills;
 mod latency;
@@ -64,7 +66,7 @@ pub struct SeatsArgs {
     pub mixes: mixes::MixArgs,
 }
 
-/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &SeatsArgs) -> Result<bool> {
     let usher = usher_binary(args.usher.as_deref())?;
     let folder = machine::run_folder(&args.out, "seats")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `overhead`: the CPU time and memory of a daemon with 100 programs at rest, and the time
-//! that `usher run` adds to the command `true`.
+//! Part `overhead`: measures the CPU time and memory of a daemon that manages 100 idle programs,
+//! and the time that `usher run` adds to the command `true`.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,8 @@ const PROGRAMS: usize = 100;
 const REST: Duration = Duration::from_secs(30);
 const PAIRS: usize = 201;
 
-/// A daemon with 100 programs at rest, and `usher run true` against `true`.
+/// Measures a daemon with 100 idle programs, and `usher run true` against `true`. Computes the
+/// part.
 pub fn run(binary: &Path) -> Result<Part> {
     let mut part = Part::new("overhead", "Overhead");
     let dir = tempfile::tempdir()?;
@@ -41,8 +42,8 @@ pub fn run(binary: &Path) -> Result<Part> {
     let memory = memory_mib(daemon.pid())?;
     let with_daemon = run_true(binary, dir.path())?;
     for program in &mut programs {
-        // SIGTERM, because the launcher forwards it to the program; after SIGKILL the program would
-        // remain.
+        // The launcher forwards SIGTERM to its program. After SIGKILL of the launcher, the program
+        // would remain.
         terminate(program.id().cast_signed());
         program.wait()?;
     }
@@ -95,7 +96,7 @@ fn count_managed(binary: &Path, runtime: &Path) -> Option<usize> {
     Some(status.get("programs")?.as_array()?.len())
 }
 
-/// Median and 90th percentile of the time that `usher run` adds to `true`, in ms.
+/// Returns the median and the 90th percentile of the time in ms that `usher run` adds to `true`.
 fn run_true(binary: &Path, runtime: &Path) -> Result<(f64, f64)> {
     let mut added = Vec::new();
     for _ in 0..PAIRS {

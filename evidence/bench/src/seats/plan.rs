@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `plan`: the duration of planning for two sizes, and the number of random small cases in
-//! which the plan is not optimal. The optimum is found by trying all allocations.
+//! Part `plan`: measures the time of planning for two sizes of machines and mixes, and counts the
+//! random small cases in which the plan is not optimal. The optimum of a small case is found by
+//! trying all allocations of whole LLC domains.
 
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::bars::{Bar, Part};
 const TIMED: usize = 101;
 const RANDOM_CASES: u64 = 2_000;
 
-/// Plans of two sizes, timed; random small cases against all allocations.
+/// Times plans of two sizes, compares random small cases with the optimum, and computes the part.
 pub fn run(seed: u64) -> Result<Part> {
     let mut part = Part::new("plan", "Planning");
     let small = usher_topology::load(usher_topology::Source::parse(
@@ -57,7 +58,7 @@ pub fn run(seed: u64) -> Result<Part> {
     Ok(part)
 }
 
-/// Median and 99th percentile of the time of a plan, in milliseconds.
+/// Returns the median and the 99th percentile of the time of a plan, in milliseconds.
 fn timed(topology: &Topology, programs: usize, rng: &mut oorandom::Rand64) -> Result<(f64, f64)> {
     let mut times = Vec::new();
     for _ in 0..TIMED {
@@ -98,8 +99,8 @@ fn request(i: usize, curve: Curve) -> Result<Request> {
     })
 }
 
-/// A curve of the universal scalability law with random serial and crosstalk
-/// shares, given at eight core counts.
+/// Returns a random scalability curve at eight numbers of cores, by the universal scalability law
+/// with random parameters (serial share and crosstalk).
 fn random_curve(cores: u32, rng: &mut oorandom::Rand64) -> Result<Curve> {
     let (serial, crosstalk) = (0.3 * rng.rand_float(), 0.002 * rng.rand_float());
     let rate = |n: u32| {
@@ -112,7 +113,8 @@ fn random_curve(cores: u32, rng: &mut oorandom::Rand64) -> Result<Curve> {
     Ok(Curve::from_rates(&points.collect())?)
 }
 
-/// Number of random plans that are not the best of all allocations of domains.
+/// Returns the number of random plans whose sum of NTTs is larger than that of the best allocation
+/// of domains.
 fn not_optimal(rng: &mut oorandom::Rand64) -> Result<usize> {
     let mut wrong = 0;
     for _ in 0..RANDOM_CASES {
@@ -134,7 +136,7 @@ fn not_optimal(rng: &mut oorandom::Rand64) -> Result<usize> {
     Ok(wrong)
 }
 
-/// The least sum of NTTs over all allocations of whole domains.
+/// Returns the least sum of NTTs over all allocations of whole domains.
 fn least_sum(requests: &[Request], left: usize, cores: usize, all: f64) -> f64 {
     let Some((first, rest)) = requests.split_first() else {
         return 0.0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `short`: runs 10,000 short programs through a daemon, 32 at a time, and checks that none is
-//! lost, exit statuses are right, and the daemon's memory does not grow.
+//! Part `short`: runs 10,000 short programs by `usher run` under a daemon, 32 at a time. The part
+//! checks that each program runs, that each exit status is right, and that the memory of the daemon
+//! does not grow.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -13,7 +14,7 @@ use crate::processes::{Daemon, memory_mib, usher};
 const PROGRAMS: usize = 10_000;
 const AT_ONCE: usize = 32;
 
-/// 10,000 short programs through a daemon, 32 at a time.
+/// Runs 10,000 short programs under a daemon, 32 at a time, and computes the part.
 pub fn run(binary: &Path) -> Result<Part> {
     let mut part = Part::new("short", "Short programs");
     let dir = tempfile::tempdir()?;
@@ -61,7 +62,7 @@ pub fn run(binary: &Path) -> Result<Part> {
     Ok(part)
 }
 
-/// The exit status that the program of that number must end with.
+/// Returns the exit status with which the program number `program` must end.
 fn status_of(program: usize) -> i32 {
     (program % 100) as i32
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A hidden command that loads a baseline: one of the small sched_ext schedulers in `bpf/`. It runs
-//! the scheduler until a signal arrives, as the programs of other schedulers do.
+//! The hidden command that loads a baseline, which is a small sched_ext scheduler of the folder
+//! `bpf`. The command runs the scheduler until SIGINT or SIGTERM, as the programs of other
+//! sched_ext schedulers do.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -8,17 +9,17 @@ use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The hidden command that is run in a guest.
+/// Name of the hidden command, which runs in a guest.
 pub const COMMAND: &str = "sched-baseline";
 
-/// A scheduler of `bpf/`.
+/// A baseline scheduler of the folder `bpf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
-    /// `minimal_fifo.bpf.c`.
+    /// The minimal FIFO scheduler, `minimal_fifo.bpf.c`.
     MinimalFifo,
-    /// `o1.bpf.c`.
+    /// The O(1) scheduler of Linux 2.6, `o1.bpf.c`.
     O1Plain,
-    /// The same with paper 4's improvement.
+    /// The O(1) scheduler with paper 4's improvement.
     O1Aggregate,
 }
 
@@ -38,11 +39,11 @@ static MINIMAL_FIFO: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
     "/minimal_fifo.bpf.o"
 )));
 static O1: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/o1.bpf.o")));
-/// Variable of `o1.bpf.c` that turns paper 4's improvement on.
+/// Section of the variable of `o1.bpf.c` that switches paper 4's improvement on.
 const AGGREGATE: &str = ".rodata.aggregate";
 
 impl Baseline {
-    /// Name on the command line.
+    /// Name of the baseline on the command line.
     pub fn argument(self) -> &'static str {
         match self {
             Self::MinimalFifo => "minimal-fifo",

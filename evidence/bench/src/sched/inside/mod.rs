@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program in the guest (`usher-bench sched-inside PLAN`): runs the plan, and prints each
-//! measurement as a line of JSON on standard output.
+//! The program that runs in the guest (`usher-bench sched-inside PLAN`). It executes the plan, and
+//! prints each measurement as a line of JSON on standard output.
 //!
 //! 1. Wait until the guest is quiet after boot.
-//! 2. Start the programs of all loads once and let each work briefly, so that reading files and
-//!    just-in-time compilation happen before the first measurement, equally for all schedulers.
-//! 3. For each scheduler: start it, run its loads round by round, end it. A load that fails is
-//!    reported as left out, and the next load runs.
+//! 2. Start the programs of all loads once, and let each program work briefly. Files are therefore
+//!    read and just-in-time compilation is complete before the first measurement, equally for all
+//!    schedulers.
+//! 3. For each scheduler: start the scheduler, run its loads round by round, end the scheduler. If
+//!    a load fails, the program reports that the load is left out, and continues with the next
+//!    load.
 
 pub mod baseline;
 mod idle;
@@ -27,7 +29,7 @@ use super::turns;
 use programs::Program;
 use running::{RunningScheduler, SwitchCounter};
 
-/// The hidden command that is run in a guest.
+/// Name of the hidden command, which runs in a guest.
 pub const COMMAND: &str = "sched-inside";
 
 /// Arguments of the program in the guest.
@@ -37,7 +39,7 @@ pub struct InsideArgs {
     plan: String,
 }
 
-/// Runs the plan.
+/// Executes the plan of measurements.
 pub fn run(args: &InsideArgs) -> Result<()> {
     let plan: GuestPlan = serde_json::from_str(&args.plan).context("reading the plan")?;
     idle::settle()?;
@@ -112,11 +114,11 @@ fn measure(
     Ok(())
 }
 
-/// The two short loops of each repetition. The loop that starts first determines which loops
-/// share a core, so the repetitions cover all pairs.
+/// The two loops with the short work in each repetition. The order in which loops start determines
+/// which loops share a core; the repetitions therefore cover all pairs of loops.
 const SHORT: [[usize; 2]; 6] = [[0, 2], [1, 3], [0, 1], [2, 3], [0, 3], [1, 2]];
 
-/// Programs that are started once, for all schedulers.
+/// The programs of all loads, which are started once and measured under all schedulers.
 #[derive(Debug, Default)]
 struct Workloads {
     steps_a_ms: f64,
@@ -131,7 +133,7 @@ impl Workloads {
         (self.steps_a_ms * ms as f64) as u64
     }
 
-    /// Starts the load's programs that do not run yet, and lets them work briefly.
+    /// Starts those programs of the load that do not run yet, and lets all of them work briefly.
     fn prepare(&mut self, load: &GuestLoad) -> Result<()> {
         let warm = |programs: &mut [Program], line: &str| {
             let lines = vec![line.to_owned(); programs.len()];
@@ -247,7 +249,8 @@ impl Workloads {
         Ok(sample)
     }
 
-    /// Runs the loops alone, then while threads start one short program after another.
+    /// Runs the loops alone, then beside `at_once` threads that start one short program after
+    /// another.
     fn beside_a_storm(&mut self, sample: &mut Sample, at_once: usize, work_ms: u64) -> Result<()> {
         let lines = vec![self.steps(work_ms).to_string(); LOOPS];
         let loops = &mut self.loops;
@@ -261,7 +264,8 @@ impl Workloads {
         Ok(())
     }
 
-    /// Runs the loops `times` times; `short` and `long` are their steps.
+    /// Runs the four loops `times` times. Two loops execute `short` steps and two execute `long`
+    /// steps.
     fn short_and_long(
         &mut self,
         sample: &mut Sample,
@@ -281,7 +285,7 @@ impl Workloads {
     }
 }
 
-/// Runs the programs on `line` beside a thread that mostly sleeps.
+/// Lets all programs work on the input `line` beside a thread that mostly sleeps.
 fn beside_a_sleeper(
     sample: &mut Sample,
     steps_a_ms: f64,
@@ -299,7 +303,7 @@ fn beside_a_sleeper(
     Ok(())
 }
 
-/// Working set of the partners in bytes: none.
+/// Working set of the partners in bytes; 0 means that they write to no memory.
 const NO_MEMORY: usize = 0;
 
 #[cfg(test)]

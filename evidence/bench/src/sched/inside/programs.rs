@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that work on command. Protocol: the program writes the line `ready`, reads a line with
-//! its work, does the work, writes `done`, and waits for the next line. The start of a program is
-//! therefore in no figure, and the same processes serve under all schedulers.
+//! Programs that work on command, so that their start is not measured and the same processes run
+//! under all schedulers. Protocol on standard input and output:
 //!
-//! Also the thread that mostly sleeps, which measures the delays of its own wake-ups, and the fork
-//! storm.
+//! 1. The program writes the line `ready`.
+//! 2. It reads a line that describes the work, for computing programs the number of steps.
+//! 3. It does the work, writes the line `done`, and continues with step 1. It ends when its input
+//!    ends.
+//!
+//! This module also contains the thread that mostly sleeps and measures the delays of its own
+//! wake-ups, and the fork storm.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
@@ -18,12 +22,12 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 const READY: &str = "ready";
 const DONE: &str = "done";
-/// Sleep and work of the thread that mostly sleeps.
+/// Time of each sleep of the thread that mostly sleeps, and its work after each sleep in ms.
 const NAP: Duration = Duration::from_millis(5);
 const AWAKE_MS: f64 = 0.3;
-/// The program of a fork storm, which ends at once.
+/// The program that a fork storm starts repeatedly. It ends at once.
 const SHORT_PROGRAM: &str = "/bin/true";
-/// Steps by which this machine's speed is measured.
+/// Number of steps with which the speed of this machine is measured.
 const STEPS_MEASURED: u64 = 2_000_000;
 
 /// The hidden command of a program that computes.
@@ -37,7 +41,8 @@ pub struct WorkerArgs {
     threads: usize,
 }
 
-/// For each line, computes its number of steps, until the input ends.
+/// Reads a number of steps from each line of the input, and computes that number of steps on each
+/// thread.
 pub fn work(args: &WorkerArgs) -> Result<()> {
     let threads = args.threads.max(1);
     let workers = WorkerThreads {
@@ -56,7 +61,7 @@ pub fn work(args: &WorkerArgs) -> Result<()> {
     })
 }
 
-/// Threads that work at the same time, and meet at a barrier before and after each work.
+/// Threads that work at the same time. All of them wait at a barrier before and after each work.
 struct WorkerThreads {
     begin: Barrier,
     end: Barrier,
@@ -65,7 +70,8 @@ struct WorkerThreads {
 }
 
 impl WorkerThreads {
-    /// Does this thread's share of one work. Returns false when the threads have to end.
+    /// Waits for the next work and executes this thread's steps. Returns false if the threads must
+    /// end.
     fn works_once(&self) -> bool {
         self.begin.wait();
         let steps = self.steps.load(Ordering::Relaxed);
@@ -77,7 +83,7 @@ impl WorkerThreads {
     }
 }
 
-/// Runs the work of each line of the input on all threads.
+/// Executes the work of each line of the input on all threads.
 fn follow(workers: &WorkerThreads) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     loop {
@@ -117,7 +123,7 @@ fn compute(steps: u64) {
     black_box(word);
 }
 
-/// Steps per millisecond of one thread alone on this machine.
+/// Measures the number of steps that one thread alone computes per millisecond on this machine.
 pub fn steps_a_ms() -> f64 {
     compute(STEPS_MEASURED / 10);
     let begun = Instant::now();
@@ -125,8 +131,8 @@ pub fn steps_a_ms() -> f64 {
     STEPS_MEASURED as f64 / (begun.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Does `work` while so many threads start one short program after another. Returns the result and
-/// the number of these programs.
+/// Executes `work` while `at_once` threads start one short program after another. Returns the
+/// result of `work` and the number of started programs.
 pub fn beside_a_storm<T>(at_once: usize, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
     let (is_over, forked) = (AtomicBool::new(false), AtomicU64::new(0));
     let storm = || -> Result<()> {
@@ -152,7 +158,7 @@ pub fn beside_a_storm<T>(at_once: usize, work: impl FnOnce() -> Result<T>) -> Re
     Ok((done, forked.into_inner()))
 }
 
-/// A program that waits for its next work.
+/// A running program that waits for its next work.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -180,25 +186,25 @@ impl Program {
         Ok(program)
     }
 
-    /// A computing program of `threads` threads.
+    /// Starts a computing program with `threads` threads.
     pub fn worker(threads: usize) -> Result<Self> {
         let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
         Self::start(Command::new(exe).args([WORKER, "--threads", &threads.to_string()]))
     }
 
-    /// Starts the work of `line`, without waiting for its end.
+    /// Starts the work that `line` describes, and returns before the work ends.
     pub fn start_work(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}").context("sending the work to a program")
     }
 
-    /// Runs the work of `line`.
+    /// Starts the work that `line` describes, and waits for its end.
     pub fn run(&mut self, line: &str) -> Result<()> {
         self.start_work(line)?;
         self.expect(DONE)?;
         self.expect(READY)
     }
 
-    /// Waits for its end, which it does not cause.
+    /// Waits until the program ends by itself.
     pub fn wait(mut self) {
         let _ = self.child.wait();
     }
@@ -221,7 +227,8 @@ impl Drop for Program {
     }
 }
 
-/// Runs one line in each program, all at once. Returns the end of each in seconds from the start.
+/// Starts the work of one line in each program at the same time, and waits for all programs.
+/// Returns the end time of each program in seconds from the start.
 pub fn run(programs: &mut [Program], lines: &[String]) -> Result<Vec<f64>> {
     let begun = Instant::now();
     for (program, line) in programs.iter_mut().zip(lines) {
@@ -253,8 +260,8 @@ pub fn run(programs: &mut [Program], lines: &[String]) -> Result<Vec<f64>> {
     Ok(ends)
 }
 
-/// Sleeps and computes in turns while the work is done; what that gave, and by how
-/// much each wake-up was late, in milliseconds.
+/// Executes `work` while another thread sleeps and computes alternately. Returns the result of
+/// `work`, and the delay of each wake-up of the other thread in milliseconds.
 pub fn beside_a_sleeper<T>(steps_a_ms: f64, work: impl FnOnce() -> T) -> (T, Vec<f64>) {
     let stop = AtomicBool::new(false);
     let steps = (AWAKE_MS * steps_a_ms) as u64;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a scheduler during a measurement in the guest, and counts switches and wake-ups meanwhile
-//! (`usher sched stats`).
+//! Starts and ends schedulers in the guest, and counts context switches and wake-ups during a
+//! measurement (`usher sched stats`).
 //!
-//! A sched_ext scheduler belongs to a process, which is started here and interrupted at the end.
-//! The kernel ends a scheduler that violates its rules and continues with EEVDF; `check` detects
-//! that, so that such a measurement does not count.
+//! A sched_ext scheduler runs as long as the process that has loaded it. This module starts that
+//! process, and ends it by SIGINT. If a scheduler violates the rules of sched_ext, the kernel ends
+//! the scheduler and continues with EEVDF; [`RunningScheduler::check`] then returns an error, and
+//! the measurement does not count.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,11 +23,12 @@ use crate::sched::schedulers::ComparedScheduler;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// Time limit for the start of a peer: the kernel verifies its programs first.
+/// Time limit for the start of a scheduler, which includes the time in which the kernel verifies
+/// its BPF programs.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A scheduler that runs until this is dropped.
+/// A scheduler that runs until the value is dropped.
 #[derive(Debug)]
 pub struct RunningScheduler {
     how: StartedScheduler,
@@ -35,12 +37,13 @@ pub struct RunningScheduler {
 #[derive(Debug)]
 enum StartedScheduler {
     Kernels,
-    /// EEVDF with another base slice; this is the slice to restore.
+    /// EEVDF with another base slice. The field contains the previous slice, which is restored at
+    /// the end.
     Slice {
         before: String,
     },
-    /// The process that holds the scheduler: `usher sched start --foreground`, a baseline, or a
-    /// peer.
+    /// The process that has loaded the scheduler: `usher sched start --foreground`, a baseline, or
+    /// a peer.
     Child(Child),
 }
 
@@ -71,7 +74,7 @@ impl RunningScheduler {
     /// Checks that the scheduler still runs.
     ///
     /// # Errors
-    /// The kernel has ended it.
+    /// The kernel has ended the scheduler.
     pub fn check(&self) -> Result<()> {
         let is_ext = matches!(self.how, StartedScheduler::Child(_));
         let state = kernel_state("state");
@@ -101,7 +104,7 @@ fn kernel_state(name: &str) -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// The kernel's last message about a scheduler.
+/// Returns the kernel's last message about a sched_ext scheduler.
 fn last_kernel_message() -> String {
     let log = Command::new("dmesg").output();
     let log = log.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -129,8 +132,8 @@ fn start_baseline(scheduler: &ComparedScheduler, baseline: Baseline) -> Result<S
     )?))
 }
 
-/// Starts Usher's scheduler without a daemon, whose control loop would run beside the measurement.
-/// Returns when the scheduler runs.
+/// Starts Usher's scheduler without a daemon, because the daemon's control loop would use CPU time
+/// during the measurement. Returns when the kernel runs the scheduler.
 fn start_usher(usher: &Path, options: &[&str]) -> Result<Child> {
     let words = [&["sched", "start", "--foreground"], options].concat();
     let mut child = Command::new(usher)
@@ -152,7 +155,7 @@ fn start_usher(usher: &Path, options: &[&str]) -> Result<Child> {
     Ok(child)
 }
 
-/// Starts a program that holds a scheduler, and waits until the kernel runs the scheduler.
+/// Starts a program that loads a scheduler, and waits until the kernel runs the scheduler.
 fn begin(name: &str, program: &mut Command) -> Result<Child> {
     let mut child = program
         .stdin(Stdio::null())
@@ -176,7 +179,7 @@ fn begin(name: &str, program: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Sends SIGINT to the process, and waits for its end.
+/// Sends SIGINT to the process, and waits until the process ends.
 fn end(child: &mut Child) {
     if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
         let _ = kill_process(pid, Signal::INT);
@@ -184,8 +187,8 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Counts the switches and wake-ups under any scheduler: `usher sched stats -- CMD`, where CMD
-/// runs until its standard input ends.
+/// Counts the context switches and wake-ups under any scheduler by `usher sched stats -- CMD`,
+/// where CMD runs until its standard input ends.
 #[derive(Debug)]
 pub struct SwitchCounter {
     counts: Child,
@@ -229,7 +232,7 @@ impl SwitchCounter {
         })
     }
 
-    /// Stops, and returns the counts.
+    /// Stops counting, and returns the counts.
     pub fn finish(mut self) -> Result<SwitchCounts> {
         drop(self.counts.stdin.take());
         let output = self.counts.wait_with_output().context("counting")?;
@@ -250,8 +253,9 @@ mod tests {
 
     use super::*;
 
-    /// A script that counts and starts nothing. It is part of the sources, because a program cannot
-    /// be executed while another thread's child has it open for writing.
+    /// Returns the path of a script that stands in for `usher` and counts nothing. The script is
+    /// part of the sources. If a test wrote it, a child of another thread could have the file open
+    /// for writing, and executing the script would fail.
     fn stand_in() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sched/inside/stand-in.sh")
     }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures part `seats` in the guest: three programs with seats, one of which (the owner) is idle
-//! half of the time.
+//! Measures the part `seats` in the guest: three programs with seats, one of which (the owner) is
+//! idle half of the time.
 //!
-//! A daemon with the policy `equal` gives the seats. Figures: the busy share of all CPUs, from
-//! `/proc/uptime`; the share of the time that the owner's runnable threads waited, from
-//! `schedstat`; and, under Usher's scheduler, the CPUs that the owner reclaimed and the time that
-//! others ran outside their seats, from `usher sched stats`.
+//! 1. A daemon with the policy `equal` gives each program a third of the CPUs.
+//! 2. The other programs always have a runnable thread for each CPU that the owner does not use.
+//!    The owner computes for a number of rounds, and rests after each round for the time that the
+//!    round took.
+//! 3. The figures of all rounds are: the busy share of all CPUs (from `/proc/uptime`); the share of
+//!    their runnable time that the owner's threads waited (from `schedstat`). Under Usher's
+//!    scheduler, `usher sched stats` adds the CPUs that the owner reclaimed and the time that the
+//!    other programs ran outside their seats.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,19 +26,20 @@ use crate::processes::{self, Daemon, wait_for};
 use crate::sched::messages::{Sample, SwitchCounts};
 use crate::sched::sample_names::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 
-/// The program that rests half of the time.
+/// Name of the program that rests half of the time.
 const OWNER: &str = "owner";
-/// The programs that do not rest.
+/// Names of the programs that never rest.
 const OTHERS: [&str; 2] = ["first", "second"];
-/// Time limit until all of them are seated on the guest's emulated CPUs.
+/// Time limit until all programs have their seats; the guest's CPUs are emulated and slow.
 const SEATED_WITHIN: Duration = Duration::from_secs(60);
-/// The policy that gives each program the same number of cores, whatever it does.
+/// The policy that gives each program the same number of cores, independent of its behaviour.
 const POLICY: [&str; 2] = ["--policy", "equal"];
 
 /// Measures the load under the present scheduler. Seats are soft seats under Usher's scheduler, and
 /// affinity masks under others.
 pub fn measure(usher: &Path, load: &SeatLoad, sample: &mut Sample) -> Result<()> {
-    // The daemon finds the scheduler by this folder, which both share.
+    // The daemon finds Usher's scheduler by files in this runtime directory, which daemon and
+    // scheduler share.
     let runtime =
         std::env::var_os("USHER_RUNTIME_DIR").context("the runtime directory does not exist")?;
     let runtime = PathBuf::from(runtime);
@@ -54,9 +59,9 @@ pub fn measure(usher: &Path, load: &SeatLoad, sample: &mut Sample) -> Result<()>
 /// Settings of the load.
 #[derive(Debug, Clone, Copy)]
 pub struct SeatLoad {
-    /// Arithmetic steps of each of the owner's threads in a round.
+    /// Number of arithmetic steps that each thread of the owner computes in a round.
     pub steps: u64,
-    /// Number of rounds. After each round the owner rests for the time that the round took.
+    /// Number of rounds of the owner.
     pub rounds: usize,
 }
 
@@ -69,7 +74,7 @@ struct SeatFixture<'a> {
     _daemon: Daemon,
 }
 
-/// Fields of a program in the daemon's answer that the benchmark uses.
+/// Those fields of a program in the daemon's answer that the benchmark uses.
 #[derive(Debug, Deserialize)]
 struct SeatedProgram {
     name: String,
@@ -108,7 +113,7 @@ impl<'a> SeatFixture<'a> {
         let daemon = Daemon::start(usher, runtime, &POLICY)?;
         let own = cpus / (1 + OTHERS.len());
         let mut owner = program(usher, runtime, OWNER, own)?;
-        // Enough threads for all CPUs while the owner rests.
+        // The other programs together have enough threads for all CPUs while the owner rests.
         let many = cpus.div_ceil(OTHERS.len());
         let others = OTHERS.map(|name| program(usher, runtime, name, many));
         let mut others = others.into_iter().collect::<Result<Vec<_>>>()?;
@@ -146,7 +151,7 @@ impl<'a> SeatFixture<'a> {
         Ok(cpus.iter().count())
     }
 
-    /// The owner's rounds; figures by name.
+    /// Runs the owner's rounds. Returns the figures by name.
     fn rounds(mut self, load: &SeatLoad, cpus: usize) -> Result<BTreeMap<String, f64>> {
         let owner = self.owner()?.pid;
         let line = load.steps.to_string();
@@ -178,7 +183,7 @@ impl Drop for SeatFixture<'_> {
         for one in &all {
             processes::terminate(one.pid);
         }
-        // Launchers end with their programs and report that to the daemon.
+        // Each launcher ends after its program and reports the end to the daemon.
         for program in self.others.drain(..).take(all.len()) {
             program.wait();
         }
@@ -219,14 +224,14 @@ fn managed(usher: &Path, runtime: &Path) -> Result<Vec<SeatedProgram>> {
     Ok(status.programs)
 }
 
-/// Statistics of the seats; empty without a scheduler that supports seats.
+/// Returns the statistics of the seats; empty if the scheduler has no seats.
 fn stats(usher: &Path, runtime: &Path) -> Vec<SeatStats> {
     let answer = query(usher, runtime, &["sched", "stats"]).unwrap_or_default();
     let stats: SchedulerStats = serde_json::from_slice(&answer).unwrap_or_default();
     stats.seats
 }
 
-/// Run time and wait time of the threads of a process, in nanoseconds.
+/// Returns the run time and the wait time in nanoseconds, summed over the threads of a process.
 fn schedstat(pid: i32) -> Result<[f64; 2]> {
     let folder = format!("/proc/{pid}/task");
     let tasks = std::fs::read_dir(&folder).with_context(|| format!("reading {folder}"))?;
@@ -242,7 +247,7 @@ fn schedstat(pid: i32) -> Result<[f64; 2]> {
     Ok(sums)
 }
 
-/// Changes of the seats' statistics between two samples.
+/// Computes figures from the changes of the seats' statistics between two samples.
 fn kept(before: &[SeatStats], after: &[SeatStats]) -> Vec<(&'static str, f64)> {
     let mut figures = Vec::new();
     let [mut home_ns, mut guest_ns] = [0, 0];

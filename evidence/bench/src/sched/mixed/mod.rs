@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `mix`: PostgreSQL with its processes, a parallel make and three virtual machines of Java at
-//! once, beside a thread that mostly sleeps. It shows paper 4's figures (address-space switches,
-//! run lengths, delays) for ordinary programs.
+//! Part `mix`: measures paper 4's figures (address-space switches, run lengths, wake-up delays)
+//! with ordinary programs: PostgreSQL, a parallel make and three virtual machines of Java run at
+//! the same time, beside a thread that mostly sleeps.
 //!
-//! For information only, without bars: the programs depend on the versions installed on the host,
-//! and Java compiles while it runs.
+//! The part has no bars, because the results depend on the program versions that are installed on
+//! the host, and because Java compiles code while it runs.
 
 use std::fs;
 use std::path::Path;
@@ -25,19 +25,19 @@ const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
 const PROGRAM: &str = include_str!("program.sh");
 const CROWD: &str = include_str!("Crowd.java");
 
-/// Commands that must be on the path, with their packages, which are also listed in
-/// scripts/packages/bench.txt.
+/// Commands that must be on the path, with their Debian packages. scripts/packages/bench.txt lists
+/// the same packages.
 const NEEDED: [(&str, &str); 4] = [
     ("make", "make"),
     ("cc", "gcc"),
     ("java", "default-jdk-headless"),
     ("javac", "default-jdk-headless"),
 ];
-/// Debian's folder of PostgreSQL servers, by version and outside of the path. (The command on the
-/// path starts one of them, and may exist without any.)
+/// Debian's folder with a subfolder for each installed version of the PostgreSQL server, which is
+/// not on the path. The wrapper command on the path may exist without a server.
 const SERVERS: &str = "/usr/lib/postgresql";
 
-/// The programs, made ready in the folder of results.
+/// Prepares the programs in the folder of results, and returns the load.
 ///
 /// # Errors
 /// A program is not installed.
@@ -88,7 +88,8 @@ fn has_server(servers: &Path) -> bool {
     programs.any(|program| program.is_file())
 }
 
-/// The part. It has no bars: `spaces` and `erlang` have them.
+/// Computes the part from the samples of the guest. The part has no bars; the parts `spaces` and
+/// `erlang` have bars for the same figures.
 pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let mut part = spaces::shown(NAME, TITLE, measured)?;
     part.notes = vec![
