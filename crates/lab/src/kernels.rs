@@ -580,7 +580,7 @@ mod tests {
         assert_eq!(
             message,
             "the kernel '7.2-x' is not available: the kernel was built without \
-             CONFIG_SCHED_CLASS_EXT=y"
+             CONFIG_SCHED_CLASS_EXT=y, which the lab requires"
         );
         let message = arranged(&in_boot[..1]).unwrap_err();
         assert_eq!(
