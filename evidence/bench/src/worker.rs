@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that benchmarks start and Usher seats (`usher-bench worker`): its threads compute and
-//! sleep alternately, and it prints the time of each change. It does no useful work.
+//! The hidden command `usher-bench worker`, a load to which Usher gives a seat in benchmarks. Its
+//! threads compute and sleep alternately, and it prints the time of each change between computing
+//! and sleeping.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Test in a guest of the lab: each baseline (`src/bpf`) runs many threads, which move from CPU to
-//! CPU, without a fault. Under the O(1) schedulers, each of three loops gets at least
-//! half of its fair share of a CPU. The kernel's own
-//! scheduler takes over when the program ends. This program is also the init process of the guest's
-//! kernel.
+//! Test of the baseline schedulers (`src/bpf`) in a guest of the lab. Each baseline runs many
+//! threads, which migrate between CPUs, and the kernel must report no error. Under the O(1)
+//! schedulers, each of three loops must get at least half of its fair share of a CPU. After the end
+//! of the program that loaded the baseline, the kernel's own scheduler must run again. This test
+//! program is also the init process of the guest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use usher_lab::{GuestEnd, Streams, Vm};
 
-/// Runs in the guest with the path of usher-bench as its argument.
+/// Shell script that runs in the guest, with the path of usher-bench as its argument.
 const CHECK: &str = r#"
     set -e
     state() { cat /sys/kernel/sched_ext/"$1"; }

@@ -39,7 +39,8 @@ fn here(folder: &Path, mixes: &str) -> Output {
     command.output().unwrap()
 }
 
-/// The seats need the keeper of an `usher` beside the benchmark.
+/// Returns whether `usher` exists in the directory of usher-bench. Seats need a keeper, which is a
+/// process of `usher`.
 fn usher_is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_usher-bench")).with_file_name("usher");
     let is_there = beside.is_file();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the hidden command that `usher bench tasks` runs for each contestant: every form does
-//! the workload, checks its result, and prints a line per case.
+//! Tests of the hidden command that `usher bench tasks` runs for each contestant. Every form must
+//! run the workload, check its result, and print a line per case.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -12,7 +12,7 @@ fn inside(words: &str) -> Output {
     command.output().unwrap()
 }
 
-/// The lines that it prints, as words.
+/// Runs the command and returns the lines of its output, split into words.
 fn lines(words: &str) -> Vec<Vec<String>> {
     let output = inside(words);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -56,7 +56,7 @@ fn every_form_runs_every_case() {
     }
 }
 
-/// From 256 tasks on orders are tried.
+/// The runtime tries several orders only for graphs of at least 256 tasks.
 #[test]
 fn without_hints_an_order_is_chosen_for_each_case_before_it_is_timed() {
     let reported = |form: &str| {
@@ -76,7 +76,7 @@ fn forks_are_counted_and_joined() {
     for form in ["usher", "rayon"] {
         for threads in 1..=3 {
             let lines = lines(&format!("{form} {threads} 0 2 fib 15"));
-            // fib(16) - 1 calls fork.
+            // Computing fib(15) forks fib(16) - 1 = 986 times.
             assert_eq!(lines[0][..3], ["fib:15", "986", "2"]);
         }
     }

@@ -125,7 +125,7 @@ enum SchedPart {
 /// other projects. The part gain computes the expected gain from the results of switches and of
 /// spaces or erlang.
 ///
-// Both times below are estimates; no complete run has been timed yet.
+// The two times in the next line are estimates; no complete run has been timed yet.
 /// On two CPUs, all parts without --peers take about 5 hours, or half an hour with --quick.
 ///
 /// Exit status: 0 if every bar is met, 1 if a bar is missed, 125 if the benchmark could not run.

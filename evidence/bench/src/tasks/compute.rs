@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `compute`: the wavefront of a 720p frame with tasks that compute for 2 to 4 microseconds,
-//! so that the runtimes' overhead is a small share of the time.
+//! Part `compute`: measures the wavefront of a 720p frame with tasks that compute for 2 to 4
+//! microseconds. In such tasks, the overhead of a runtime is a small share of the time.
 //!
-//! Bars: usher-tasks takes at most 1.02 times the time of the fastest other runtime, by the median
-//! of the ratios per round, and a task takes at least 1.7 microseconds (shorter tasks would compare
-//! overheads). Loops and threads without a runtime are shown for reference.
+//! Bars: usher-tasks takes at most 1.02 times the time of the fastest other runtime (median over
+//! the rounds of the ratio). A task takes at least 1.7 microseconds; with shorter tasks, the
+//! comparison would show the overheads instead. Loops and threads without a runtime are measured
+//! for reference, without a bar.
 
 use serde_json::json;
 
@@ -17,14 +18,15 @@ use super::study::Samples;
 use super::toolchain::Programs;
 use crate::bars::{Bar, Part};
 
-/// Arithmetic steps of a task; a step takes about a nanosecond.
+/// Numbers of arithmetic steps of a task. A step takes about a nanosecond.
 const STEPS: [u32; 2] = [2048, 4096];
-/// Bar: length of a task at least. With shorter tasks the other bar would compare overheads.
+/// Bar: smallest permitted length of a task. With shorter tasks, the bar on the time would compare
+/// overheads.
 const LENGTH_LEAST_NS: f64 = 1_700.0;
-/// Bar: time of usher-tasks at most, as a multiple of the time of the fastest peer.
+/// Bar: largest permitted ratio of the time of usher-tasks to the time of the fastest peer.
 const LIMIT: f64 = 1.02;
 
-/// The runtimes, and a loop and threads without a runtime for reference.
+/// Returns the runtimes, and for reference a loop and threads without a runtime.
 fn contestants() -> Vec<Contestant> {
     let references = [ORDER_TS, BY_HAND];
     overhead::contestants()
@@ -33,7 +35,7 @@ fn contestants() -> Vec<Contestant> {
         .collect()
 }
 
-/// Runs the rounds and computes the part.
+/// Runs the rounds, and computes the part.
 pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let cases = STEPS.iter().map(|steps| format!("compute:{steps}"));
     let workload: Vec<String> = FRAME_720P

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The contestants of the task benchmark: a contestant is a task runtime in one form of use. Forms
-//! differ in hints about the order of tasks (usher-tasks), and in whether all ready tasks go to the
-//! runtime's pool or the program itself runs one successor next.
+//! The contestants of the task benchmark. A contestant is a task runtime in one *form* of use.
+//! Forms of usher-tasks differ in the hints about the order of tasks. Forms of other runtimes
+//! differ in what happens to tasks that become ready: all of them go to the runtime's pool, or the
+//! program itself runs the first of them next.
 //!
-//! The name of a form is also the word on the command line of the program that runs it.
+//! The name of a form is also its word on the command line of the program.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ pub enum Runtime {
     Rayon,
     GnuOpenMp,
     LlvmOpenMp,
-    /// No runtime: a loop or threads of the program itself, for reference.
+    /// No runtime: a loop, or threads that the program starts itself, for reference.
     None,
 }
 
@@ -42,7 +43,7 @@ impl Runtime {
     }
 }
 
-/// A program that runs the workload: this program, or a peer's.
+/// A program that runs the workload: this program, or the C++ program of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     Own,
@@ -61,7 +62,7 @@ pub struct Contestant {
     pub form: &'static str,
     /// Label on the page.
     pub label: &'static str,
-    /// Whether it always has one thread, whatever number is selected.
+    /// Whether the contestant always has one thread, independent of the selected number of threads.
     pub is_sequential: bool,
 }
 
@@ -94,7 +95,7 @@ pub const PLAIN: Contestant = contestant(
     "usher",
     "usher-tasks, no hints",
 );
-/// usher-tasks without hints, with a trace of each task.
+/// usher-tasks without hints; each task is recorded in a trace.
 pub const TRACED: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
@@ -116,7 +117,7 @@ pub const PAPER: Contestant = contestant(
     "usher-tasks with the paper's dispatcher",
 );
 
-/// The other runtimes that run the wavefront, in all forms.
+/// All forms of the other runtimes that run the wavefront.
 pub const WAVEFRONT_PEERS: [Contestant; 9] = [
     contestant(
         Runtime::OneTbb,
@@ -174,8 +175,8 @@ pub const WAVEFRONT_PEERS: [Contestant; 9] = [
     ),
 ];
 
-/// The forms of the other runtimes in which every ready task goes to the runtime's pool, which
-/// orders the tasks.
+/// The forms of the other runtimes in which every ready task goes to the runtime's pool. In these
+/// forms, the runtime determines the order of tasks.
 pub const SPAWNING_PEERS: [Contestant; 5] = [
     contestant(
         Runtime::OneTbb,
@@ -209,11 +210,11 @@ pub const SPAWNING_PEERS: [Contestant; 5] = [
     ),
 ];
 
-/// Whether the runtime's pool orders all ready tasks with `threads` threads, so that the measured
-/// order is the default order of the runtime.
+/// Returns whether the runtime's pool determines the order of all ready tasks with `threads`
+/// threads. The measured order is then the default order of the runtime.
 ///
-/// It is false if the program itself runs a successor next. It is also false for OpenMP on one
-/// thread except GCC's `depend`: such a task runs as soon as it is created.
+/// The result is false if the program itself runs a successor next. It is also false for OpenMP
+/// with one thread, except for GCC's `depend`, because there a task runs as soon as it is created.
 pub fn is_ordered_by_pool(one: &Contestant, threads: u32) -> bool {
     let by_hand = matches!(one.form, "counters" | "rayon");
     let at_once = match one.runtime {
@@ -260,10 +261,10 @@ pub const FORK_JOIN: [Contestant; 7] = [
     ),
 ];
 
-/// The loop over macroblocks: time of the tasks without a runtime.
+/// The loop over macroblocks. Its time is the time of the tasks without a runtime.
 pub const ORDER_TS: Contestant = order("order-ts", "loop over the macroblocks (T/S order)");
 
-/// Loops over all tasks in a fixed order.
+/// The loops that run all tasks in a fixed order.
 pub const ORDERS: [Contestant; 4] = [
     ORDER_TS,
     order("order-fifo", "loop in the order of a FIFO queue"),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `footprint`: the memory of a registered task in bytes, and whether ten million tasks (one
-//! million with --quick) can wait at the same time and then all run.
+//! Part `footprint`: measures the memory of a registered task in bytes, and checks that ten million
+//! tasks (one million with --quick) can wait at the same time and that all of them then run.
 //!
-//! A hidden command of this program registers the tasks (`inside::footprint`) and prints the growth
-//! of its resident memory, which contains the allocator's overhead and free hash table entries.
+//! A hidden command of this program (`inside::footprint`) registers the tasks and prints the growth
+//! of its resident memory per task. The growth includes the overhead of the allocator and free
+//! entries of the hash table. The bar is 96 bytes.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -15,18 +16,18 @@ use usher_report::text;
 use super::{inside, rounds};
 use crate::bars::{Bar, Part, Table};
 
-/// Tasks registered at once to measure their memory.
+/// Number of tasks that are registered at the same time to measure their memory.
 const TASKS: u64 = 1_000_000;
-/// Number of tasks that are registered before any is ready.
+/// Number of tasks that are registered before the first task is ready.
 const FLIGHT: u64 = 10_000_000;
 const FLIGHT_QUICK: u64 = 1_000_000;
-/// Bar: memory of a task at most, in bytes.
+/// Bar: largest permitted memory of a task, in bytes.
 const BYTES_MOST: f64 = 96.0;
 
-/// Runs the commands and computes the part.
+/// Runs the hidden commands, and computes the part.
 ///
 /// # Errors
-/// The executable of this program cannot be run, or it fails.
+/// A hidden command cannot be run or fails.
 pub fn run(threads: u32, quick: bool) -> Result<Part> {
     eprintln!("tasks: footprint");
     let program = std::env::current_exe()?;
@@ -47,7 +48,8 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let mut part = Part::new("footprint", "Memory of tasks");
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
-        // The closure holds a pointer, because a task of paper 5 is a function and its argument.
+        // The bar applies to tasks whose closure contains a pointer, because a task of paper 5
+        // consists of a function and its argument.
         Bar::at_most(
             "memory of a registered task whose closure has a pointer",
             of("pointer"),
@@ -90,7 +92,7 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     Ok(part)
 }
 
-/// Parses lines of a name and a number.
+/// Parses lines that consist of a name and a number.
 fn numbers(text: &str) -> BTreeMap<String, f64> {
     let number = |line: &str| {
         let (name, number) = line.split_once(' ')?;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `fork-join`: the time of fib(25) by forks and joins, compared with rayon. Every call forks,
-//! without a threshold for small calls, so the time consists of the runtimes' overhead.
+//! Part `fork-join`: measures the time of fib(25) by forks and joins, in comparison with rayon.
+//! Every call forks, without a threshold for small calls. The time therefore consists almost only
+//! of the overhead of the runtimes.
 //!
-//! Bar: usher-tasks takes at most 1.5 times the time of rayon's best form, by the median of the
-//! ratios per round.
+//! Bar: usher-tasks takes at most 1.5 times the time of rayon's best form (median over the rounds
+//! of the ratio).
 
 use serde_json::json;
 
@@ -16,10 +17,10 @@ use crate::bars::{Bar, Part};
 
 const WORKLOAD: [&str; 2] = ["fib", "25"];
 const CASE: &str = "fib:25";
-/// Bar: time of usher-tasks at most, as a multiple of rayon's.
+/// Bar: largest permitted ratio of the time of usher-tasks to the time of rayon.
 const LIMIT: f64 = 1.5;
 
-/// Runs the rounds and computes the part.
+/// Runs the rounds, and computes the part.
 pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let workload: Vec<String> = WORKLOAD.map(str::to_owned).to_vec();
     let samples = rounds::run("fork-join", programs, &FORK_JOIN, settings, &workload);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `grain`: the minimum effective task granularity, METG(50 %), of Slaughter et al., "Task
-//! Bench: a parameterized benchmark for evaluating parallel runtime performance" (SC 2020): the
-//! shortest task length at which the threads reach half of their possible throughput.
+//! Part `grain`: measures the minimum effective task granularity, METG(50 %), which is the shortest
+//! task length at which the threads reach half of their possible throughput. Source: Slaughter et
+//! al., "Task Bench: a parameterized benchmark for evaluating parallel runtime performance" (SC
+//! 2020).
 //!
-//! For several lengths, efficiency = time of a plain loop on one thread / (time of the runtime x
-//! threads). METG is interpolated between the two lengths around 50 %, as the median over rounds,
-//! with the highest selected number of threads. If even the shortest tasks reach 50 %, METG is only
-//! known to be at most their length.
+//! 1. For each of 14 task lengths, efficiency = time of a plain loop on one thread / (time of the
+//!    runtime x number of threads). The number of threads is the highest selected number.
+//! 2. In each round, METG is interpolated between the two neighbouring lengths with an efficiency
+//!    below and above 50 %. If even the shortest tasks reach 50 %, their length is an upper bound
+//!    of METG.
+//! 3. The result is the median over the rounds.
 
 use serde_json::json;
 use usher_report::text;
@@ -20,13 +23,13 @@ use super::toolchain::Programs;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Line};
 
-/// Arithmetic steps of a task; a step takes about a nanosecond.
+/// Numbers of arithmetic steps of a task. A step takes about a nanosecond.
 const STEPS: [u32; 14] = [
     4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096,
 ];
-/// Efficiency that defines the granularity.
+/// Efficiency that a task length must reach.
 const EFFICIENCY: f64 = 0.5;
-/// Bar: METG of usher-tasks at most, in microseconds.
+/// Bar: largest permitted METG of usher-tasks, in microseconds.
 const LIMIT_US: f64 = 0.06;
 
 fn cases() -> Vec<String> {
@@ -36,7 +39,7 @@ fn cases() -> Vec<String> {
         .collect()
 }
 
-/// Runs the rounds with the highest selected number of threads and computes the part.
+/// Runs the rounds with the highest selected number of threads, and computes the part.
 pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let most = settings.threads_max();
     let settings = RoundSettings {
@@ -57,7 +60,8 @@ fn contestants() -> Vec<Contestant> {
     OURS.into_iter().chain(WAVEFRONT_PEERS).collect()
 }
 
-/// Length of a task in nanoseconds, and the efficiency with that length, in one round.
+/// Returns the length of a task in nanoseconds and the efficiency with this length, measured in one
+/// round.
 fn point(
     samples: &Samples,
     one: Contestant,
@@ -74,12 +78,12 @@ fn point(
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Granularity {
     ns: f64,
-    /// Whether it is only an upper bound, because even the shortest tasks reach 50 %.
+    /// Whether `ns` is only an upper bound, because even the shortest tasks reach 50 %.
     is_bound: bool,
 }
 
-/// The shortest length from which on the efficiency is reached; `None` if it never is. Points are
-/// (length, efficiency), sorted by length.
+/// Returns the length from which on all longer tasks reach the efficiency; `None` if the longest
+/// tasks do not reach it. Points are (length, efficiency), sorted by length.
 fn grain_of(points: &[(f64, f64)]) -> Option<Granularity> {
     let Some(last) = points.iter().rposition(|&(_, e)| e < EFFICIENCY) else {
         return points
@@ -102,7 +106,7 @@ fn grain_in(samples: &Samples, one: Contestant, threads: u32, round: u32) -> Opt
     grain_of(&by_length(points.collect()))
 }
 
-/// Median granularity over the rounds.
+/// Returns the median of the granularity over the rounds.
 fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Granularity> {
     let in_round = |round| grain_in(samples, one, threads, round);
     let ns = samples
@@ -117,7 +121,7 @@ fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Granularity
     })
 }
 
-/// Median lengths and efficiencies over the rounds.
+/// Returns the median length and the median efficiency over the rounds, for each number of steps.
 fn curve(samples: &Samples, one: Contestant, threads: u32) -> Vec<(f64, f64)> {
     let median = |case: &str| {
         let of = |pick: fn((f64, f64)) -> f64| {
@@ -129,13 +133,14 @@ fn curve(samples: &Samples, one: Contestant, threads: u32) -> Vec<(f64, f64)> {
     by_length(cases().iter().filter_map(|case| median(case)).collect())
 }
 
-/// Sorts points by length, because noise may make tasks with more steps shorter.
+/// Sorts points by measured length, because noise may make tasks with more steps shorter than tasks
+/// with fewer steps.
 fn by_length(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     points
 }
 
-/// The form of each runtime with the smallest granularity.
+/// Returns for each runtime the form with the smallest granularity.
 fn best_forms(samples: &Samples, threads: u32) -> Vec<Contestant> {
     let best = |runtime: Runtime| {
         let grains = forms_of(&contestants(), runtime)

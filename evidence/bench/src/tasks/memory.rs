@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `memory`: the wavefront of a 4K frame with tasks that wait for memory. The state of a
-//! macroblock is still in the cache if its next stage runs soon, so the order of tasks determines
-//! the time.
+//! Part `memory`: measures the wavefront of a 4K frame with tasks that wait for memory. If the next
+//! stage of a macroblock runs soon, the state of the macroblock is still in the cache. The order of
+//! tasks therefore determines the time.
 //!
-//! Bars, on medians of ratios per round: other runtimes in their default order take at least 1.9
-//! times the time of usher-tasks; usher-tasks takes at most 1.05 times the time of the best fixed
-//! order of a plain loop; without hints it keeps at least 0.9 of the gain from hints.
+//! Bars, each on the median of a ratio over the rounds:
+//!
+//! - the fastest other runtime with its default order takes at least 1.9 times the time of
+//!   usher-tasks;
+//! - usher-tasks takes at most 1.05 times the time of the best plain loop with a fixed order;
+//! - without hints, usher-tasks keeps at least 0.9 of the time that it saves with hints.
 
 use serde_json::json;
 
@@ -21,13 +24,14 @@ use crate::bars::{Bar, Part};
 
 /// Workload: 3840 x 2160 pixels in macroblocks, with eight stages.
 const FRAME_4K: [&str; 4] = ["wavefront", "240", "135", "8"];
-/// Sizes in bytes of the state of a macroblock, which each of its stages reads and writes.
+/// Sizes in bytes of the state of a macroblock. Each stage of the macroblock reads and writes the
+/// whole state.
 const BYTES: [u32; 2] = [4096, 8192];
-/// Bar: time of the fastest peer at least, as a multiple of the time of usher-tasks.
+/// Bar: smallest permitted ratio of the time of the fastest peer to the time of usher-tasks.
 const FASTER_LEAST: f64 = 1.9;
-/// Bar: time of usher-tasks at most, as a multiple of the time of the best fixed order.
+/// Bar: largest permitted ratio of the time of usher-tasks to the time of the best fixed order.
 const ORDER_MOST: f64 = 1.05;
-/// Bar: share of the gain from hints that remains without hints, at least.
+/// Bar: smallest permitted share of the gain from hints that remains without hints.
 const GAIN_LEAST: f64 = 0.9;
 
 fn contestants() -> Vec<Contestant> {
@@ -43,13 +47,13 @@ fn peers() -> impl Iterator<Item = Contestant> {
     WAVEFRONT_PEERS.into_iter().chain(SPAWNING_PEERS)
 }
 
-/// The peers in the forms in which their pools determine the order.
+/// Returns the peers in the forms in which their pools determine the order of tasks.
 fn by_default(threads: u32) -> Vec<Contestant> {
     let ordered = |one: &Contestant| is_ordered_by_pool(one, threads);
     peers().filter(ordered).collect()
 }
 
-/// Runs the rounds and computes the part; `quick`: with the smaller state only.
+/// Runs the rounds, and computes the part. With `quick`, only the smaller state is measured.
 pub fn run(programs: &Programs, settings: &RoundSettings, quick: bool) -> Part {
     let bytes = if quick { &BYTES[..1] } else { &BYTES[..] };
     let cases = bytes.iter().map(|bytes| format!("memory:{bytes}"));
@@ -112,7 +116,7 @@ fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
     part
 }
 
-/// A note that compares usher-tasks with the fastest peer in any form.
+/// Returns a note that compares usher-tasks with the fastest peer in any form.
 fn against_any(samples: &Samples, n: u32, case: &str, size: &str) -> Option<String> {
     let peers: Vec<Contestant> = peers().collect();
     let best = samples.best(&peers, n, case)?;
@@ -148,13 +152,14 @@ fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<Bar> {
     ]
 }
 
-/// Share of the time that usher-tasks saves against that peer with hints which it also saves
-/// without hints, from medians over the rounds. `None` if hints save nothing.
+/// Returns the time that usher-tasks without hints saves compared with the peer / the time that it
+/// saves with hints. Both saved times are medians over the rounds. `None` if usher-tasks with hints
+/// saves no time.
 fn gain_kept(samples: &Samples, peer: Contestant, n: u32, case: &str) -> Option<f64> {
     let time = |one, round| samples.in_round((one, n), case, round);
     let saved_by = |one: Contestant| {
         let saved = samples.over_rounds(|round| {
-            // A round counts only with all three samples.
+            // A round counts only if it has all three samples.
             let of = [HINTED, PLAIN, one].map(|one| time(one, round));
             let [Some(_), Some(_), Some(own)] = of else {
                 return None;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `misses`: cache misses and instructions of a task, counted by valgrind's cachegrind with
-//! the sizes of current first-level and second-level caches. The counts contain no noise by other
-//! programs.
+//! Part `misses`: counts the cache misses and instructions of a task with valgrind's cachegrind,
+//! which simulates first-level and second-level caches with the sizes of a current core. Other
+//! programs do not influence the counts.
 //!
-//! The counts of a frame are the difference of two runs with 3 frames and 1 frame, divided by 2, so
-//! that the start of the program does not count. Only contestants inside this program are measured.
-//! Limits: valgrind runs one thread at a time, and has no prefetcher.
+//! Counts of a frame = (counts of a run with 3 frames - counts of a run with 1 frame) / 2; the
+//! start of the program therefore does not count. Both runs must have chosen the same order of
+//! tasks; at most five pairs of runs are tried. Limits: only the contestants that this program
+//! contains are measured; valgrind runs one thread at a time and simulates no prefetcher.
 
 use std::path::Path;
 
@@ -25,7 +26,7 @@ use crate::bars::{Bar, Part, Table};
 use crate::cachegrind::{self, CacheShape, CachegrindOutput, Counts};
 
 const TASKS: f64 = 80.0 * 45.0 * 8.0;
-/// First-level and second-level cache of a current core.
+/// Sizes of the first-level and the second-level cache of a current core.
 const CACHES: [CacheShape; 2] = [
     CacheShape {
         bytes: 32 << 10,
@@ -38,11 +39,11 @@ const CACHES: [CacheShape; 2] = [
         line_bytes: 64,
     },
 ];
-/// Numbers of frames of the two runs. Their difference counts.
+/// Numbers of frames of the two runs.
 const FRAMES: [u32; 2] = [1, 3];
-/// Maximum number of pairs of runs until both runs of a pair choose the same order.
+/// Maximum number of pairs of runs until a run of each length has chosen the same order.
 const ATTEMPTS: usize = 5;
-/// Bar: misses of usher-tasks at most, as a multiple of those of the loop over macroblocks.
+/// Bar: largest permitted ratio of the misses of usher-tasks to those of the loop over macroblocks.
 const LIMIT: f64 = 1.1;
 
 /// Counts of a frame.
@@ -53,7 +54,7 @@ struct CountsPerFrame {
     ll: f64,
 }
 
-/// Counts of a frame, by contestant and case.
+/// Counts of a frame for a contestant and a case.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct ContestantCounts {
     label: String,
@@ -62,8 +63,8 @@ struct ContestantCounts {
     frame: CountsPerFrame,
 }
 
-/// Contestants within this program. C++ programs are compiled for this machine's instruction set,
-/// which valgrind may not support, so they are left out.
+/// Returns the contestants that this program contains. The C++ programs are left out, because they
+/// are compiled for the instruction set of this machine, which valgrind may not support.
 fn contestants() -> Vec<Contestant> {
     let all = [HINTED, PLAIN, PAPER]
         .into_iter()
@@ -72,10 +73,10 @@ fn contestants() -> Vec<Contestant> {
     all.filter(|one| one.program == Program::Own).collect()
 }
 
-/// Runs all contestants under valgrind and computes the part.
+/// Runs all contestants under valgrind, and computes the part.
 ///
 /// # Errors
-/// There is no valgrind, or a run fails.
+/// Valgrind is not installed, or a run fails.
 pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
     let mut rows = Vec::new();
     for one in contestants() {
@@ -115,8 +116,8 @@ fn count(
     })
 }
 
-/// Counts of runs of [`FRAMES`] that chose the same order. The choice depends on measured times,
-/// so runs may choose differently between two equally good orders.
+/// Returns the counts of two runs with the lengths [`FRAMES`] that chose the same order. The choice
+/// depends on measured times; two runs may therefore choose different orders of equal quality.
 fn of_one_order(
     run: impl Fn(u32) -> Result<(Option<String>, Counts)>,
 ) -> Result<(Option<String>, [Counts; 2])> {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench tasks`: the costs of `usher-tasks` and the gain from its order, against common
-//! runtimes, compiled and run beside it.
+//! `usher bench tasks`: measures the cost of a task in `usher-tasks` and the gain from its order of
+//! tasks, in comparison with common task runtimes.
 //!
-//! The workload, its checks and its clock are one file in C (`peers/workload.c`) that is linked
-//! into every program: this program, which runs usher-tasks, rayon and plain loops (`inside`),
-//! and a program for each C++ runtime (`peers/`), compiled when the benchmark runs (`toolchain`).
-//! `rounds` runs all of them in turns and `study` compares them. A file for each part defines its
-//! bars.
+//! 1. The workload is a C file (`peers/workload.c`), which also checks the results and measures the
+//!    times. Each program links this file. This program runs the workload on usher-tasks, on rayon
+//!    and in plain loops (`inside`). There is a further program for each C++ runtime (folder
+//!    `peers`), which `toolchain` compiles at the start of the benchmark.
+//! 2. `rounds` runs the programs in rounds, each program once per round, in a process of its own.
+//! 3. `study` compares the times of a round. Each part has a module with its bars.
 
 mod compute;
 mod contestants;
@@ -55,7 +56,7 @@ pub enum TasksPart {
     Footprint,
 }
 
-/// A runtime with a program of its own.
+/// A runtime that a separate C++ program uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
     /// oneTBB
@@ -129,7 +130,7 @@ pub struct TasksArgs {
     out: PathBuf,
 }
 
-/// Parses a peer's name; an empty name stands for no peer.
+/// Parses the name of a peer; an empty name means no peer.
 fn peer(name: &str) -> Result<Option<Peer>, String> {
     match name {
         "" => Ok(None),
@@ -142,7 +143,7 @@ impl TasksArgs {
         self.only.is_empty() || self.only.contains(&which)
     }
 
-    /// Programs to compile.
+    /// Returns the C++ programs to compile.
     fn programs(&self) -> Vec<Program> {
         let all = || Peer::value_variants().iter().copied();
         let peers: Vec<Peer> = match &self.peers {
@@ -160,7 +161,8 @@ impl TasksArgs {
         }
     }
 
-    /// The selected numbers of threads; default: 1, and 2 if there are two CPUs.
+    /// Returns the selected numbers of threads. The default is 1, and also 2 on a machine with at
+    /// least two CPUs.
     fn threads(&self) -> Vec<u32> {
         if !self.threads.is_empty() {
             return self.threads.clone();
@@ -169,7 +171,7 @@ impl TasksArgs {
         (1..=cpus.min(2) as u32).collect()
     }
 
-    /// Numbers of rounds, frames and threads of a part.
+    /// Returns the numbers of rounds, frames and threads of a part.
     fn settings(&self, which: TasksPart) -> RoundSettings {
         let (ms, frames) = match which {
             TasksPart::Grain => (30, 5),
@@ -191,7 +193,7 @@ impl TasksArgs {
     }
 }
 
-/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
+/// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &TasksArgs) -> Result<bool> {
     let folder = machine::run_folder(&args.out, "tasks")?;
     let scratch = tempfile::tempdir()?;
@@ -211,7 +213,7 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
             .unwrap_or_else(|error| show::not_measured(&format!("{which:?}"), &error));
         print_line(args, &part.lines())?;
         parts.push(part);
-        // After each part, so that its results survive a failure of the next.
+        // The results are saved after each part, so that they are not lost if a later part fails.
         machine::save(
             &folder,
             "usher-tasks and other task runtimes",
@@ -248,7 +250,7 @@ fn part(args: &TasksArgs, which: TasksPart, programs: &Programs, scratch: &Path)
     })
 }
 
-/// Notes on the compared programs.
+/// Returns notes about the compared programs: versions, and missing programs with the reasons.
 fn notes(programs: &Programs) -> Vec<String> {
     let mut versions = vec![format!("rayon {}", env!("USHER_BENCH_RAYON"))];
     versions.extend(programs.versions.iter().cloned());
@@ -269,7 +271,8 @@ fn notes(programs: &Programs) -> Vec<String> {
     notes
 }
 
-/// Prints text on standard output, unless JSON is printed there.
+/// Prints text on standard output, or on standard error if standard output contains the JSON
+/// result.
 fn print_line(args: &TasksArgs, text: &str) -> Result<()> {
     if !args.json {
         return machine::print_line(text);

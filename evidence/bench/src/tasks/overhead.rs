@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `overhead`: the cost of a task that does nothing, for each runtime, and the cost of
-//! tracing, both in nanoseconds per task of a 720p frame with 28,800 tasks.
+//! Part `overhead`: measures the cost of an empty task for each runtime, and the cost of tracing,
+//! in nanoseconds per task of a 720p frame with 28,800 tasks.
 //!
-//! The cost is the time of the median frame / tasks, as the median over rounds; with several
-//! threads it is wall time, not CPU time. The cost of a trace is the difference between the same
-//! form with and without a trace in the same round.
+//! Cost of a task = time of the median frame of a process / number of tasks; the result is the
+//! median over the rounds. With several threads, the time is wall time, not CPU time. Cost of a
+//! trace = cost of usher-tasks with a trace - cost without a trace in the same round.
 
 use serde_json::json;
 use usher_report::stats::Estimate;
@@ -18,22 +18,23 @@ use crate::bars::{Bar, Part, Table};
 
 /// Workload: 1280 x 720 pixels in macroblocks, with eight stages: 28,800 tasks.
 pub const FRAME_720P: [&str; 4] = ["wavefront", "80", "45", "8"];
-/// The forms of usher-tasks that are compared with peers.
+/// The forms of usher-tasks that are compared with the peers.
 pub const OURS: [Contestant; 2] = [PLAIN, HINTED];
 
 const CASE: &str = "empty";
-/// Bars: number of threads, and nanoseconds per task at most.
+/// Bars: a number of threads, and the largest permitted cost in nanoseconds per task.
 const LIMITS: [(u32, f64); 2] = [(1, 25.0), (2, 20.0)];
-/// Bars of tracing: nanoseconds per task at most that an active trace and an inactive trace add.
+/// Bars of tracing: largest permitted additional cost in nanoseconds per task, of an active trace
+/// and of an inactive trace.
 const TRACE_LIMITS_NS: (f64, f64) = (30.0, 10.0);
 
-/// All runtimes that run a wavefront.
+/// Returns all runtimes that run the wavefront.
 pub fn contestants() -> Vec<Contestant> {
     let ours = [PLAIN, HINTED, PAPER];
     ours.into_iter().chain(WAVEFRONT_PEERS).collect()
 }
 
-/// Runs the rounds and computes the part.
+/// Runs the rounds, and computes the part.
 pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let workload: Vec<String> = FRAME_720P
         .into_iter()
@@ -41,7 +42,8 @@ pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
         .map(str::to_owned)
         .collect();
     let mut all = contestants();
-    // Next to the same form without a trace, so that a disturbance affects both.
+    // The form with a trace runs directly after the form without a trace, so that a disturbance
+    // affects both forms.
     all.insert(1, TRACED);
     let samples = rounds::run("overhead", programs, &all, settings, &workload);
     format(&samples, &settings.threads)
@@ -95,7 +97,8 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     part
 }
 
-/// Thread time in nanoseconds that a trace adds to each task.
+/// Returns the time in nanoseconds that a trace adds to each task: additional wall time x number of
+/// threads.
 fn trace_ns(samples: &Samples, threads: u32) -> Option<Estimate> {
     let of = |one, round| samples.in_round((one, threads), CASE, round);
     samples.over_rounds(|round| {
@@ -125,7 +128,7 @@ fn trace_bars(samples: &Samples) -> Vec<Bar> {
     bars
 }
 
-/// The table with and without a trace.
+/// Returns the table of the costs with and without a trace.
 fn trace_table(samples: &Samples, threads: &[u32]) -> Table {
     let head = [
         "ns a task",

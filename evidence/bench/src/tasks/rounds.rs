@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the rounds of a part: each round runs every contestant once with each number of threads, in
-//! a process of its own that prints one line per case.
+//! Runs the rounds of a part. A round runs every contestant once with each number of threads, each
+//! time in a new process that prints one line per case.
 //!
-//! Load of other programs therefore affects all contestants equally, and no contestant keeps one
-//! memory layout. The order of the contestants rotates. A process that fails or takes longer than
-//! 300 s is listed as a failure, and the rounds continue.
+//! Slow changes of other load therefore affect all contestants equally, and each process has a new
+//! memory layout. The order of the contestants rotates from round to round. A process that fails or
+//! takes longer than 300 s is listed as a failure, and the rounds continue.
 
 use std::process::Command;
 
@@ -18,15 +18,15 @@ use super::toolchain::Programs;
 /// Time limit of a process in seconds.
 const SECONDS_MAX: u32 = 300;
 
-/// Numbers of rounds, frames and threads, and time of a case.
+/// Settings of the rounds: numbers of rounds, frames and threads, and the time of a case.
 #[derive(Debug, Clone)]
 pub struct RoundSettings {
     pub rounds: u32,
-    /// Time for which each case is measured at least, in milliseconds.
+    /// Minimum time for which each case is measured, in milliseconds.
     pub ms: u32,
-    /// Frames of each case that are timed at least.
+    /// Minimum number of frames that are timed in each case.
     pub frames: u32,
-    /// Numbers of threads.
+    /// Numbers of threads with which each contestant runs.
     pub threads: Vec<u32>,
 }
 
@@ -37,17 +37,18 @@ impl RoundSettings {
     }
 }
 
-/// The command that runs a contestant, without the words of the workload.
+/// Returns the command that runs a contestant. The caller appends the words of the workload.
 pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
     command_under(&[], programs, one)
 }
 
-/// The same, run under another program: `words` come before the path of the contestant's program.
+/// Returns the command that runs a contestant under another program, such as valgrind: `words`
+/// precede the path of the contestant's program.
 pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) -> Result<Command> {
     let path = programs.paths.get(&one.program);
     let path = path.with_context(|| format!("the program {} was not compiled", one.label))?;
     let mut command = Command::new("timeout");
-    // Without `--foreground`, Ctrl-C would not reach the contestant.
+    // Without the option `--foreground` of `timeout`, Ctrl-C would not reach the contestant.
     command
         .arg("--foreground")
         .arg(SECONDS_MAX.to_string())
@@ -60,7 +61,8 @@ pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) ->
     Ok(command)
 }
 
-/// Runs all rounds of a workload, which is given as the words for each contestant's command line.
+/// Runs all rounds of a workload. `words` are the words of the workload on the command line of each
+/// contestant.
 pub fn run(
     part: &str,
     programs: &Programs,
@@ -106,7 +108,7 @@ fn words(threads: u32, settings: &RoundSettings, workload: &[String]) -> Vec<Str
         .collect()
 }
 
-/// Runs one process. Returns a sample for each case.
+/// Runs one contestant in a process. Returns a sample for each case.
 fn measure(
     programs: &Programs,
     one: &Contestant,
@@ -138,12 +140,13 @@ fn measure(
     Ok(samples)
 }
 
-/// Standard output of a successful command.
+/// Runs a command and returns its standard output. A failure of the command is an error.
 pub fn output(command: &mut Command) -> Result<String> {
     Ok(outputs(command)?.0)
 }
 
-/// A successful command's standard output and standard error.
+/// Runs a command and returns its standard output and standard error. A failure of the command is
+/// an error.
 pub fn outputs(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().context("running it")?;
     let all = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Formats the samples of the task benchmark as bars, tables and figures, with failures and the
-//! method as notes.
+//! Formats the samples of the task benchmark as bars, tables and figures. Failures of processes and
+//! the method are added as notes.
 
 use usher_report::text;
 
@@ -9,12 +9,13 @@ use super::study::{self, ContestantRun, Samples, forms_of, ratio_text};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
-/// `1 thread`, `2 threads`.
+/// Returns the number of threads as text: `1 thread`, `2 threads`.
 pub fn threads_text(threads: u32) -> String {
     text::count(threads as usize, "thread")
 }
 
-/// Bars of `usher-tasks` against each peer's best form: `limit` times its time at most.
+/// Returns bars on the ratio of the time of usher-tasks to the time of each peer's best form; the
+/// ratio must be at most `limit`.
 pub fn peer_bars(
     samples: &Samples,
     ours: ContestantRun,
@@ -36,8 +37,8 @@ pub fn peer_bars(
     Runtime::PEERS.into_iter().map(bar).collect()
 }
 
-/// A table with a row for each contestant, the fastest first: its times of a task, and the ratios
-/// of the time of usher-tasks to them.
+/// Returns a table with a row for each contestant, the fastest first: the times of a task, and the
+/// ratios of the time of usher-tasks to these times.
 pub fn table(
     samples: &Samples,
     contestants: &[Contestant],
@@ -76,7 +77,8 @@ pub fn table(
     }
 }
 
-/// The measured contestants, the fastest with the highest number of threads first.
+/// Returns the measured contestants in the order of their times with the highest number of threads,
+/// the fastest first.
 fn sorted(
     samples: &Samples,
     contestants: &[Contestant],
@@ -98,7 +100,7 @@ fn sorted(
     timed.into_iter().map(|(one, _)| one).collect()
 }
 
-/// A figure with its quartiles.
+/// Formats the time of a task with its quartiles.
 pub fn figure_text(figure: Option<study::Figure>) -> String {
     let Some(figure) = figure else {
         return text::NONE.to_owned();
@@ -107,7 +109,7 @@ pub fn figure_text(figure: Option<study::Figure>) -> String {
     format!("{} ({}..{})", ns(figure.median_ns), ns(low), ns(high))
 }
 
-/// A time in nanoseconds as text, with about three significant digits.
+/// Formats a time in nanoseconds with about three significant digits.
 pub fn ns(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 9.95 => 2,
@@ -117,7 +119,7 @@ pub fn ns(value: f64) -> String {
     text::number(value, decimals)
 }
 
-/// A figure with the times of a task, the fastest contestant first.
+/// Draws a figure with the times of a task, the fastest contestant first.
 pub fn figure(
     caption: &str,
     samples: &Samples,
@@ -159,7 +161,7 @@ pub fn figure(
     }
 }
 
-/// The colour of a runtime's bars with the first, the second, ... number of threads.
+/// Returns the CSS class of a runtime's bars for the number of threads with the index `place`.
 fn class_of(runtime: Runtime, place: usize) -> String {
     let number = match runtime {
         Runtime::Usher => [1, 5],
@@ -169,7 +171,7 @@ fn class_of(runtime: Runtime, place: usize) -> String {
     format!("p{}", number[place.min(1)])
 }
 
-/// Adds the failures to the part: their number as a bar, the first 8 as notes.
+/// Adds the failures to the part: their number as a bar, and the first 8 failures as notes.
 pub fn failures(part: &mut Part, samples: &Samples) {
     part.bars.push(Bar::none(
         "processes that failed or had a wrong result",
@@ -178,7 +180,7 @@ pub fn failures(part: &mut Part, samples: &Samples) {
     part.notes.extend(samples.failed.iter().take(8).cloned());
 }
 
-/// A part that could not be measured.
+/// Returns a part that contains only the error because of which it could not be measured.
 pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
     let mut part = Part::new(&name.to_lowercase(), name);
     part.bars = vec![Bar::at_most("measured at all", None, 0.0, "")];
@@ -186,7 +188,7 @@ pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
     part
 }
 
-/// The note about the method, which every part with rounds has.
+/// Returns the note about the method that every part with rounds has.
 pub fn method(samples: &Samples) -> String {
     format!(
         "{}; each round runs each runtime once, in a process that checks its own result, in \

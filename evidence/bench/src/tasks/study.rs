@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Evaluates the samples of the rounds of a part.
+//! Computes times and ratios, with their confidence intervals, from the samples of the rounds of a
+//! part.
 //!
-//! - Two contestants are compared by the median of their ratios, round by round, with its bootstrap
-//!   interval (`usher_report::stats`). A disturbance of minutes therefore affects both sides of a
-//!   ratio.
-//! - The time of a task of one contestant is that of the median frame of a process, as the median
-//!   over the rounds.
+//! - Two contestants are compared by the ratio of their times in the same round. The result is the
+//!   median of the ratios over the rounds, with a bootstrap interval (`usher_report::stats`). A
+//!   disturbance that lasts for minutes therefore affects both times of a ratio.
+//! - The time of a task of a contestant is the time of the median frame of a process / number of
+//!   tasks. The result is the median over the rounds.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, Statistic};
@@ -15,7 +16,7 @@ use super::contestants::{Contestant, Runtime};
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
 
-/// Result of one case in one process.
+/// Result of a case in one process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub runtime: Runtime,
@@ -35,11 +36,11 @@ pub struct Sample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
     pub all: Vec<Sample>,
-    /// Processes that failed, with the reasons.
+    /// Failures of processes, with the reasons.
     pub failed: Vec<String>,
 }
 
-/// Time of a task, in nanoseconds.
+/// Time of a task in nanoseconds, over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     pub median_ns: f64,
@@ -49,7 +50,7 @@ pub struct Figure {
     pub least_ns: f64,
 }
 
-/// A contestant with a number of threads.
+/// A contestant, and the number of its threads.
 pub type ContestantRun = (Contestant, u32);
 
 impl Samples {
@@ -64,7 +65,7 @@ impl Samples {
         })
     }
 
-    /// Time of a task; `None` if it was not measured.
+    /// Returns the time of a task over all rounds; `None` if it was not measured.
     pub fn figure(&self, turn: ContestantRun, case: &str) -> Option<Figure> {
         let medians: Vec<f64> = self.of(turn, case).map(|s| s.median_ns).collect();
         Some(Figure {
@@ -80,7 +81,7 @@ impl Samples {
         })
     }
 
-    /// Time of a task in the median frame of one round, in nanoseconds.
+    /// Returns the time of a task in the median frame of one round, in nanoseconds.
     pub fn in_round(&self, turn: ContestantRun, case: &str, round: u32) -> Option<f64> {
         let mut samples = self.of(turn, case).filter(|s| s.round == round);
         samples.next().map(|sample| sample.median_ns)
@@ -92,20 +93,20 @@ impl Samples {
         rounds.max().unwrap_or(0)
     }
 
-    /// Time of `a` / time of `b`.
+    /// Returns the median over the rounds of (time of `a` / time of `b`).
     pub fn ratio(&self, a: ContestantRun, b: ContestantRun, case: &str) -> Option<Estimate> {
         self.over_rounds(|round| {
             Some(self.in_round(a, case, round)? / self.in_round(b, case, round)?)
         })
     }
 
-    /// Median over the rounds of `of(round)`, with its interval.
+    /// Returns the median over the rounds of `of(round)`, with its bootstrap interval.
     pub fn over_rounds(&self, of: impl Fn(u32) -> Option<f64>) -> Option<Estimate> {
         let values: Vec<f64> = (0..self.rounds()).filter_map(of).collect();
         stats::estimate(&values, Statistic::Median, SEED)
     }
 
-    /// The contestant with the least median time.
+    /// Returns the contestant with the least median time.
     pub fn best(&self, of: &[Contestant], threads: u32, case: &str) -> Option<Contestant> {
         let figures = of.iter().filter_map(|&one| {
             let figure = self.figure((one, threads), case)?;
@@ -117,18 +118,18 @@ impl Samples {
     }
 }
 
-/// The forms of a runtime.
+/// Returns those contestants that are forms of a runtime.
 pub fn forms_of(contestants: &[Contestant], runtime: Runtime) -> Vec<Contestant> {
     let of = contestants.iter().filter(|one| one.runtime == runtime);
     of.copied().collect()
 }
 
-/// A ratio as text, with its interval.
+/// Formats a ratio with its interval.
 pub fn ratio_text(estimate: Option<Estimate>) -> String {
     estimate_text(estimate, |ratio| format!("{ratio:.2}"))
 }
 
-/// An estimate as text, with its interval.
+/// Formats an estimate with its interval.
 pub fn estimate_text(estimate: Option<Estimate>, text: impl Fn(f64) -> String) -> String {
     let Some(estimate) = estimate else {
         return usher_report::text::NONE.to_owned();
@@ -145,7 +146,7 @@ pub mod tests {
     use super::*;
     use crate::tasks::contestants::{HINTED, PLAIN, WAVEFRONT_PEERS};
 
-    /// A sample for each round, in nanoseconds.
+    /// Returns samples with the given time in nanoseconds for each round.
     pub fn samples(of: &[(ContestantRun, &str, &[f64])]) -> Samples {
         let mut samples = Samples::default();
         for &((one, threads), case, values) in of {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds or downloads the headers of Taskflow, which only Debian trixie and later have as a
-//! package.
+//! Finds or downloads the headers of Taskflow, of which only Debian trixie and later releases have
+//! a package.
 //!
-//! `apt-get` downloads the package from the mirror that this machine's apt uses. It uses separate
-//! lists and caches, so that the system does not change, and checks Debian's signature. A hash pins
-//! the version that is compared. The package is unpacked into the user's cache, not installed.
+//! `apt-get` downloads the package from the mirror that this machine's apt uses, and checks
+//! Debian's signature. `apt-get` uses separate lists and caches, so that the system does not
+//! change. On amd64, a hash pins the version of the package. The package is unpacked into the
+//! user's cache, but not installed.
 
 use std::env;
 use std::fs;
@@ -17,15 +18,15 @@ use anyhow::{Context, Result, ensure};
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "libtaskflow-cpp-dev";
 const VERSION: &str = "3.9.0+ds-1+b1";
-/// Hash of the package for amd64. On other architectures only Debian's signature is checked.
+/// Hash of the package for amd64. On other architectures, only Debian's signature is checked.
 const SHA256: &str = "458054132b620d60b4eff093b4bbe899dab539eb72624c26c450a60e60fdba61";
-/// The header that programs include.
+/// The header file that programs include.
 const HEADER: &str = "taskflow/taskflow.hpp";
 /// Debian's keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The include folder: the given folder, else that of an installed package, else that of an earlier
-/// download, else that of a new download.
+/// Returns the first include folder that exists: the given folder, the folder of an installed
+/// package, the folder of an earlier download, or the folder of a new download.
 ///
 /// # Errors
 /// The given folder has no headers, or the download fails.
@@ -66,8 +67,8 @@ fn cache_folder() -> Result<PathBuf> {
         .join("usher"))
 }
 
-/// Downloads the package and unpacks it into that folder. The folder appears only when it is
-/// complete.
+/// Downloads the package and unpacks it into the folder `into`. The folder is created under another
+/// name and renamed when it is complete.
 fn fetch(into: &Path) -> Result<()> {
     eprintln!("tasks: fetching the package {PACKAGE} {VERSION} from Debian {SUITE}, once");
     let scratch = tempfile::tempdir()?;
@@ -92,13 +93,14 @@ fn fetch(into: &Path) -> Result<()> {
             .args([&package, &unpacked]),
     )?;
     fs::create_dir_all(into.parent().unwrap_or(into))?;
-    // In the same folder, as a rename works only within a file system.
+    // The temporary folder is in the same parent folder, because a rename works only within a file
+    // system.
     let whole = into.with_extension("part");
     output(Command::new("cp").arg("-rT").args([&unpacked, &whole]))?;
     fs::rename(&whole, into).with_context(|| format!("making {}", into.display()))
 }
 
-/// Folders for an `apt-get` with one source.
+/// Folders of an `apt-get` that uses only one package source.
 struct AptDirectories<'a> {
     folder: &'a Path,
     options: Vec<String>,
@@ -118,9 +120,10 @@ impl<'a> AptDirectories<'a> {
             "Dir::Etc::sourceparts=-".to_owned(),
             at("Dir::State::lists", "lists"),
             at("Dir::Cache", "cache"),
-            // No translations of package descriptions.
+            // Do not download translations of package descriptions.
             "Acquire::Languages=none".to_owned(),
-            // As root, apt-get downloads as another user, which cannot read this folder.
+            // Started by root, apt-get would download as another user, which cannot read this
+            // folder.
             "APT::Sandbox::User=root".to_owned(),
         ];
         Ok(Self { folder, options })
@@ -135,7 +138,7 @@ impl<'a> AptDirectories<'a> {
     }
 }
 
-/// The mirror of Debian's main archive that this machine's apt is set up with.
+/// Returns the mirror of Debian's main archive that this machine's apt uses.
 fn mirror() -> Result<String> {
     let targets = output(Command::new("apt-get").args([
         "indextargets",

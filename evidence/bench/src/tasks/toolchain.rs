@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the programs of the other task runtimes from sources that this program contains, and
-//! records the versions that they print. Programs that cannot be compiled are listed with the
-//! reason.
+//! Compiles the C++ programs of the other task runtimes from sources that this program contains,
+//! and records the runtimes' versions. A program that cannot be compiled is left out and listed
+//! with the reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,8 +22,9 @@ const SOURCES: [(&str, &str); 6] = [
     ("openmp.cpp", include_str!("peers/openmp.cpp")),
 ];
 
-/// Options for the workload's C file, the same as in `build.rs`: without `-march=native`, so that
-/// the work of a task is the same code in Rust and C++ programs.
+/// Compiler options of the workload's C file, which are the same as in `build.rs`. Without
+/// `-march=native`, the work of a task is the same machine code in the Rust program and in the C++
+/// programs.
 const C_FLAGS: [&str; 6] = [
     "-std=gnu11",
     "-O3",
@@ -39,14 +40,14 @@ const CXX_FLAGS: [&str; 5] = ["-std=c++20", "-O3", "-march=native", "-pthread", 
 pub struct Programs {
     /// Paths of the programs.
     pub paths: BTreeMap<Program, PathBuf>,
-    /// Versions that the programs print.
+    /// Names and versions of the runtimes, as the programs print them.
     pub versions: Vec<String>,
-    /// Programs that could not be built, with the reason.
+    /// Programs that could not be compiled, with the reasons.
     pub missing: Vec<String>,
 }
 
-/// Compiles the wanted programs in that folder. A program that cannot be compiled is left out and
-/// listed as missing, with the reason.
+/// Compiles the wanted programs in a folder. A program that cannot be compiled is added to
+/// [`Programs::missing`] with the reason.
 ///
 /// # Errors
 /// The folder is not writable, or there is no C compiler.
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::tasks::contestants::{Contestant, FORK_JOIN, SPAWNING_PEERS, WAVEFRONT_PEERS};
 
-    /// Compiles the peers with installed libraries; each checks itself.
+    /// Compiles the peers whose libraries are installed. Each program checks its own results.
     #[test]
     fn peers_do_what_they_should_in_every_form() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Binding to the workload in C (`peers/workload.c`), which every runtime under comparison runs.
-//! The same compiled functions do the work of a task, time the frames and check their results in
-//! Rust and C++ programs.
+//! Binding to the workload in C (`peers/workload.c`), which all compared runtimes run. In the Rust
+//! program and in the C++ programs, the same compiled functions execute the work of a task, time
+//! the frames and check the results.
 //!
 //! The workload is a wavefront over the macroblocks of a frame, with one task per stage and
-//! macroblock, or fib(n). A process has one workload, in static memory that is not written after it
-//! was parsed.
+//! macroblock, or fib(n). A process has one workload. It is in static memory, which is not written
+//! after [`Workload::begin`].
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::slice;
@@ -37,19 +37,19 @@ unsafe extern "C" {
     fn workload_do(task: u32);
 }
 
-/// A runner of frames.
+/// The functions of a runtime that run frames.
 pub trait Frames {
     /// Runs a whole frame and returns 0, or computes fib(n).
     fn run(&mut self) -> u64;
 
-    /// Whether frames of the present case have reached their steady state after `frames` frames;
-    /// otherwise another frame runs before any is timed.
+    /// Returns whether the runtime has reached its steady state after `frames` frames of the
+    /// present case. After the result false, another frame runs without timing.
     fn is_settled(&mut self, _frames: u32) -> bool {
         true
     }
 }
 
-/// Frames without a phase before the steady state.
+/// A function that runs frames of a runtime that is in its steady state from the first frame on.
 struct SameFrames<F>(F);
 
 impl<F: FnMut() -> u64> Frames for SameFrames<F> {
@@ -62,14 +62,14 @@ impl<F: FnMut() -> u64> Frames for SameFrames<F> {
 #[derive(Debug, Clone, Copy)]
 pub struct Workload(&'static RawWorkload);
 
-// SAFETY: nothing in it is written after it was made.
+// SAFETY: the static workload is not written after `Workload::begin`; threads only read it.
 unsafe impl Send for Workload {}
-// SAFETY: nothing in it is written after it was made.
+// SAFETY: the static workload is not written after `Workload::begin`; threads only read it.
 unsafe impl Sync for Workload {}
 
 impl Workload {
-    /// Parses the words of a workload; see `workload.h`. At most once a process: another call
-    /// would change the workload while it is in use.
+    /// Parses the words of a workload; `workload.h` describes them. A process must call this
+    /// function at most once, because another call would change the workload while it is in use.
     ///
     /// # Errors
     /// The words are not a valid workload.
@@ -79,12 +79,14 @@ impl Workload {
             .map(|word| CString::new(word.as_str()))
             .collect::<Result<Vec<_>, _>>()
             .context("a word in the output of the workload")?;
-        // The workload keeps pointers to the names of cases, so the strings are never freed.
+        // The workload keeps pointers to the names of the cases. The strings are therefore never
+        // freed.
         let mut words: Vec<*mut c_char> = words.into_iter().map(CString::into_raw).collect();
         let count = c_int::try_from(words.len())?;
-        // SAFETY: `words` holds `count` strings, and they are never freed.
+        // SAFETY: `words` contains `count` pointers to strings that end in NUL, and the strings are
+        // never freed.
         let raw = unsafe { workload_begin(count, words.as_mut_ptr()) };
-        // SAFETY: null, or to a static.
+        // SAFETY: `raw` is null or points to the static variable of the workload.
         let raw = unsafe { raw.as_ref() };
         raw.map(Self)
             .context("the output of the workload is invalid")
@@ -99,7 +101,7 @@ impl Workload {
         Some(self.0.fib).filter(|&n| n > 0)
     }
 
-    /// Macroblocks in a row.
+    /// Number of macroblocks in a row.
     pub fn columns(self) -> u32 {
         self.0.columns
     }
@@ -108,7 +110,7 @@ impl Workload {
         self.0.rows
     }
 
-    /// Stages of a macroblock.
+    /// Number of stages of a macroblock.
     pub fn stages(self) -> u32 {
         self.0.stages
     }
@@ -117,20 +119,21 @@ impl Workload {
         self.0.tasks
     }
 
-    /// Number of tasks that each task waits for, by task.
+    /// For each task, the number of tasks that it waits for.
     pub fn waits(self) -> &'static [u32] {
         if self.tasks() == 0 {
             return &[];
         }
-        // SAFETY: the array has `tasks` elements, and they are never written again.
+        // SAFETY: the array `waits` has `tasks` elements, which are not written after `begin`.
         unsafe { slice::from_raw_parts(self.0.waits, self.tasks() as usize) }
     }
 
     /// The tasks that wait for `task`.
     pub fn successors(self, task: u32) -> &'static [u32] {
         assert!(task < self.tasks());
-        // SAFETY: `first` has one more element than there are tasks, and its largest element is the
-        // length of `successors`.
+        // SAFETY: `first` has `tasks` + 1 elements, and `task` is less than `tasks`. The elements
+        // of `first` ascend up to the length of `successors`; the slice is therefore within the
+        // array.
         unsafe {
             let from = *self.0.first.add(task as usize) as usize;
             let to = *self.0.first.add(task as usize + 1) as usize;
@@ -142,8 +145,9 @@ impl Workload {
     #[inline]
     pub fn run(self, task: u32) {
         debug_assert!(task < self.tasks());
-        // SAFETY: `workload_mode` is written only between frames, and every runtime orders a frame
-        // after such a write. The dependencies order the tasks that access the same memory.
+        // SAFETY: `workload_mode` is written only between frames, and each runtime starts the tasks
+        // of a frame after that write. Two tasks that access the same memory never run at the same
+        // time, because one of them waits for the other.
         unsafe {
             if workload_mode != 0 {
                 workload_do(task);
@@ -151,7 +155,7 @@ impl Workload {
         }
     }
 
-    /// Times a function that runs a whole frame and returns 0, or that computes fib(n). Prints a
+    /// Measures a function that runs a whole frame and returns 0, or that returns fib(n). Prints a
     /// line for each case.
     ///
     /// # Errors
@@ -160,23 +164,27 @@ impl Workload {
         self.measure_settled(&mut SameFrames(frame))
     }
 
-    /// As [`Self::measure`], but times only settled frames.
+    /// Measures frames as [`Self::measure`] does, but times only frames in the runtime's steady
+    /// state.
     ///
     /// # Errors
     /// A check of the results fails.
     pub fn measure_settled<F: Frames>(self, frames: &mut F) -> Result<()> {
         extern "C" fn run<F: Frames>(frames: *mut c_void) -> u64 {
-            // SAFETY: the pointer given below, which outlives the call. Only this function and
-            // `settled` use it, and neither is called from within the other.
+            // SAFETY: `frames` is the pointer `context` below, which is valid during the call of
+            // `workload_measure`. Only this function and `settled` use the pointer, and neither of
+            // the two functions is called during the other.
             unsafe { &mut *frames.cast::<F>() }.run()
         }
         extern "C" fn settled<F: Frames>(frames: *mut c_void, count: u32) -> c_int {
-            // SAFETY: the pointer given below, which outlives the call. Only this function and
-            // `run` use it, and neither is called from within the other.
+            // SAFETY: `frames` is the pointer `context` below, which is valid during the call of
+            // `workload_measure`. Only this function and `run` use the pointer, and neither of the
+            // two functions is called during the other.
             unsafe { &mut *frames.cast::<F>() }.is_settled(count).into()
         }
         let context = (&raw mut *frames).cast();
-        // SAFETY: the context is a pointer to `F`, as the functions expect.
+        // SAFETY: `context` points to a value of the type `F`, as the functions `run` and `settled`
+        // require.
         let status = unsafe { workload_measure(run::<F>, settled::<F>, context) };
         ensure!(
             status == 0,
@@ -190,7 +198,8 @@ impl Workload {
 mod tests {
     use super::*;
 
-    /// Runs tasks in their order, and needs three frames of each case before it is timed.
+    /// Runs tasks in the order of their numbers, and is in its steady state after three frames of
+    /// each case.
     struct Slow(Workload, u32);
 
     impl Frames for Slow {
@@ -205,7 +214,7 @@ mod tests {
         }
     }
 
-    /// A single test, as a process has one workload.
+    /// All checks are in a single test, because a process has only one workload.
     #[test]
     fn skipped_repeated_and_reordered_tasks_are_detected() {
         let words = "1 0 2 wavefront 5 4 3 empty compute:7 memory:128";
@@ -220,7 +229,7 @@ mod tests {
         assert!(work.measure(|| run(&mut (1..60))).is_err(), "skips one");
         assert!(work.measure(|| run(&mut (0..60).chain([7]))).is_err());
         assert!(work.measure(|| run(&mut (0..60).rev())).is_err());
-        // One frame is checked, three are empty, and the sixth computes.
+        // Frame 1 is a check, the tasks of frames 2 to 4 are empty, and those of frame 6 compute.
         let mut frame = 0;
         let repeats_later = || {
             frame += 1;
@@ -232,14 +241,16 @@ mod tests {
 
         let mut slow = Slow(work, 0);
         assert!(work.measure_settled(&mut slow).is_ok());
-        // Two checks, and of three cases three frames to settle and two that are timed.
+        // Frames: two checks; for each of three cases, three frames before the steady state and two
+        // timed frames.
         assert_eq!(slow.1, 2 + 3 * (3 + 2));
 
         let edges: usize = (0..60).map(|task| work.successors(task).len()).sum();
         let waits: u32 = work.waits().iter().sum();
         assert_eq!(edges, waits as usize);
-        // The third macroblock of the second row, stage 1: the next stage, right,
-        // below to the left, below.
+        // The task is stage 1 of the third macroblock in the second row. Its successors are the
+        // next stage, and the same stage of the macroblocks to the right, below to the left, and
+        // below.
         let task = (5 + 2) * 3 + 1;
         assert_eq!(
             work.successors(task),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Declarations of `order.c`.
+//! Rust declarations of the types and functions of `order.c`.
 
 pub const LEVELS: u32 = 140;
 pub const LEVEL_FIRST: u32 = 100;
 pub const NO_ARRIVAL: u64 = u64::MAX;
 
-/// `struct o1_thread`.
+/// Scheduling state of a thread, `struct o1_thread`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThreadState {
@@ -24,7 +24,7 @@ pub struct ThreadState {
     pub waits_on: u32,
 }
 
-/// `struct o1_cpu`.
+/// Scheduling state of a CPU, `struct o1_cpu`.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuState {
@@ -39,7 +39,7 @@ pub struct CpuState {
     pub unused: u32,
 }
 
-/// `struct candidates`.
+/// The threads of which one runs next, `struct candidates`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Candidates {
@@ -53,14 +53,14 @@ pub struct Candidates {
     pub below: u64,
 }
 
-/// `enum next`.
+/// Values of `enum next`: the selected candidate.
 pub const NEXT_NONE: u32 = 0;
 pub const NEXT_PREV: u32 = 1;
 pub const NEXT_FIRST: u32 = 2;
 pub const NEXT_SHARING: u32 = 3;
 pub const NEXT_BELOW: u32 = 4;
 
-// The build script compiles `order.c`. The functions keep no pointer.
+// Functions of `order.c`, which the build script compiles. They keep no pointer after they return.
 unsafe extern "C" {
     pub safe static o1_sizes: [u64; 3];
     pub fn o1_place(thread: *mut ThreadState, state: *mut CpuState, cpu: u32, nice: i32, now: u64);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The place of a thread in the arrays, its slice and its level, computed by hand.
+//! Tests of the array, the slice and the level of a thread against values that were computed by
+//! hand.
 
 use crate::c::{self, CpuState, ThreadState};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
-/// A thread of nice value 0 on CPU 3, at a time in milliseconds.
+/// Calls `place` for a thread of nice value 0 on CPU 3, at the time `at_ms` in milliseconds.
 fn place(thread: &mut ThreadState, cpu: &mut CpuState, at_ms: u64) {
-    // SAFETY: references are valid pointers.
+    // SAFETY: `thread` and `cpu` are exclusive references, which are valid pointers.
     unsafe { c::o1_place(thread, cpu, 3, 120, at_ms * MS) };
 }
 
@@ -29,7 +30,7 @@ fn new_thread_gets_a_slice_in_the_active_array() {
     assert_eq!((thread.slice_left_ns, cpu.arrivals), (100 * MS, 8));
 }
 
-/// A thread in the active array, array 0, of CPU 3, with so much left of its slice.
+/// Returns a thread in the active array (array 0) of CPU 3 that has `left_ms` of its slice left.
 fn started(cpu: &mut CpuState, sleep_average_ms: u64, left_ms: u64) -> ThreadState {
     let mut thread = ThreadState {
         sleep_average_ns: sleep_average_ms * MS,
@@ -72,7 +73,7 @@ fn preempted_thread_keeps_its_place_on_its_cpu() {
     cpu.arrivals = 9;
     place(&mut thread, &mut cpu, 200);
     assert_eq!((thread.arrival, thread.slice_left_ns), (0, 40 * MS));
-    // SAFETY: references are valid pointers.
+    // SAFETY: the arguments are exclusive references, which are valid pointers.
     unsafe { c::o1_place(&mut thread, &mut cpu, 4, 120, 200 * MS) };
     assert_eq!((thread.arrival, thread.array), (9, 0), "on another CPU");
 }
@@ -98,11 +99,11 @@ fn cpu_time_lowers_the_sleep_average_once() {
         ..ThreadState::default()
     };
     for _ in 0..2 {
-        // SAFETY: a reference is a valid pointer.
+        // SAFETY: the argument is an exclusive reference, which is a valid pointer.
         unsafe { c::o1_account_run(&mut thread, SECOND + 100 * MS) };
         assert_eq!(thread.sleep_average_ns, 480 * MS);
     }
-    // SAFETY: as above.
+    // SAFETY: the argument is a reference, which is a valid pointer.
     let left = |ms| unsafe { c::o1_left_of_slice(&thread, SECOND + ms * MS) };
     assert_eq!([left(100), left(150), left(151)], [50 * MS, 0, 0]);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Functions of arrays.h and levels.h with external linkage, for these tests. */
+/*
+ * Wrappers with external linkage of the inline functions of arrays.h and levels.h, which the
+ * Rust tests call.
+ */
 #include "arrays.h"
 
 const __u64 o1_sizes[] = {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decisions of one CPU, compared with two arrays of lists; paper 4's example.
+//! Tests of the scheduling decisions of one CPU: random events are given to `arrays.h` and to a
+//! simple reference (two arrays of lists), which must select the same threads. A further test runs
+//! the example of paper 4.
 
 use std::mem;
 
@@ -20,13 +22,13 @@ struct Thread {
 /// A scheduler of one CPU.
 trait Scheduler {
     fn wake(&mut self, thread: Thread);
-    /// The running thread has used up its slice. `level`: its new level.
+    /// The running thread has used up its slice. `level` is its new level.
     fn expire(&mut self, level: u32, interactive: bool);
     fn block(&mut self);
     fn running(&self) -> Option<Thread>;
 }
 
-/// Two arrays of lists, as in Linux 2.6: the running thread stays in its list.
+/// The reference: two arrays of lists, as in Linux 2.6. The running thread stays in its list.
 struct Lists {
     aggregate: bool,
     active: Vec<Vec<(Thread, usize)>>,
@@ -52,8 +54,9 @@ impl Lists {
         self.aggregate && thread.mm == self.mm
     }
 
-    /// Selects from the active array by level, then by arrival. Levels of threads that share the
-    /// running address space are better by one.
+    /// Selects the thread with the best level from the active array; of equal levels, the thread
+    /// that arrived first. With the improvement of paper 4, the levels of threads of the running
+    /// address space are better by one.
     fn pick(&mut self) {
         if self.active.iter().all(Vec::is_empty) {
             mem::swap(&mut self.active, &mut self.expired);
@@ -117,7 +120,7 @@ impl Scheduler for Lists {
     }
 }
 
-/// The decisions of `arrays.h`, with queues ordered by arrival as the kernel's are.
+/// The tested decisions of `arrays.h`, with queues that are ordered by arrival as in the kernel.
 struct Arrays {
     aggregate: bool,
     cpu: CpuState,
@@ -161,7 +164,7 @@ impl Arrays {
         queue.insert(behind, (thread, state));
     }
 
-    /// Position of the first thread of the running address space.
+    /// Position of the first thread of the running address space in the queue of a level.
     fn sharing(&self, level: u32) -> Option<usize> {
         let queue = self.queues[self.cpu.active as usize].get(level as usize)?;
         queue
@@ -170,7 +173,7 @@ impl Arrays {
     }
 
     fn candidates(&self, prev: Option<&ThreadState>) -> Candidates {
-        // SAFETY: a reference is a valid pointer.
+        // SAFETY: the argument is a reference, which is a valid pointer.
         let level = unsafe { c::o1_best_level(&self.cpu) };
         let queues = &self.queues[self.cpu.active as usize];
         let arrival = |level: u32, at: Option<usize>| {
@@ -192,14 +195,15 @@ impl Arrays {
         }
     }
 
-    /// Selects with `prev` still on the CPU.
+    /// Selects the next thread. `prev` is the running thread, which is still on the CPU.
     fn next(&mut self, prev: Option<(Thread, ThreadState)>) {
         let state = prev.as_ref().map(|(_, state)| state);
         let pointer = state.map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: both pointers are valid for the call, or null.
+        // SAFETY: the first argument is a reference; `pointer` is null or points to `prev`, which
+        // lives during the call.
         unsafe { c::o1_swap_if_empty(&mut self.cpu, pointer) };
         let of = self.candidates(state);
-        // SAFETY: a reference is a valid pointer.
+        // SAFETY: the argument is a reference, which is a valid pointer.
         let next = unsafe { c::o1_choose(&of, self.aggregate) };
         let (level, at) = match next {
             NEXT_NONE => return self.run(None),
@@ -230,7 +234,7 @@ impl Scheduler for Arrays {
     fn wake(&mut self, thread: Thread) {
         let state = self.placed(thread, self.cpu.active);
         self.join((thread, state));
-        // SAFETY: references are valid pointers.
+        // SAFETY: the arguments are references, which are valid pointers.
         let preempts = unsafe { c::o1_preempts(&state, &self.cpu, self.aggregate) };
         match self.running {
             None => self.next(None),
@@ -262,7 +266,7 @@ impl Scheduler for Arrays {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// Wakes the thread of this number, if it sleeps.
+    /// Wakes the thread with this number, if the thread sleeps.
     Wake(usize, u32),
     Expire(u32, bool),
     Sleep,
@@ -278,7 +282,7 @@ fn thread(at: usize, level: u32) -> Thread {
     }
 }
 
-/// All levels, or a few of them, so that levels often coincide.
+/// Draws from all levels or from a few levels, so that two threads often have the same level.
 fn level() -> impl Strategy<Value = u32> {
     prop_oneof![LEVEL_FIRST..LEVELS, 118..122_u32]
 }
@@ -328,7 +332,8 @@ proptest! {
     }
 }
 
-/// A, C and D share an address space; each runs once.
+/// Runs the example of paper 4: the threads A, C and D share an address space, and each thread runs
+/// once.
 fn example(scheduler: &mut dyn Scheduler) -> (String, usize) {
     let threads = "ABCDE".chars().zip([1, 2, 1, 1, 2]);
     for ((name, program), level) in threads.zip([120, 121, 121, 121, 122]) {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wavefront without a runtime, as video decoders implement it: the threads take rows in turn,
-//! and each row stays two macroblocks behind the row above. Threads poll the progress of the row
-//! above. The program uses knowledge about the dependencies that no runtime has, so its time is a
-//! bound for the runtimes.
+//! Runs the wavefront without a runtime, as video decoders do.
+//!
+//! 1. With n threads, thread i runs the rows i, i + n, i + 2n and so on.
+//! 2. Before each macroblock, the thread polls the number of finished macroblocks of the row above
+//!    until that row is two macroblocks ahead.
+//! 3. The first thread starts a frame, and waits until all rows are finished.
+//!
+//! The program uses knowledge about the dependencies that no runtime has. Its time is therefore a
+//! lower bound for the runtimes.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +17,7 @@ use anyhow::Result;
 
 use crate::tasks::workload::Workload;
 
-/// Polls before a thread yields its CPU.
+/// Number of polls after which a thread yields its CPU.
 const LOOKS: u32 = 1 << 14;
 
 /// A counter on a cache line of its own.
@@ -22,14 +27,14 @@ struct Padded(AtomicU32);
 
 struct RowProgress {
     work: Workload,
-    /// Number of finished macroblocks of each row, over all frames.
+    /// Number of finished macroblocks of each row, summed over all frames.
     done: Vec<Padded>,
-    /// Number of frames that have begun.
+    /// Number of frames that the first thread has started.
     begun: Padded,
     over: AtomicBool,
 }
 
-/// Times frames on the workload's threads.
+/// Measures frames with the workload's number of threads.
 pub fn run(work: Workload) -> Result<()> {
     let frame = RowProgress {
         work,
@@ -49,7 +54,7 @@ pub fn run(work: Workload) -> Result<()> {
 }
 
 impl RowProgress {
-    /// Runs the first thread's rows of a frame, and waits until all rows are done.
+    /// Starts a frame, runs the rows of the first thread, and waits until all rows are finished.
     fn run(&self) -> u64 {
         let number = self.begun.0.fetch_add(1, Ordering::Release) + 1;
         self.rows(0, number);
@@ -60,7 +65,7 @@ impl RowProgress {
         0
     }
 
-    /// Runs the rows of another thread, in every frame.
+    /// Runs the rows of the thread `thread` in every frame, until the last frame has ended.
     fn serve(&self, thread: usize) {
         for number in 1.. {
             until(|| {
@@ -90,7 +95,7 @@ impl RowProgress {
     }
 }
 
-/// Polls until the condition holds.
+/// Polls until the condition is true.
 fn until(holds: impl Fn() -> bool) {
     for look in 1_u32.. {
         if holds() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of part `footprint`: measure the memory of waiting tasks, and register millions of
-//! tasks before any is ready.
+//! Hidden commands of the part `footprint`: measure the memory of waiting tasks, and register
+//! millions of tasks before the first task is ready.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +24,8 @@ fn resident_bytes() -> Result<u64> {
     Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
 }
 
-/// Prints the bytes of a waiting task: with a closure that holds nothing, with a closure that
-/// holds a pointer, and in a graph.
+/// Prints the bytes of a waiting task in three cases: the closure captures nothing, the closure
+/// captures a pointer, and the task is part of a graph.
 pub fn footprint(words: &[String]) -> Result<()> {
     let count = number(words, 0)?;
     let each = |before: u64, after: u64| (after - before) as f64 / count as f64;
@@ -66,8 +66,8 @@ pub fn footprint(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Registers `count` tasks before any is ready, resolves each, waits for all, and prints the
-/// number that ran.
+/// Registers `count` tasks before the first task is ready, resolves the dependency of each task,
+/// waits for all tasks, and prints the number of tasks that ran.
 pub fn flight(words: &[String]) -> Result<()> {
     let count = number(words, 0)?;
     let runtime = Runtime::new(number(words, 1)? as usize)?;

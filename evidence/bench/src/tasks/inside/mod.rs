@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The hidden command `usher-bench tasks-inside FORM`, which runs one contestant in a process of
-//! its own, as the C++ programs run theirs: usher-tasks, rayon, or loops in a fixed order. Two
-//! further forms measure the memory of registered tasks.
+//! its own: usher-tasks, rayon, loops in a fixed order, or threads without a runtime. The C++
+//! programs have the same command line. Two further forms measure the memory of registered tasks.
 
 mod by_hand;
 mod counters;
@@ -18,7 +18,7 @@ use usher_tasks::{Groups, Policy};
 
 use super::workload::Workload;
 
-/// The hidden command that runs one form.
+/// Name of the hidden command, which runs one form.
 pub const COMMAND: &str = "tasks-inside";
 
 /// The forms that run the workload.

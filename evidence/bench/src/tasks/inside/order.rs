@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Loops that run the tasks of the wavefront in a fixed order on one thread: by macroblock, by
-//! stage, or in the order of a queue or a stack of ready tasks. Their times are bounds for a
-//! runtime without overhead in that order.
+//! stage, or in the order of a queue or a stack of ready tasks. The time of a loop is the time that
+//! a runtime without overhead would take with the same order.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::tasks::workload::Workload;
 
-/// Times that order.
+/// Measures frames whose tasks run in the given order.
 pub fn run(work: Workload, order: Vec<u32>) -> Result<()> {
     work.measure(|| {
         for &task in &order {
@@ -19,7 +19,7 @@ pub fn run(work: Workload, order: Vec<u32>) -> Result<()> {
     })
 }
 
-/// Stage by stage over the whole frame.
+/// Order: the first stage of all macroblocks, then the second stage of all macroblocks, and so on.
 pub fn by_stage(work: Workload) -> Vec<u32> {
     let stages = work.stages();
     (0..stages)
@@ -27,12 +27,12 @@ pub fn by_stage(work: Workload) -> Vec<u32> {
         .collect()
 }
 
-/// Runs first the task that became ready first.
+/// Order: of the ready tasks, the task that became ready first.
 pub fn queue(work: Workload) -> Vec<u32> {
     ready_order(work, VecDeque::pop_front)
 }
 
-/// Runs first the task that became ready last, as thread pools do.
+/// Order: of the ready tasks, the task that became ready last, as in thread pools.
 pub fn stack(work: Workload) -> Vec<u32> {
     ready_order(work, VecDeque::pop_back)
 }

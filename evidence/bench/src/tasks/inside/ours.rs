@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The workload on usher-tasks: the wavefront as a task graph, with and without a trace, and fib by
-//! `join`.
+//! Runs the workload on usher-tasks: the wavefront as a task graph, with and without a trace, and
+//! fib by `join`.
 //!
-//! All frames are timed inside a task of the runtime, on one of its workers. The programs of the
-//! other runtimes time theirs on a worker, too. The time of a frame therefore contains no wake-up
-//! of a thread.
+//! All frames are timed inside a task of the runtime, on one of its workers, as in the programs of
+//! the other runtimes. The time of a frame therefore contains no wake-up of a thread.
 //!
-//! Without hints the runtime tries several orders of the tasks on the first frames and then chooses
-//! one. Those frames are not timed. The chosen order is printed on standard error ([`CHOSEN`]),
-//! because two runs may choose different orders of equal quality.
+//! Without hints, the runtime tries several orders of the tasks in the first frames and then
+//! chooses the fastest order. These first frames are not timed. The program prints the chosen order
+//! on standard error (after [`CHOSEN`]), because two runs may choose different orders of equal
+//! quality.
 
 use std::sync::{Arc, mpsc};
 
@@ -17,11 +17,12 @@ use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, Policy, Runtime};
 
 use crate::tasks::workload::{Frames, Workload};
 
-/// Prefix of a line on standard error that reports an order.
+/// Prefix of the line on standard error that contains the chosen order.
 pub const CHOSEN: &str = "order: ";
 
-/// Times the wavefront: the graph is built once per case and run once per frame. `groups` gives the
-/// hints of a task. Without hints, frames are timed only after the runtime has chosen an order.
+/// Measures the wavefront. The graph is built once per case and run once per frame. `groups`
+/// returns the hints of a task. Without hints, frames are timed only after the runtime has chosen
+/// an order.
 pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups) -> Result<()> {
     let builder = declare(work, groups);
     on_worker(work, policy, move |runtime| {
@@ -29,7 +30,7 @@ pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups)
     })
 }
 
-/// Times the wavefront without hints while each worker records its tasks in a trace.
+/// Measures the wavefront without hints while each worker records its tasks in a trace.
 ///
 /// # Errors
 /// The trace does not contain each task of each frame.
@@ -62,7 +63,7 @@ fn declare(work: Workload, groups: impl Fn(u32) -> Groups) -> GraphBuilder {
     builder
 }
 
-/// Times all cases. Returns the number of frames that ran, untimed frames included.
+/// Measures all cases. Returns the number of frames that ran, including frames that were not timed.
 fn measure(work: Workload, runtime: &Runtime, builder: GraphBuilder) -> Result<u64> {
     let make = move || builder.clone().build(move |task| work.run(task as u32));
     let graph = make()?;
@@ -102,14 +103,15 @@ where
         0
     }
 
-    /// Reports the chosen order on standard error, as runs may choose differently.
+    /// Returns whether the runtime has chosen an order, and prints the order on standard error.
     fn is_settled(&mut self, frames: u32) -> bool {
         let finds = self.runtime.current_grouping().is_some() && !self.graph.explain().hinted;
         if !finds || self.failed.is_some() {
             return true;
         }
         if frames == 1 {
-            // A new graph, because the order chosen for the previous case does not apply here.
+            // The graph is built anew, because the order that was chosen for the previous case does
+            // not apply to this case.
             match (self.make)() {
                 Ok(graph) => self.graph = graph,
                 Err(error) => self.failed = Some(error.into()),
@@ -124,7 +126,7 @@ where
     }
 }
 
-/// Computes fib(n) by `join`. Each call forks; there is no threshold for sequential calls.
+/// Measures fib(n) by `join`. Each call forks; no threshold makes small calls sequential.
 pub fn fib(work: Workload, n: u32) -> Result<()> {
     on_worker(work, Policy::Usher, move |runtime| {
         work.measure(|| fib_of(runtime, n))
@@ -151,7 +153,7 @@ fn on_worker(
     runtime.register(0, 0, Groups::NONE, move || {
         let outcome = something(&inner);
         drop(inner);
-        // The receiver exists until the outcome is sent, unless its thread has ended.
+        // `send` fails only if the receiving thread has ended; the outcome is then not needed.
         let _ = sender.send(outcome);
     })?;
     receiver

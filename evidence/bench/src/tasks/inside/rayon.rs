@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The workload on rayon: the wavefront by scopes and spawns, and fib by `join`.
+//! Runs the workload on rayon: the wavefront with a scope per frame, a spawn per ready task and
+//! counters of dependencies, and fib by `join`.
 
 use ::rayon::{Scope, ThreadPool, ThreadPoolBuilder, join, scope};
 use anyhow::Result;
@@ -7,7 +8,7 @@ use anyhow::Result;
 use super::counters::Counters;
 use crate::tasks::workload::Workload;
 
-/// The only task that waits for nothing.
+/// The only task without predecessors.
 const SOURCE: u32 = 0;
 
 fn pool(work: Workload) -> Result<ThreadPool> {
@@ -16,8 +17,9 @@ fn pool(work: Workload) -> Result<ThreadPool> {
         .build()?)
 }
 
-/// A scope a frame, a spawn for each ready task, or but for the first, which is run
-/// at once.
+/// Measures the wavefront. Each frame is a scope, and each ready task is spawned. With
+/// `RUNS_FIRST`, the thread that finishes a task runs the first task that becomes ready itself
+/// instead.
 pub fn wavefront<const RUNS_FIRST: bool>(work: Workload) -> Result<()> {
     let counters = Counters::new(work);
     pool(work)?.install(|| {
@@ -38,7 +40,7 @@ fn go<'scope, const RUNS_FIRST: bool>(
     });
 }
 
-/// `join`, without a threshold below which it would go on alone.
+/// Measures fib(n) by `join`. Each call forks; no threshold makes small calls sequential.
 pub fn fib(work: Workload, n: u32) -> Result<()> {
     pool(work)?.install(|| work.measure(|| fib_of(n)))
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* oneTBB: task_group with counters, flow graph; fib by task_group and by
- * parallel_invoke. */
+/*
+ * Runs the workload on oneTBB: the wavefront by a task_group with counters of dependencies, and
+ * by a flow graph; fib by task_group and by parallel_invoke.
+ */
 #include "peer.h"
 
 #include <deque>

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * OpenMP, for GCC's and LLVM's runtime: tasks with `depend`, tasks with counters;
- * fib by task and taskwait.
+ * Runs the workload on OpenMP, with the runtimes of GCC and LLVM: the wavefront by tasks with
+ * `depend`, and by tasks with counters of dependencies; fib by task and taskwait.
  *
- * With one thread, and where too many tasks wait, these runtimes run a new task at
- * once, on the stack of the one that makes it: with counters as deep as the graph.
- * So the stacks are large, of the threads by OMP_STACKSIZE, of the first one here.
+ * With one thread, or if too many tasks wait, these runtimes run a new task at once on the stack of
+ * the task that creates it. With counters, the depth of the stack can therefore reach the depth of
+ * the graph. For this reason the stacks are large: OMP_STACKSIZE sets the stacks of the runtime's
+ * threads, and this program creates the first thread with a large stack.
  */
 #include "peer.h"
 
@@ -47,7 +48,10 @@ template <peer::First first> class Counted
 	peer::Counters counters;
 };
 
-/* Dependencies are by address: those of one byte a task. */
+/*
+ * Dependencies of OpenMP are addresses. Each task has one byte, whose address stands for the
+ * task.
+ */
 class Depending
 {
       public:
@@ -73,8 +77,11 @@ class Depending
 	}
 
       private:
-	/* The exact number of dependencies. A common dummy dependency without a writer
-	 * would be a list that GCC's runtime walks for each task. */
+	/*
+	 * Each task declares its exact number of dependencies. If tasks with fewer dependencies
+	 * declared a common dummy address instead, GCC's runtime would walk the list of all
+	 * tasks with that address for each new task.
+	 */
 	void spawn(uint32_t task, const char *out, const char *const *in)
 	{
 		/* clang-format off */
@@ -165,7 +172,10 @@ int main(int argc, char **argv)
 
 	if (peer::asks_version(argc, argv))
 		return std::printf("%s\n", version) < 0;
-	/* The runtimes have read their environment by now. */
+	/*
+	 * The runtimes have read their environment before `main`. If OMP_STACKSIZE is missing,
+	 * it must be set and the program executed again.
+	 */
 	if (!std::getenv("OMP_STACKSIZE")) {
 		setenv("OMP_STACKSIZE", "1G", 1);
 		execv("/proc/self/exe", argv);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Common code of the peers in C++: explicit counters of dependencies, for runtimes
- * without graphs, or with slow ones. The thread that resolves the last dependency of
- * a task submits the task to the runtime, which chooses the order, or, as the
- * fastest programs do, runs the first such task itself at once.
+ * Common code of the C++ programs: counters of dependencies, for runtimes without task graphs or
+ * with slow task graphs. The thread that resolves the last dependency of a task either submits the
+ * task to the runtime, which determines the order (`First::spawn`). Or it runs the first task that
+ * becomes ready itself, and submits only the other ready tasks (`First::run`), as the fastest
+ * programs do.
  */
 #ifndef USHER_BENCH_PEER_H
 #define USHER_BENCH_PEER_H
@@ -21,7 +22,7 @@ namespace peer
 
 constexpr uint32_t none = UINT32_MAX;
 
-/* What is done with the first task that becomes ready. */
+/* Whether the first task that becomes ready runs on the same thread at once, or is submitted. */
 enum class First { run, spawn };
 
 class Counters
@@ -35,14 +36,20 @@ class Counters
 					    std::memory_order_relaxed);
 	}
 
-	/* Runs a task and, one after another, first ones that become ready by it;
-	 * hands others that do to `spawn`. */
+	/*
+	 * Runs a task. Tasks that become ready by the task are passed to `spawn`. With
+	 * `First::run`, this thread runs the first of them itself instead, and continues with
+	 * its successors.
+	 */
 	template <First first, class Spawn>
 	void run_from(uint32_t task, Spawn &&spawn)
 	{
 		while (task != none) {
 			workload_task(task);
-			/* No other thread uses the counter before the next frame. */
+			/*
+			 * The counter is reset for the next frame. No other thread uses it
+			 * before then.
+			 */
 			pending[task].store(work.waits[task],
 					    std::memory_order_relaxed);
 			uint32_t next = none;
@@ -61,7 +68,10 @@ class Counters
 	}
 
       private:
-	/* The thread that reads 1 is the last, so it need not write. */
+	/*
+	 * Counts a finished predecessor; returns whether it was the last. A thread that reads 1
+	 * counts the last predecessor and need not write the counter.
+	 */
 	bool resolve(uint32_t task)
 	{
 		return pending[task].load(std::memory_order_acquire) == 1 ||
@@ -73,10 +83,10 @@ class Counters
 	std::unique_ptr<std::atomic<uint32_t>[]> pending;
 };
 
-/* The one task that waits for nothing. */
+/* The only task without predecessors. */
 constexpr uint32_t source = 0;
 
-/* Times a function that runs a frame; the exit status. */
+/* Measures a function that runs a frame. Returns the exit status of the program. */
 template <class Frame> int measure(Frame &&frame)
 {
 	auto call = [](void *context) -> uint64_t {
@@ -86,13 +96,16 @@ template <class Frame> int measure(Frame &&frame)
 	return workload_measure(call, nullptr, &frame);
 }
 
-/* Whether it is asked what it is. */
+/*
+ * Returns whether the command line is `version`, which requests the name and version of the
+ * runtime.
+ */
 inline bool asks_version(int argc, char **argv)
 {
 	return argc == 2 && std::strcmp(argv[1], "version") == 0;
 }
 
-/* No such form; the exit status. */
+/* Reports an unknown form. Returns the exit status of the program. */
 inline int unknown(const char *form)
 {
 	std::fprintf(stderr, "there is no form '%s'\n", form);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Taskflow: asynchronous tasks with counters, a static graph; fib by asynchronous
- * tasks of a runtime task. */
+/*
+ * Runs the workload on Taskflow: the wavefront by asynchronous tasks with counters of
+ * dependencies, and by a static graph; fib by asynchronous tasks of a runtime task.
+ */
 #include "peer.h"
 
 #include <string_view>
@@ -78,7 +80,7 @@ uint64_t fib(uint32_t n, tf::Runtime &runtime)
 	return a + b;
 }
 
-/* On a worker, so that no frame waits for a thread to be woken. */
+/* The measurement runs on a worker, so that the time of a frame contains no wake-up of a thread. */
 int measure(const workload &work, std::string_view form, tf::Runtime &runtime)
 {
 	if (form == "counters" && !work.fib)

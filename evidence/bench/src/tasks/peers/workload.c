@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The workload that all task runtimes of the benchmark run: a video frame as a
- * wavefront of macroblocks in eight stages, and fib. Each task is empty,
- * computes, or reads and writes the state of its macroblock; mode CHECK
- * verifies that every task runs once and after its dependencies. Times whole
- * frames and prints them.
+ * The workload that all task runtimes of the benchmark run: a video frame as a wavefront of
+ * macroblocks in several stages, or fib.
+ *
+ * 1. A frame in mode CHECK verifies that each task runs once and after the tasks that it waits for.
+ * 2. For each case, frames run until the given number of frames and milliseconds is reached, and
+ *    each frame is timed. In a case, each task is empty (EMPTY), computes (COMPUTE), or reads and
+ *    writes the state of its macroblock (MEMORY).
+ * 3. After each case, the state is compared with the expected state.
+ * 4. A second frame in mode CHECK follows after the last case.
  */
 
 #include "workload.h"
@@ -20,8 +24,10 @@
 #define PAGE_BYTES 4096
 #define LINE_WORDS (LINE_BYTES / sizeof(uint64_t))
 
-/* Knuth's linear congruential generator: a chain of multiplications that no
- * compiler shortens, and whose end is known without going through it. */
+/*
+ * Knuth's linear congruential generator, as the arithmetic of mode COMPUTE. No compiler shortens
+ * the chain of multiplications, but `lcg_after` computes the result of many steps directly.
+ */
 #define LCG_FACTOR 6364136223846793005u
 #define LCG_SUMMAND 1442695040888963407u
 
@@ -30,7 +36,7 @@ enum mode { EMPTY, COMPUTE, MEMORY, CHECK };
 struct task_case {
 	const char *word;
 	enum mode mode;
-	/* Steps of computing, or bytes. */
+	/* COMPUTE: number of steps of a task; MEMORY: bytes of the state of a macroblock. */
 	uint32_t size;
 };
 
@@ -41,12 +47,12 @@ static uint32_t least_ms, least_frames;
 static struct task_case *cases;
 static int case_count;
 
-/* What the present case works on: so many words a macroblock. */
+/* State of the present case: `block_words` words for each macroblock. */
 static uint64_t *state;
 static size_t block_words;
 static uint32_t steps;
 
-/* By task: the check that it ran in last. */
+/* For each task, the number of the last check in which it ran. */
 static _Atomic uint32_t *stamps;
 static uint32_t check;
 static _Atomic uint32_t too_early, twice;
@@ -69,7 +75,10 @@ uint32_t workload_predecessors(uint32_t task, uint32_t before[4])
 	return count;
 }
 
-/* The graph in both directions: predecessors and successors of each task. */
+/*
+ * Computes the number of predecessors and the list of successors of each task. Returns false if
+ * there is not enough memory.
+ */
 static bool make_graph(void)
 {
 	uint32_t *waits = calloc(work.tasks, sizeof(*waits));
@@ -135,8 +144,10 @@ void workload_do(uint32_t task)
 		block[i]++;
 }
 
-/* Runs a frame that looks whether every task ran once, after those that it waits
- * for. */
+/*
+ * Runs a frame in mode CHECK. Returns whether each task ran exactly once and after the tasks
+ * that it waits for; otherwise prints the numbers of wrong tasks.
+ */
 static bool check_frame(workload_frame *frame, void *context)
 {
 	uint32_t missing = 0;
@@ -186,14 +197,17 @@ static uint64_t fib_of(uint32_t n)
 	return a;
 }
 
-/* What runs frames. */
+/* The functions of a runtime that run frames, with their context. */
 struct runner {
 	workload_frame *frame;
 	workload_settled *settled;
 	void *context;
 };
 
-/* Runs frames that are not timed; how many, or 0 where one had a wrong value. */
+/*
+ * Runs frames without timing until the runtime has settled. Returns their number, or 0 if a
+ * frame returned a wrong value.
+ */
 static uint64_t warm_up(const struct runner *run, uint64_t value)
 {
 	uint32_t frames = 0;
@@ -206,8 +220,11 @@ static uint64_t warm_up(const struct runner *run, uint64_t value)
 	return frames;
 }
 
-/* Runs frames until there are enough, and prints what they took; their number with
- * those to warm up, or 0 where one had a wrong value. */
+/*
+ * Runs and times frames until `least_frames` frames and `least_ms` milliseconds are reached, and
+ * prints the times. Returns the number of frames including the warm-up frames, or 0 if a frame
+ * returned a wrong value or memory was missing.
+ */
 static uint64_t time_frames(const char *name, uint64_t tasks,
 			    const struct runner *run)
 {
@@ -260,7 +277,7 @@ static uint64_t lcg_after(uint64_t x, uint64_t count)
 	return x;
 }
 
-/* Whether the state is what that many frames leave behind. */
+/* Returns whether the state is that after `frames` correct frames. */
 static bool is_right(enum mode mode, uint64_t frames)
 {
 	uint64_t runs = frames * work.stages;
@@ -321,7 +338,7 @@ int workload_measure(workload_frame *frame, workload_settled *settled,
 	if (work.fib > 0) {
 		char name[32];
 
-		/* As many forks as there are calls that do not end the recursion. */
+		/* Each call with n >= 2 is a fork: fib(n + 1) - 1 forks in total. */
 		snprintf(name, sizeof(name), "fib:%u", work.fib);
 		return time_frames(name, fib_of(work.fib + 1) - 1, &run) == 0;
 	}
