@@ -118,6 +118,9 @@ impl Daemon {
             if let Some(error) = Self::failure(&sockets) {
                 return error;
             }
+            if let Some(problem) = runtime::problem(&runtime::own_dir(runtime_dir)) {
+                return anyhow!(problem);
+            }
             let paths: Vec<String> = sockets.iter().map(|p| p.display().to_string()).collect();
             anyhow!(
                 "no daemon is listening at {}; start one with 'usher daemon'",

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use usher_act::ActConfig;
 use usher_host::engine::{EngineConfig, KeeperCommand};
@@ -28,6 +28,9 @@ use crate::runtime;
 /// undoes its changes.
 pub fn engine_config(global: &Global) -> anyhow::Result<EngineConfig> {
     let runtime_dir = runtime::own_dir(global.runtime_dir.as_deref());
+    if let Some(problem) = runtime::journal_problem(&runtime_dir) {
+        bail!(problem);
+    }
     let mut config = EngineConfig::new(usable_machine()?, ActConfig::new(runtime_dir));
     config.keeper = Some(KeeperCommand {
         exe: std::env::current_exe().context("finding Usher's own executable")?,

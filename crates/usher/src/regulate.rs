@@ -85,7 +85,7 @@ impl LocalRegulator {
         ignore: &[String],
     ) -> anyhow::Result<Self> {
         let dir = runtime::own_dir(runtime_dir);
-        if let Some(problem) = runtime::problem(&dir) {
+        if let Some(problem) = runtime::journal_problem(&dir) {
             bail!(problem);
         }
         let topology = usable_machine()?;

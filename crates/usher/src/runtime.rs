@@ -59,6 +59,17 @@ pub fn is_safe(dir: &Path) -> bool {
     })
 }
 
+/// Returns why the journals in a runtime directory are not used, and no journal is written there:
+/// as [`problem`], and if root owns the directory of another user's process.
+pub fn journal_problem(dir: &Path) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    let is_foreign = fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() != own);
+    match is_foreign {
+        true => Some(unused(dir, "another user owns it")),
+        false => problem(dir),
+    }
+}
+
 /// Returns why a runtime directory is not used: it is no directory, other users can write to it, or
 /// this user may not access its parent. `None` if it is used, or does not exist yet.
 pub fn problem(dir: &Path) -> Option<String> {
@@ -74,15 +85,19 @@ pub fn problem(dir: &Path) -> Option<String> {
         }
         Err(_) => return None,
     };
-    Some(format!(
+    Some(unused(dir, reason))
+}
+
+fn unused(dir: &Path, reason: &str) -> String {
+    format!(
         "Usher does not use the runtime directory '{}', because {reason}; {}",
         dir.display(),
         other_dir_remedy()
-    ))
+    )
 }
 
 /// Returns the advice to use another runtime directory.
-fn other_dir_remedy() -> String {
+pub fn other_dir_remedy() -> String {
     format!("set {RUNTIME_DIR} or --runtime-dir to another directory")
 }
 
@@ -107,6 +122,9 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
         false => Ok(()),
     });
     if let Err(error) = made {
+        if let Some(problem) = problem(dir) {
+            bail!(problem);
+        }
         let (dir, remedy) = (dir.display(), other_dir_remedy());
         bail!("making the runtime directory '{dir}': {error}; {remedy}");
     }

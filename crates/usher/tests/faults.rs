@@ -230,6 +230,32 @@ impl Drop for MountedRuntimeDir {
     }
 }
 
+#[test]
+fn commands_name_a_runtime_directory_that_cannot_be_used() {
+    let world = World::new();
+    let file = world.path("file");
+    fs::write(&file, "").unwrap();
+    let sleeper = Sleeper::start();
+    let pid = sleeper.pid().to_string();
+    for args in [
+        &["daemon"][..],
+        &["status"],
+        &["attach", &pid],
+        &["bg", "--attach", &pid],
+        &["profile", "--", "true"],
+        &["run", "--", "true"],
+    ] {
+        let mut command = world.usher(args);
+        let output = command.env("USHER_RUNTIME_DIR", &file).output().unwrap();
+        let message = stderr(&output);
+        assert_eq!(output.status.success(), args[0] == "run", "{message}");
+        assert_eq!(message.lines().count(), 1, "{args:?}: {message}");
+        for part in ["it is not a directory", "set USHER_RUNTIME_DIR"] {
+            assert!(message.contains(part), "{args:?}: {message}");
+        }
+    }
+}
+
 /// Checks a message: one line with one cause and a remedy.
 fn names_the_full_directory(message: &str) {
     assert_eq!(message.lines().count(), 1, "{message}");
@@ -265,9 +291,12 @@ fn background_work_runs_with_a_full_or_read_only_runtime_directory() {
     fs::remove_dir_all(world.runtime_dir().join("instances")).unwrap();
     mounted.make_read_only();
     let message = run();
-    assert_eq!(message.lines().count(), 1, "{message}");
-    for part in ["Read-only file system", "set USHER_RUNTIME_DIR"] {
-        assert_eq!(message.matches(part).count(), 1, "{part}: {message}");
+    let daemon = stderr(&world.run(&["daemon"]));
+    for message in [message, daemon] {
+        assert_eq!(message.lines().count(), 1, "{message}");
+        for part in ["Read-only file system", "set USHER_RUNTIME_DIR"] {
+            assert_eq!(message.matches(part).count(), 1, "{part}: {message}");
+        }
     }
 }
 

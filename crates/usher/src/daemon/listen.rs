@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -80,7 +80,10 @@ impl DaemonSocket {
                 fs::set_permissions(&path, Permissions::from_mode(socket_mode()))?;
                 Ok(listener)
             })
-            .with_context(|| format!("listening on the socket '{}'", path.display()))?;
+            .map_err(|error| {
+                let (path, remedy) = (path.display(), runtime::other_dir_remedy());
+                anyhow!("listening on the socket '{path}': {error}; {remedy}")
+            })?;
         Ok(Self {
             listener,
             path,
@@ -128,7 +131,11 @@ fn socket_mode() -> u32 {
 fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
     let path = dir.join(names.lock);
     let doing = || format!("locking '{}'", path.display());
-    let mut file = open_lock(&path).with_context(doing)?;
+    let opened = open_lock(&path);
+    let mut file = opened.map_err(|error| {
+        let remedy = runtime::other_dir_remedy();
+        anyhow!("{}: {error}; {remedy}", doing())
+    })?;
     let readable = file.metadata().with_context(doing)?.mode() & 0o077 != 0;
     if readable {
         file.set_permissions(Permissions::from_mode(0o600))

@@ -133,7 +133,7 @@ pub fn check_named(argv: &[OsString]) -> Result<(), LaunchError> {
 /// Undoes the changes of a daemon that died together with its keeper.
 fn undo_stale(runtime_dir: Option<&Path>) {
     let dir = runtime::own_dir(runtime_dir);
-    if let Some(problem) = runtime::problem(&dir) {
+    if let Some(problem) = runtime::journal_problem(&dir) {
         failure::print_error(&problem);
         return;
     }
