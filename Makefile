@@ -135,9 +135,11 @@ packages:
 deny:
 	@scripts/stage dependencies scripts/deny
 
+# The second workspace is built while the tests of the first run, and both often wait.
+UNIT := $(CARGO) test --locked --workspace --no-fail-fast
 unit:
-	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
-	@$(call evidence,tests,test,--workspace --no-fail-fast)
+	@$(if $(HAS_EVIDENCE),scripts/at-once tests "$(UNIT)" "evidence: tests" \
+	  "$(UNIT) --manifest-path evidence/Cargo.toml --target-dir $(TARGET)",scripts/stage tests $(UNIT))
 
 # From debug builds, which the tests need anyway.
 deb-test:
