@@ -22,7 +22,7 @@ use rustix::fs::Access;
 use usher_model::{CpuSet, ProcessId, ProgramId};
 
 use crate::config::{ActConfig, ActDescription, CgroupPlacement, WorkClass, YieldMethod};
-use crate::error::ActError;
+use crate::error::{ActError, message_of};
 use crate::journal::{CgroupPaths, Dir, DirKind};
 use crate::mounts::Mounts;
 use crate::procs::Procs;
@@ -182,7 +182,7 @@ fn placement(
         }
         None => rustix::fs::access(dir, Access::WRITE_OK)
             .map(|()| CgroupPlacement::ChildCgroup)
-            .map_err(|errno| format!("{}: {errno}", dir.display())),
+            .map_err(|errno| format!("{}: {}", dir.display(), message_of(&errno.into()))),
     }
 }
 

@@ -98,11 +98,12 @@ pub fn line(error: &anyhow::Error) -> String {
 /// Writes a line to standard error; errors are ignored.
 pub fn print_error(line: &str) {
     use std::io::Write;
-    let _ = writeln!(io::stderr(), "usher: {}", output::shown(&one_line(line)));
+    let line = one_line(&without_number(line));
+    let _ = writeln!(io::stderr(), "usher: {}", output::shown(&line));
 }
 
 /// Removes Rust's " (os error 13)" from the system's messages, wherever they are in the text.
-fn without_number(text: &str) -> String {
+pub fn without_number(text: &str) -> String {
     const NUMBER: &str = " (os error ";
     let mut message = String::with_capacity(text.len());
     let mut rest = text;

@@ -171,6 +171,8 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
     notes.reverse();
     notes.dedup();
     notes.extend(loans(program, status));
+    let background = program.background.iter();
+    notes.extend(background.flat_map(|background| background.lacking.clone()));
     let points = program
         .profile
         .as_ref()
@@ -389,6 +391,8 @@ pub mod samples {
 
 #[cfg(test)]
 mod tests {
+    use usher_host::engine::BackgroundStatus;
+    use usher_model::Regulation;
     use usher_topology::Source;
 
     use super::samples::{program, status};
@@ -436,6 +440,39 @@ mod tests {
             actual(false),
             "the program has CPUs 0-1 of its own (2.0 cores)"
         );
+    }
+
+    #[test]
+    fn each_kept_priority_has_a_line_of_its_own() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let gaps = ["process 7 keeps its nice value", "cpu.idle is not used"];
+        let mut one = program(1, "backup", &[]);
+        one.background = Some(BackgroundStatus {
+            regulation: Regulation::Usher,
+            since_seconds: 1.0,
+            resource: None,
+            user: None,
+            lacking: gaps.map(str::to_owned).to_vec(),
+            state: None,
+        });
+        let answer = explain(&status(vec![one], &machine), &machine, None).unwrap();
+        assert_eq!(answer.reasons[0].notes, gaps);
+    }
+
+    #[test]
+    fn messages_contain_no_error_numbers() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let mut state = status(Vec::new(), &machine);
+        let denied = format!(
+            "loading: {}",
+            std::io::Error::from_raw_os_error(libc::EPERM)
+        );
+        state.warnings = vec![denied.clone()];
+        state.acting.reasons = vec![denied];
+        let shown = view::state(&state);
+        let expected = ["loading: Operation not permitted"];
+        assert_eq!(shown.warnings, expected);
+        assert_eq!(shown.placing.reasons, expected);
     }
 
     #[test]

@@ -45,13 +45,9 @@ pub fn known(status: &BackgroundStatus) -> String {
             "the program has not been stopped; foreground programs get CPUs before it".to_owned()
         }
     };
-    let figures = match &status.user {
+    match &status.user {
         Some(user) => format!("{figures}; the main foreground user was {user}"),
         None => figures,
-    };
-    match status.lacking.is_empty() {
-        true => figures,
-        false => format!("{figures}; {}", status.lacking.join("; ")),
     }
 }
 
@@ -208,9 +204,7 @@ mod tests {
         };
         let crowd = status(Regulation::Usher, Some(crowd));
         assert!(known(&crowd).ends_with("immediately: foreground threads waited for a CPU"));
-        let mut free = status(Regulation::Usher, None);
+        let free = status(Regulation::Usher, None);
         assert!(known(&free).starts_with("the program has not been stopped"));
-        free.lacking = vec!["its nice value stays, as it could not be given back".to_owned()];
-        assert!(known(&free).ends_with("; its nice value stays, as it could not be given back"));
     }
 }

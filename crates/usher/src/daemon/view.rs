@@ -9,6 +9,7 @@ use usher_model::{CpuSet, Loan, SeatMode};
 
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
+use crate::failure;
 
 /// Converts the whole state.
 pub fn state(status: &Status) -> api::State {
@@ -38,7 +39,7 @@ pub fn state(status: &Status) -> api::State {
         programs: programs.collect(),
         loans: status.plan.loans.iter().map(loan).collect(),
         notes: latest_notes(&status.notes),
-        warnings: status.warnings.clone(),
+        warnings: without_numbers(&status.warnings),
     }
 }
 
@@ -47,8 +48,13 @@ fn placing(acting: &ActDescription) -> api::Placing {
     api::Placing {
         placement: acting.placement.to_string(),
         yielding: acting.yielding.to_string(),
-        reasons: acting.reasons.clone(),
+        reasons: without_numbers(&acting.reasons),
     }
+}
+
+fn without_numbers(texts: &[String]) -> Vec<String> {
+    let texts = texts.iter().map(|text| failure::without_number(text));
+    texts.collect()
 }
 
 /// Returns the CPUs of a program's seat; `None` if the program has no seat and may run on its
