@@ -45,14 +45,14 @@ pub enum RecordError {
     #[error("the record cannot be read or written: {0}")]
     Io(#[from] io::Error),
     /// A line cannot be parsed.
-    #[error("line {line} of the record is not a valid {what}")]
+    #[error("line {line} of the record is not a valid {what}: {reason}")]
     Malformed {
         /// Line number, from 1.
         line: usize,
         /// The expected content.
         what: &'static str,
         /// The parser's error.
-        source: serde_json::Error,
+        reason: String,
     },
     /// The record has no head.
     #[error("the record is empty: it has no line that describes the machine and the policy")]
@@ -222,9 +222,12 @@ fn parse<T: for<'a> Deserialize<'a>>(
     text: &[u8],
     what: &'static str,
 ) -> Result<T, RecordError> {
-    serde_json::from_slice(text).map_err(|source| RecordError::Malformed {
+    serde_json::from_slice(text.trim_ascii_end()).map_err(|error| RecordError::Malformed {
         line: line + 1,
         what,
-        source,
+        // The parser counts lines from the start of this line.
+        reason: error
+            .to_string()
+            .replace(" at line 1 column ", " at column "),
     })
 }

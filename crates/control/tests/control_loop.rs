@@ -251,7 +251,7 @@ fn the_error_names_the_broken_line() {
     let error = replay(bytes.as_slice(), same_policy).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "line 6 of the record is not a valid step"
+        "line 6 of the record is not a valid step: EOF while parsing a value at column 15"
     );
     assert_eq!(
         replay(b"".as_slice(), same_policy).unwrap_err().to_string(),
@@ -261,7 +261,7 @@ fn the_error_names_the_broken_line() {
         replay(b"hello\n".as_slice(), same_policy)
             .unwrap_err()
             .to_string(),
-        "line 1 of the record is not a valid record head"
+        "line 1 of the record is not a valid record head: expected value at column 1"
     );
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suggestions for misspelt keys in serde's error messages.
+//! Serde's error messages for users: suggestions for misspelt keys, and words instead of the names
+//! of Rust's types.
 //!
 //! Among the permitted names, the name with the least edit distance (optimal string alignment) to
 //! the given name is suggested. A name is considered if its distance is at most a third of its
 //! length, or if it starts with the given name. The time for each permitted name is the product of
 //! the lengths of the two names.
 
-/// Returns serde's message for an unknown field or variant, followed by the closest permitted name
-/// if that name is close enough. Returns other messages unchanged.
+/// Returns serde's message for users. The message about an unknown field or variant is followed by
+/// the closest permitted name, if that name is close enough. An expected type of Rust's is described.
 pub fn with_suggestion(message: &str) -> String {
+    let message = &without_types(message);
     let mut quoted = message.split('`').skip(1).step_by(2);
     let is_unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
     let closest = match quoted.next().filter(|_| is_unknown) {
@@ -19,6 +21,28 @@ pub fn with_suggestion(message: &str) -> String {
         Some(name) => format!("{message}; a similar name exists: `{name}`"),
         None => message.to_owned(),
     }
+}
+
+/// Describes the type that a value should have, where serde names a type of Rust's: `expected u32`.
+fn without_types(message: &str) -> String {
+    const EXPECTED: &str = ", expected ";
+    let Some((before, expected)) = message.rsplit_once(EXPECTED) else {
+        return message.to_owned();
+    };
+    let whole = |max: u64| format!("a whole number from 0 to {max}");
+    let described = match expected {
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "u64" | "usize" => "a whole number of at least 0".to_owned(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
+        "f32" | "f64" => "a number".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a map" => "a table".to_owned(),
+        other if other.starts_with("struct ") => "a table".to_owned(),
+        _ => return message.to_owned(),
+    };
+    format!("{before}{EXPECTED}{described}")
 }
 
 /// Minimum length of a given name for which a permitted name is suggested because it starts with
@@ -78,6 +102,21 @@ mod tests {
             Some("slice_ns")
         );
         assert_eq!(closest_name("sl", ["slice_ns", "turn_ns"]), None);
+    }
+
+    #[test]
+    fn types_of_rust_are_described() {
+        for (expected, described) in [
+            ("u8", "a whole number from 0 to 255"),
+            ("usize", "a whole number of at least 0"),
+            ("f64", "a number"),
+            ("struct RawProgram", "a table"),
+            ("a sequence", "a list"),
+            ("a boolean", "a boolean"),
+        ] {
+            let message = |what: &str| format!("invalid type: string \"x\", expected {what}");
+            assert_eq!(with_suggestion(&message(expected)), message(described));
+        }
     }
 
     #[test]

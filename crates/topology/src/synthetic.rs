@@ -37,6 +37,7 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
         ));
     }
     let levels = levels(description)?;
+    known(&levels)?;
     if levels.is_empty() {
         return Err("the description contains no level such as core:4".to_owned());
     }
@@ -77,6 +78,33 @@ fn rank(level: &str) -> Option<usize> {
         "pu" => Some(PU),
         _ => None,
     }
+}
+
+/// The names of levels. hwloc also accepts abbreviations and longer spellings of them, such as
+/// `NUMANode` and `L3Cache`.
+const NAMES: [&str; 13] = [
+    "package", "socket", "die", "numa", "node", "group", "l5", "l4", "l3", "l2", "l1", "core", "pu",
+];
+
+/// Rejects a misspelt name of a level, with the closest name.
+fn known(levels: &[(String, bool)]) -> Result<(), String> {
+    for (level, _) in levels.iter().filter(|(level, _)| !is_bare(level)) {
+        let name = level
+            .split(':')
+            .next()
+            .unwrap_or(level)
+            .to_ascii_lowercase();
+        let is_known = NAMES
+            .iter()
+            .any(|known| known.starts_with(&name) || name.starts_with(known));
+        let closest = usher_model::closest_name(&name, NAMES);
+        if let Some(closest) = closest.filter(|_| !is_known) {
+            return Err(format!(
+                "the level '{level}' is unknown; a similar level exists: {closest}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether the level is a bare number, for which hwloc selects the type.
@@ -165,6 +193,7 @@ mod tests {
             "2 4 1",
             "numa:2 package:1 l3:2(size=32MB) l2:4 core:1 pu:2",
             "(memory=1GB) package:2 [numa:1(memory=8GB)] core:8 pu:2(indexes=0,8)",
+            "Package:2 NUMANode:1 L3Cache:1 L2d:2 Core:2 PU:2",
         ] {
             assert_eq!(check(description), Ok(description.to_owned()));
         }
@@ -208,6 +237,14 @@ mod tests {
             (
                 "core:4 core:2",
                 "the level 'core:2' cannot be inside the level 'core:4'",
+            ),
+            (
+                "packege:2 core:4",
+                "the level 'packege:2' is unknown; a similar level exists: package",
+            ),
+            (
+                "package:2 croe:4",
+                "the level 'croe:4' is unknown; a similar level exists: core",
             ),
             ("core:2(size=3", "is not closed"),
             ("core:2)", "the bracket ')' has no matching bracket"),

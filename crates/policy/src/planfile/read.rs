@@ -69,6 +69,16 @@ fn unknown(key: &str) -> PlanFileError {
     ))
 }
 
+/// Describes an unknown field of a program, with the known fields and the closest of them.
+fn unknown_field(key: &str) -> String {
+    let closest = usher_model::closest_name(key, FIELDS.split(", "));
+    let hint = closest.map(|field| format!("; a similar field exists: {field}"));
+    format!(
+        "the field is unknown; expected {FIELDS}{}",
+        hint.unwrap_or_default()
+    )
+}
+
 /// Describes why the input has the wrong structure. The message of serde_json would mention
 /// internal types of this module.
 fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
@@ -114,7 +124,7 @@ impl<'a> Reader<'a> {
         }
         for (key, value) in &entries.0 {
             if !FIELDS.split(", ").any(|field| field == key) {
-                return Err(reader.error(key, format!("the field is unknown; expected {FIELDS}")));
+                return Err(reader.error(key, unknown_field(key)));
             }
             if reader.fields.insert(key, value).is_some() {
                 return Err(reader.error(key, "is given twice"));
