@@ -85,14 +85,28 @@ pub enum ActError {
         /// The program to which the process belongs.
         program: ProgramId,
     },
-    /// A line of a journal is invalid. The changes of the other lines were undone.
-    #[error("line {line} of journal {path} is corrupt and was ignored: {reason}")]
-    Corrupt {
+    /// A line of a journal is invalid; the other lines are undone.
+    #[error(
+        "line {line} of the journal {path} is damaged: a change that it records is not undone, \
+         and all other changes are; restart programs that keep too few CPUs or a low priority"
+    )]
+    DamagedLine {
         /// The journal.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The parser's error.
+    },
+    /// A journal names a path that the undo must not change; all other changes are undone.
+    #[error(
+        "the journal {journal} names {path}, which Usher does not change, because {reason}; all \
+         other changes are undone"
+    )]
+    ForeignPath {
+        /// The journal.
+        journal: PathBuf,
+        /// The path that the journal names.
+        path: PathBuf,
+        /// Why the path is not changed.
         reason: String,
     },
     /// Changes of a program could not be undone in time.
@@ -125,6 +139,12 @@ impl ActError {
     /// Returns whether the error means that changes remain which a later attempt may undo.
     pub fn is_not_undone(&self) -> bool {
         matches!(self, Self::NotUndone { .. })
+    }
+
+    /// Returns whether the error is a part of a journal that no attempt can undo, while the rest of
+    /// the journal is undone.
+    pub(crate) fn is_ignored_record(&self) -> bool {
+        matches!(self, Self::DamagedLine { .. } | Self::ForeignPath { .. })
     }
 }
 

@@ -37,6 +37,7 @@ mod priority;
 mod procs;
 mod release;
 mod scan;
+mod stale;
 mod systemd;
 mod tree;
 mod undo;
@@ -48,5 +49,6 @@ pub use config::{ActConfig, ActDescription, CgroupPlacement, WorkClass, YieldMet
 pub use error::ActError;
 pub use mask::PinnedCpus;
 pub use prepared::{ForkResult, PreparedHome};
+pub use stale::{StaleJournal, stale_journals};
 pub use undo::{UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale};
 pub use unmanaged::lower_launched;

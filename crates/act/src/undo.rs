@@ -128,9 +128,7 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
     let Some(_lock) = lock(&procs, dir)? else {
         return Ok(report);
     };
-    let (mut state, mut errors) = journal::read(dir)?.unwrap_or_default();
-    errors.extend(journal::validate(&mut state, config, dir));
-    check_namespace(&procs, dir, &state)?;
+    let (state, errors) = read_checked(config, &procs, dir)?;
     let owner = state.head.as_ref().map_or(owner, |head| head.owner);
     if procs.lives(owner) {
         return Ok(report);
@@ -144,10 +142,7 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
     {
         undo_state(config, &procs, dir, state, &mut report);
     }
-    let all_undone = report
-        .errors
-        .iter()
-        .all(|error| matches!(error, ActError::Corrupt { .. }));
+    let all_undone = report.errors.iter().all(ActError::is_ignored_record);
     if all_undone {
         remove_instance(dir)?;
         report.instances = 1;
@@ -289,6 +284,22 @@ fn empty(base: &Path) -> Vec<ActError> {
     members
         .filter_map(|pid| cgroups::go_back(parent, pid).err())
         .collect()
+}
+
+/// Reads the journal of an instance and leaves out what the undo must not change. Returns the
+/// remaining state, and an error for each part that was left out.
+///
+/// # Errors
+/// The journal cannot be undone at all.
+pub(crate) fn read_checked(
+    config: &ActConfig,
+    procs: &Procs,
+    dir: &Path,
+) -> Result<(JournalState, Vec<ActError>), ActError> {
+    let (mut state, mut errors) = journal::read(dir)?.unwrap_or_default();
+    errors.extend(journal::validate(&mut state, config, dir));
+    check_namespace(procs, dir, &state)?;
+    Ok((state, errors))
 }
 
 /// Removes an instance's directory. The journal is removed first, because a directory without a
@@ -433,7 +444,7 @@ impl UndoReport {
 
 /// Checks that no user except the present user can have written to a directory. Otherwise the
 /// journal in the directory is not used.
-fn check_owner(dir: &Path) -> Result<(), ActError> {
+pub(crate) fn check_owner(dir: &Path) -> Result<(), ActError> {
     let data = match fs::symlink_metadata(dir) {
         Ok(data) => data,
         // The directory is gone, because another process has just completed the undo.
@@ -465,7 +476,7 @@ fn check_namespace(procs: &Procs, dir: &Path, state: &JournalState) -> Result<()
 }
 
 fn foreign(dir: &Path, reason: &'static str) -> ActError {
-    file_error("ignoring journal", dir)(io::Error::other(reason))
+    file_error("refusing to undo the journal in", dir)(io::Error::other(reason))
 }
 
 /// Returns `PID-START`, the name of an instance's directory; for the second and later instances of
@@ -479,7 +490,7 @@ pub(crate) fn name_of(owner: ProcessId) -> String {
     }
 }
 
-fn owner_in_name(dir: &Path) -> Option<ProcessId> {
+pub(crate) fn owner_in_name(dir: &Path) -> Option<ProcessId> {
     let mut parts = dir.file_name()?.to_str()?.split('-');
     Some(ProcessId {
         pid: parts.next()?.parse().ok()?,

@@ -81,6 +81,14 @@ pub fn count(n: usize, noun: &str) -> String {
     }
 }
 
+/// `CPU 3`, `CPUs 0-3,8`: a list of CPUs with its noun.
+pub fn cpus(list: &str) -> String {
+    match list.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("CPU {list}"),
+        false => format!("CPUs {list}"),
+    }
+}
+
 /// `1 policy`, `4 policies`.
 pub fn policies(n: usize) -> String {
     match n {

@@ -132,12 +132,11 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(JournalState, Vec<ActError>)>, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(file_error("reading", &path)(error)),
     };
-    check_version(&bytes).map_err(file_error("ignoring journal", &path))?;
+    check_version(&bytes).map_err(file_error("refusing to undo the journal", &path))?;
     let (state, corrupt) = fold(&bytes);
-    let errors = corrupt.into_iter().map(|(line, reason)| ActError::Corrupt {
+    let errors = corrupt.into_iter().map(|(line, _)| ActError::DamagedLine {
         path: path.clone(),
         line,
-        reason,
     });
     Ok(Some((state, errors.collect())))
 }
@@ -157,7 +156,7 @@ fn check_version(bytes: &[u8]) -> io::Result<()> {
     match head.as_ref().and_then(|head| head.get("version")) {
         Some(found) if !is_known(found) => Err(io::Error::other(format!(
             "the journal has format {found}, but this version of Usher reads only formats up to \
-             {VERSION}: run the version of Usher that wrote the journal once, or restart the \
+             {VERSION}: run 'usher undo' of the version that wrote the journal, or restart the \
              machine and remove the file"
         ))),
         _ => Ok(()),

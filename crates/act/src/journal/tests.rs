@@ -263,7 +263,7 @@ fn a_corrupt_line_is_named_and_the_others_count() {
         panic!("{errors:?}");
     };
     assert!(
-        error.to_string().starts_with("line 2 of journal "),
+        error.to_string().starts_with("line 2 of the journal "),
         "{error}"
     );
 }

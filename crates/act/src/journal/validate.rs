@@ -40,10 +40,10 @@ pub(crate) fn validate(
     let mut keep = |path: &Path, removed: bool| match problem(root, path, removed) {
         None => true,
         Some(reason) => {
-            errors.push(ActError::Corrupt {
-                path: instance.join(super::FILE),
-                line: 0,
-                reason: format!("the path '{}' is ignored: {reason}", path.display()),
+            errors.push(ActError::ForeignPath {
+                journal: instance.join(super::FILE),
+                path: path.to_owned(),
+                reason,
             });
             false
         }
@@ -84,13 +84,20 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     let handle = match open_without_links(&real, below) {
         Ok(handle) => handle,
         Err(Errno::NOENT) => return None,
-        Err(error) => return Some(std::io::Error::from(error).to_string()),
+        Err(Errno::LOOP | Errno::NOTDIR) => {
+            return Some("a part of the path is a symbolic link or a file".to_owned());
+        }
+        Err(error) => return Some(unreadable(error)),
     };
     match rustix::fs::fstatfs(&handle) {
         Ok(found) if CGROUP_MAGICS.contains(&(found.f_type as u32)) => None,
         Ok(_) => Some("the directory is not a cgroup".to_owned()),
-        Err(error) => Some(std::io::Error::from(error).to_string()),
+        Err(error) => Some(unreadable(error)),
     }
+}
+
+fn unreadable(error: Errno) -> String {
+    format!("the path cannot be opened: {}", std::io::Error::from(error))
 }
 
 /// Opens a directory below a root, and fails at a symbolic link. The directory is opened component

@@ -39,11 +39,8 @@ impl RealWorld {
         let (topology, policy) = match policy_factory.map_or_else(none, PolicyFactory::make) {
             Ok(made) => made,
             Err(reason) => {
-                let cpus = &self.state.unknown_cpus;
-                let text = format!(
-                    "CPUs {cpus} came online, but Usher does not use them: \
-                                    {reason}"
-                );
+                let cpus = usher_report::text::cpus(&self.state.unknown_cpus.to_string());
+                let text = format!("{cpus} came online and cannot get programs: {reason}");
                 self.warn_about(WarningTopic::Cpus, text);
                 return None;
             }

@@ -98,11 +98,14 @@ impl Engine {
             .as_deref()
             .map(|path| begin_record(path, policy.name(), &config.topology))
             .transpose()?;
-        let actuator = Actuator::open(config.act.clone())?;
-        let instance_dir = actuator.instance_dir().to_owned();
-        let keeper = start_keeper(&config, &instance_dir)?;
         let (sender, receiver) = request_channel().map_err(EngineError::Start)?;
-        let world = RealWorld {
+        let mut actuator = Actuator::open(config.act.clone())?;
+        let instance_dir = actuator.instance_dir().to_owned();
+        let keeper = start_keeper(&config, &instance_dir).inspect_err(|_| {
+            // Removes the journal.
+            actuator.undo_all();
+        })?;
+        let mut world = RealWorld {
             machine: MachineProbe::new(&config.roots),
             quotas: CpuQuotas::new(&config.roots),
             policy: policy.name(),
@@ -122,6 +125,7 @@ impl Engine {
             topology: config.topology,
             roots: config.roots.clone(),
         };
+        world.warn_of_stale_journals();
         let panicked = Arc::new(AtomicBool::new(false));
         let (flag, ended) = (panicked.clone(), config.ended);
         let policy_factory = config.policy_factory;

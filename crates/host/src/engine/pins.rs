@@ -70,7 +70,10 @@ impl RealWorld {
             .interval
             .moved(at_ns, self.topology.capacity_of(&reach));
         let text = match &pinned_to {
-            Some(cpus) => format!("the program pinned threads to CPUs {cpus}, and gets no seat"),
+            Some(cpus) => format!(
+                "the program pinned threads to {}, and gets no seat",
+                usher_report::text::cpus(&cpus.to_string())
+            ),
             None => "the program no longer pins threads, and may get a seat".to_owned(),
         };
         let event = member.limits();

@@ -3,9 +3,9 @@
 //! store. A dedicated thread writes to the store, because SQLite waits for the disk, and the
 //! control loop must not wait.
 //!
-//! While another process locks the store, up to 1,000 updates are kept in memory, and the writer
-//! thread tries again every 2 s. If the store cannot be opened, all profiles are kept in memory,
-//! and a warning reports the reason.
+//! While another process locks the store, up to 1,000 updates are kept in memory, the writer thread
+//! tries again every 2 s, and a warning reports the lock. If the store cannot be opened, all profiles
+//! are kept in memory, and a warning reports the reason.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -72,7 +72,18 @@ pub(super) struct Profiles {
 struct StoreHandle {
     store: Mutex<Store>,
     machine: MachineKey,
-    warnings: Mutex<Vec<String>>,
+    events: Mutex<Vec<StoreEvent>>,
+}
+
+/// A change in the state of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StoreEvent {
+    /// An error, and its effect on the profiles.
+    Failed(String),
+    /// Another process locks the store; the text includes what happens to new measurements.
+    Locked(String),
+    /// The store can be written again.
+    Unlocked,
 }
 
 impl Profiles {
@@ -85,7 +96,12 @@ impl Profiles {
         let handle = Arc::new(StoreHandle {
             store: Mutex::new(store),
             machine: MachineKey::of(topology),
-            warnings: Mutex::new(warning.iter().map(ToString::to_string).collect()),
+            events: Mutex::new(
+                warning
+                    .iter()
+                    .map(|one| StoreEvent::Failed(one.to_string()))
+                    .collect(),
+            ),
         });
         let (mut updates, mut writer) = (None, None);
         if profiles.learn {
@@ -112,7 +128,7 @@ impl Profiles {
         match lock(&self.handle.store).lookup(key, &self.handle.machine) {
             Ok(profile) => profile.map(StoredProfile::from).unwrap_or_default(),
             Err(error) => {
-                lock(&self.handle.warnings).push(error.to_string());
+                self.handle.report(StoreEvent::Failed(error.to_string()));
                 StoredProfile::default()
             }
         }
@@ -126,9 +142,9 @@ impl Profiles {
         }
     }
 
-    /// Returns the errors since the last call.
-    pub fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.handle.warnings))
+    /// Returns the events since the last call.
+    pub fn take_events(&self) -> Vec<StoreEvent> {
+        std::mem::take(&mut lock(&self.handle.events))
     }
 }
 
@@ -157,22 +173,18 @@ impl StoreHandle {
             let ending = matches!(next, Err(RecvTimeoutError::Disconnected));
             kept.extend(next.ok());
             match self.write(&mut kept) {
-                Ok(()) if std::mem::take(&mut is_busy) => {
-                    self.warn(
-                        "the profile store can be written again; no measurement was lost"
-                            .to_owned(),
-                    );
-                }
+                Ok(()) if std::mem::take(&mut is_busy) => self.report(StoreEvent::Unlocked),
                 Ok(()) => {}
                 Err(error) if ending || kept.len() > UPDATES_MAX => {
-                    self.warn(format!("{error}; {} measurements are lost", kept.len()));
+                    let lost = format!("{error}; {} measurements are lost", kept.len());
+                    self.report(StoreEvent::Failed(lost));
                     kept.clear();
                 }
                 Err(error) if !is_busy => {
                     is_busy = true;
-                    self.warn(format!(
+                    self.report(StoreEvent::Locked(format!(
                         "{error}; Usher keeps new measurements in memory and writes them later"
-                    ));
+                    )));
                 }
                 Err(_) => {}
             }
@@ -187,7 +199,7 @@ impl StoreHandle {
         while let Some(update) = kept.front() {
             match self.merge(update) {
                 Err(error @ StoreError::Busy { .. }) => return Err(error),
-                Err(error) => self.warn(error.to_string()),
+                Err(error) => self.report(StoreEvent::Failed(error.to_string())),
                 Ok(()) => {}
             }
             kept.pop_front();
@@ -195,8 +207,8 @@ impl StoreHandle {
         Ok(())
     }
 
-    fn warn(&self, text: String) {
-        lock(&self.warnings).push(text);
+    fn report(&self, event: StoreEvent) {
+        lock(&self.events).push(event);
     }
 
     fn merge(&self, update: &ProfileUpdate) -> Result<(), StoreError> {

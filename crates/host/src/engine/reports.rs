@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 
 use super::log::LogChange;
+use super::profiles::StoreEvent;
 use super::status::TimedNote;
 use super::warning::{Warning, WarningTopic};
 use super::world::RealWorld;
@@ -62,6 +63,24 @@ impl RealWorld {
                 "the control loop runs without a real-time scheduling class, so seats may change \
                  late under full load: {errno}"
             ));
+        }
+    }
+
+    /// Reports what dead instances left and this start could not undo.
+    pub fn warn_of_stale_journals(&mut self) {
+        let errors = self.actuator.found_stale().errors.iter();
+        let errors: Vec<String> = errors.map(ToString::to_string).collect();
+        errors.into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Reports what happened to the profile store since the last call.
+    pub fn report_profile_store(&mut self) {
+        for event in self.profiles.take_events() {
+            match event {
+                StoreEvent::Failed(text) => self.warn(text),
+                StoreEvent::Locked(text) => self.warn_about(WarningTopic::StoreLock, text),
+                StoreEvent::Unlocked => self.resolved(WarningTopic::StoreLock),
+            }
         }
     }
 

@@ -48,7 +48,11 @@ impl RealWorld {
             Request::ProgramOf { pid, reply } => drop(reply.send(Ok(self.program_of(pid)))),
             Request::Seating { forbidden } => self.set_seating(forbidden),
             Request::Topology(reply) => drop(reply.send(Ok(self.topology.clone()))),
-            Request::Status(reply) => drop(reply.send(Ok(self.status()))),
+            Request::Status(reply) => {
+                // Without programs, there is no housekeeping that reports it.
+                self.report_profile_store();
+                drop(reply.send(Ok(self.status())));
+            }
             Request::Log { since, reply } => drop(reply.send(Ok(self.state.log.since(since)))),
             Request::Stop => self.state.stopping = true,
         }

@@ -8,6 +8,8 @@ use usher_model::ProgramId;
 pub(super) enum WarningTopic {
     /// The set of usable CPUs.
     Cpus,
+    /// A lock of another process on the profile store.
+    StoreLock,
     /// The keeper process.
     Keeper,
     /// One program, until its management ends.

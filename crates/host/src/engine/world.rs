@@ -331,8 +331,7 @@ impl RealWorld {
         self.follow_scheduler();
         self.refresh_programs();
         self.scan_pins();
-        let warnings = self.profiles.take_warnings();
-        warnings.into_iter().for_each(|text| self.warn(text));
+        self.report_profile_store();
     }
 
     /// Extends the seats and demotions of programs to threads and processes that they have created
