@@ -141,12 +141,15 @@ pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() {
-                crate::OWN_FAILURE
-            } else {
-                0
-            });
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            return match printed {
+                _ if error.use_stderr() => ExitCode::from(crate::OWN_FAILURE),
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    eprintln!("lab: writing to standard output: {error}");
+                    ExitCode::from(crate::OWN_FAILURE)
+                }
+                _ => ExitCode::SUCCESS,
+            };
         }
     };
     match perform(&args) {

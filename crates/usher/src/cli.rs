@@ -7,11 +7,15 @@
 //! and the help command to use. `--color` is read before clap parses, because it also applies to
 //! help output.
 
+pub mod environment;
+pub mod numbers;
 pub mod options;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -94,6 +98,14 @@ pub enum Command {
     External(Vec<OsString>),
 }
 
+impl Command {
+    /// Returns whether a user starts this command. Usher itself starts the others, in its own
+    /// environment.
+    pub fn is_public(&self) -> bool {
+        !matches!(self, Self::Keeper(_) | Self::Seated(_))
+    }
+}
+
 /// Returns the clap command, for help, man pages and completions.
 pub fn command() -> clap::Command {
     without_empty_variables(Cli::command())
@@ -150,8 +162,9 @@ pub fn unknown_command(args: &[OsString]) -> String {
 fn refuse(error: &clap::Error, args: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            ExitCode::SUCCESS
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            let printed = printed.context("writing to standard output");
+            failure::exit_code(printed.map(|()| 0))
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
@@ -185,7 +198,31 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
             names = format!("{names}{} ", found.get_name());
         }
     }
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some((given, option)) = single_dash(within, args)
+    {
+        return format!(
+            "unknown option '{given}'; a similar option exists: '{option}'; see 'usher {names}--help'"
+        );
+    }
     format!("{line}; see 'usher {names}--help'")
+}
+
+/// Returns the first word that is a long option with one dash too few or a misspelt one, and the
+/// option. clap reports only the first letter of such a word.
+fn single_dash(command: &clap::Command, args: &[OsString]) -> Option<(String, String)> {
+    let words = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    let mut words = words.take_while(|&word| word != "--");
+    words.find_map(|word| {
+        let name = word.strip_prefix('-').filter(|name| name.len() > 1)?;
+        if name.starts_with('-') {
+            return None;
+        }
+        let name = name.split('=').next().unwrap_or(name);
+        let options = command.get_arguments().filter_map(clap::Arg::get_long);
+        let option = usher_model::closest_name(name, options)?;
+        Some((word.to_owned(), format!("--{option}")))
+    })
 }
 
 /// Reads `--color` before clap parses the arguments, so that it also applies to help output.
@@ -210,11 +247,104 @@ fn help_color(args: &[OsString]) -> ColorChoice {
 
 #[cfg(test)]
 mod tests {
+    use std::any::TypeId;
+
     use super::*;
 
     #[test]
     fn the_clap_definition_is_valid() {
         command().debug_assert();
+    }
+
+    /// Calls a function for a command and all commands below it, with the words that select each.
+    fn for_each(
+        command: &clap::Command,
+        words: &[String],
+        call: &mut impl FnMut(&clap::Command, &[String]),
+    ) {
+        call(command, words);
+        for sub in command.get_subcommands() {
+            let words = [words, &[sub.get_name().to_owned()]].concat();
+            for_each(sub, &words, call);
+        }
+    }
+
+    fn is_number(arg: &clap::Arg) -> bool {
+        let kind = arg.get_value_parser().type_id();
+        [
+            TypeId::of::<i32>(),
+            TypeId::of::<i64>(),
+            TypeId::of::<u32>(),
+            TypeId::of::<u64>(),
+            TypeId::of::<f64>(),
+        ]
+        .iter()
+        .any(|number| kind == *number)
+    }
+
+    #[test]
+    fn every_number_is_rejected_with_a_rule() {
+        let mut count = 0;
+        for_each(&command(), &["usher".to_owned()], &mut |command, words| {
+            for arg in command.get_arguments().filter(|arg| is_number(arg)) {
+                let is_float = arg.get_value_parser().type_id() == TypeId::of::<f64>();
+                let huge = if is_float {
+                    "1e1e1"
+                } else {
+                    "99999999999999999999"
+                };
+                for value in ["x", "", huge] {
+                    let word = match arg.get_long() {
+                        Some(long) => format!("--{long}={value}"),
+                        None => value.to_owned(),
+                    };
+                    let words = [words, &[word]].concat();
+                    let args = words.iter().cloned().map(OsString::from);
+                    let error = super::command().try_get_matches_from(args).unwrap_err();
+                    let text = explain(&error, &[]);
+                    let states_rule = [" must be ", "a value is required"]
+                        .iter()
+                        .any(|rule| text.contains(rule));
+                    assert!(states_rule, "{words:?}: {text}");
+                    count += 1;
+                }
+            }
+        });
+        assert!(count > 40, "{count}");
+    }
+
+    #[test]
+    fn unknown_options_before_the_program_are_errors() {
+        for name in ["run", "bg", "profile"] {
+            let rejected = |words: &[&str]| {
+                let begin = ["usher", name];
+                let args = begin.iter().chain(words).map(OsString::from);
+                let args: Vec<OsString> = args.collect();
+                let error = command().try_get_matches_from(&args).unwrap_err();
+                explain(&error, &args)
+            };
+            for words in [&["--bogus"][..], &["--bogus", "2", "--", "true"]] {
+                let line = rejected(words);
+                assert!(line.starts_with("unexpected argument '--bogus'"), "{line}");
+            }
+            for words in [&["--nmae", "x", "--", "true"][..], &["--nmae=x", "true"]] {
+                let line = rejected(words);
+                let tip = "unexpected argument '--nmae' found; a similar argument exists: '--name'";
+                assert!(line.starts_with(tip), "{line}");
+            }
+            let line = rejected(&["-name", "x", "--", "true"]);
+            let tip = "unknown option '-name'; a similar option exists: '--name'";
+            assert!(line.starts_with(tip), "{line}");
+            // Options after the program's name belong to the program.
+            for words in [&["make", "-j8", "--bogus"][..], &["--", "--bogus"]] {
+                let begin = ["usher", name];
+                let args = begin.iter().chain(words);
+                let matches = command().try_get_matches_from(args).unwrap();
+                let (_, matches) = matches.subcommand().unwrap();
+                let given = matches.get_many::<OsString>("command").unwrap();
+                assert!(given.eq(&words[usize::from(words[0] == "--")..]));
+            }
+        }
     }
 
     #[test]

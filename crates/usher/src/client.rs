@@ -26,8 +26,10 @@ use serde::de::DeserializeOwned;
 use usher_model::Regulation;
 
 use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
+use crate::failure;
 use crate::peer;
 use crate::runtime;
+use crate::unanswered::ListeningProcess;
 
 /// Upper limit of the time for an answer of the daemon.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,7 +53,7 @@ pub struct TrustedConnection {
     /// The same socket.
     pub stream: UnixStream,
     /// The process that listens.
-    pub pid: i32,
+    pub process: ListeningProcess,
 }
 
 impl TrustedConnection {
@@ -60,6 +62,7 @@ impl TrustedConnection {
     /// # Errors
     /// No process listens on the socket, or this user cannot trust the process.
     pub fn open(path: &Path, timeout: Duration) -> io::Result<Self> {
+        runtime::check_socket_path(path, runtime::SHORTER_DIR)?;
         let stream = UnixStream::connect(path)?;
         let owner = peer::credentials(&stream)?;
         if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
@@ -77,7 +80,10 @@ impl TrustedConnection {
         Ok(Self {
             connection: Arc::new(RwLock::new(connection)),
             stream,
-            pid,
+            process: ListeningProcess {
+                pid,
+                uid: owner.uid,
+            },
         })
     }
 }
@@ -89,6 +95,7 @@ pub struct Daemon {
     stream: UnixStream,
     path: PathBuf,
     timeout: Duration,
+    process: ListeningProcess,
 }
 
 impl Daemon {
@@ -129,6 +136,12 @@ impl Daemon {
         })
     }
 
+    /// Returns why no daemon can be reached, if the reason is not that no daemon listens.
+    pub fn problem(runtime_dir: Option<&Path>) -> Option<String> {
+        let failure = || Self::failure(&runtime::sockets(runtime_dir));
+        Self::foreign(runtime_dir).or_else(|| failure().map(|error| failure::line(&error)))
+    }
+
     /// Returns the error of a connection that failed for another reason than a missing daemon.
     fn failure(sockets: &[PathBuf]) -> Option<anyhow::Error> {
         let is_absent = |error: &io::Error| {
@@ -163,6 +176,7 @@ impl Daemon {
             stream: trusted.stream,
             path: path.to_owned(),
             timeout,
+            process: trusted.process,
         })
     }
 
@@ -179,7 +193,7 @@ impl Daemon {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
-        if !has_timed_out(&error) {
+        if !has_timed_out(error.source_varlink_kind()) {
             return Err(self.convert_error(error));
         }
         let late = late_reply(&self.stream);
@@ -195,6 +209,9 @@ impl Daemon {
     /// cannot be interpreted.
     fn convert_error(&self, error: api::Error) -> DaemonError {
         let mut converted = DaemonError::from(error);
+        if converted.is_late {
+            converted.words = self.process.unanswered("the daemon", self.timeout);
+        }
         if converted.is_strange {
             let own = env!("CARGO_PKG_VERSION");
             let other = Self::connect(&self.path, self.timeout).and_then(|mut again| {
@@ -439,15 +456,16 @@ impl From<api::Error> for DaemonError {
             words,
             part_of,
             is_gone: matches!(error.kind(), E::NoSuchProcess(_) | E::ProcessEnded(_)),
-            is_late: has_timed_out(&error),
+            is_late: has_timed_out(error.source_varlink_kind()),
             is_strange: is_strange(&error),
         }
     }
 }
 
-fn has_timed_out(error: &api::Error) -> bool {
+/// Returns whether an error is the end of the time for an answer.
+pub fn has_timed_out(kind: Option<&varlink::ErrorKind>) -> bool {
     matches!(
-        error.source_varlink_kind(),
+        kind,
         Some(varlink::ErrorKind::Io(
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
         ))
@@ -491,12 +509,6 @@ fn transport(error: &api::Error) -> String {
         Some(varlink::ErrorKind::ConnectionClosed) => "the daemon closed the connection without a \
                                                        reply"
             .to_owned(),
-        Some(varlink::ErrorKind::Io(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) => {
-            format!(
-                "the daemon did not answer within {} s",
-                ANSWER_TIMEOUT.as_secs()
-            )
-        }
         Some(kind) => format!("the connection to the daemon failed: {kind}"),
         None => "this version of usher cannot interpret the daemon's reply; restart the daemon"
             .to_owned(),

@@ -7,11 +7,11 @@
 //! directory to which other users can write is rejected.
 
 use std::fs::{self, Permissions};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use usher_policy::background::Thresholds;
 
 use crate::failure;
@@ -161,6 +161,29 @@ pub fn sockets(given: Option<&Path>) -> Vec<PathBuf> {
     dirs.iter().map(|dir| dir.join(SOCKET)).collect()
 }
 
+/// Upper limit of the length of a socket's path: the kernel's `sun_path` with its final NUL.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The remedy for a runtime directory with a path that is too long for its sockets.
+pub const SHORTER_DIR: &str =
+    "name a directory with a shorter path by --runtime-dir or USHER_RUNTIME_DIR";
+
+/// Rejects a path that is too long for a Unix socket.
+///
+/// # Errors
+/// The length, the limit and the given remedy.
+pub fn check_socket_path(path: &Path, remedy: &str) -> io::Result<()> {
+    let length = path.as_os_str().len();
+    if length <= SOCKET_PATH_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!(
+        "the path has {length} bytes, but the path of a Unix socket can have at most \
+         {SOCKET_PATH_BYTES_MAX}: {remedy}"
+    );
+    Err(io::Error::new(ErrorKind::InvalidInput, reason))
+}
+
 /// Returns the file of the profile store: the given one, else by the XDG rules.
 pub fn store_path(given: Option<&Path>) -> PathBuf {
     if let Some(path) = given {
@@ -223,10 +246,18 @@ pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Threshol
             path.display()
         );
     }
-    toml::from_str(&text).with_context(|| {
-        format!(
-            "invalid thresholds of background work in {}",
-            path.display()
+    toml::from_str(&text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = 1 + text
+            .bytes()
+            .take(start)
+            .filter(|&byte| byte == b'\n')
+            .count();
+        let reason = error.message().lines().next().unwrap_or_default();
+        anyhow!(
+            "{}:{line}: invalid threshold of background work: {}",
+            path.display(),
+            usher_model::with_suggestion(reason)
         )
     })
 }
@@ -254,6 +285,26 @@ mod tests {
     }
 
     #[test]
+    fn a_path_too_long_for_a_socket_is_rejected_with_the_limit() {
+        let path = |length: usize| PathBuf::from("/".repeat(length));
+        check_socket_path(&path(SOCKET_PATH_BYTES_MAX), SHORTER_DIR).unwrap();
+        let error = check_socket_path(&path(SOCKET_PATH_BYTES_MAX + 1), SHORTER_DIR);
+        let text = error.unwrap_err().to_string();
+        assert!(text.starts_with("the path has 108 bytes"), "{text}");
+        assert!(
+            text.contains("at most 107: name a directory with a shorter path"),
+            "{text}"
+        );
+        assert!(SHORTER_DIR.contains(RUNTIME_DIR));
+        // The limit is the standard library's.
+        let dir = tempfile::tempdir().unwrap();
+        let name = |length: usize| "x".repeat(length - dir.path().as_os_str().len() - 1);
+        let bind = |length| std::os::unix::net::UnixListener::bind(dir.path().join(name(length)));
+        bind(SOCKET_PATH_BYTES_MAX).unwrap();
+        assert!(bind(SOCKET_PATH_BYTES_MAX + 1).is_err());
+    }
+
+    #[test]
     fn thresholds_are_those_of_the_machine_and_shares() {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("profiles.db");
@@ -268,6 +319,14 @@ mod tests {
         std::fs::write(&file, "cpu = 7").unwrap();
         let error = format!("{:#}", thresholds(None, &store).unwrap_err());
         assert!(error.contains("thresholds.toml"), "{error}");
+        std::fs::write(&file, "disk = 0.5\nnetwrok = 0.1\n").unwrap();
+        let error = format!("{:#}", thresholds(None, &store).unwrap_err());
+        let line = format!("{}:2: invalid threshold of background work", file.display());
+        assert!(error.starts_with(&line), "{error}");
+        assert!(
+            error.ends_with("; a similar name exists: `network`") && !error.contains('\n'),
+            "{error}"
+        );
         assert!(thresholds(Some(&dir.path().join("none")), &store).is_err());
     }
 }

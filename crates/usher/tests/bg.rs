@@ -218,7 +218,7 @@ fn reports_invalid_arguments_in_one_line() {
         (&["bg"][..], "CMD"),
         (&["bg", "--policy", "nice", "--", "true"], "nice"),
         (&["bg", "--name", "", "--", "true"], "--name"),
-        (&["bg", "--attach", "0"], "process 0"),
+        (&["bg", "--attach", "0"], "from 1 to 4194304"),
         (&["bg", "--attach", "999999999"], "999999999"),
         (&["bg", "--attach", "1", "--", "true"], "--attach"),
     ] {

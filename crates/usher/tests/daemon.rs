@@ -91,7 +91,7 @@ fn seats_programs_and_releases_them() {
     );
     roam(&[a]);
     // A process that cannot be attached does not prevent the attach of the next process.
-    let again = world.run(&["attach", "0", &a.to_string()]);
+    let again = world.run(&["attach", "4194304", &a.to_string()]);
     assert_eq!(again.status.code(), Some(125));
     assert_eq!(stderr(&again).lines().count(), 1, "{}", stderr(&again));
     assert!(
@@ -256,7 +256,7 @@ fn rejects_processes_of_other_users_and_of_the_system() {
         attach(pid.to_string()),
         format!("usher: attaching process {pid}: process {pid} does not exist\n")
     );
-    assert!(attach("0".to_owned()).contains("pid: 0 is not a valid pid"));
+    assert!(attach("0".to_owned()).contains("a pid must be a whole number from 1 to 4194304"));
     let mut zombie = Command::new("true").spawn().unwrap();
     let pid = zombie.id();
     wait_for("the process to end", || {

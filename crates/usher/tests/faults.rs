@@ -108,7 +108,7 @@ fn late_registrations_are_undone_and_retried() {
     let message = stderr(&attached);
     assert_eq!(attached.status.code(), Some(125), "{message}");
     assert!(
-        message.contains("the daemon did not answer within 10 s"),
+        message.contains("did not answer within 10 s: a signal (SIGSTOP) has stopped"),
         "{message}"
     );
     let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();

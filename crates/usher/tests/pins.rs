@@ -72,7 +72,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
     assert!(status.contains(&reason), "{status}");
     let explained = stdout(&world.run(&["explain", &first.pid().to_string()]));
     let words: Vec<_> = explained.split_whitespace().collect();
-    let reason = format!("has no seat, because it pinned threads to CPUs {outside}");
+    let reason = format!("has no seat, because it pinned threads to CPU {outside}");
     assert!(words.join(" ").contains(&reason), "{explained}");
     // After the program has removed its pin, the daemon seats it again.
     pin(first, &all);

@@ -3,6 +3,7 @@
 //! programs that benchmarks start. The exit status is 0 if every bar was met, 1 if not, 125 if the
 //! benchmark could not run.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -87,13 +88,31 @@ enum Command {
 /// Runs the command. Returns the exit status: 0 if every bar was met, 1 if a bar was missed, 125 if
 /// the benchmark could not run.
 pub fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    match run(cli.command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("usher bench: {error:#}");
             ExitCode::from(125)
         }
+    }
+}
+
+/// Prints help, or an error in the arguments. Help that cannot be written is an error too, unless the
+/// reader has closed the pipe.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    match printed {
+        _ if error.use_stderr() => ExitCode::from(125),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("usher bench: writing to standard output: {error}");
+            ExitCode::from(125)
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
+use usher_report::text as words;
 
 use crate::api::Program_mode;
 use crate::cli::options::Global;
@@ -28,14 +29,19 @@ Examples:
   usher attach --name nightly --weight 0.5 4711   its turnaround time counts half in the mean")]
 pub struct Args {
     /// Pids of running processes
-    #[arg(required = true, value_name = "PID")]
+    #[arg(
+        required = true,
+        value_name = "PID",
+        value_parser = crate::cli::numbers::pid,
+        allow_negative_numbers = true
+    )]
     pids: Vec<i32>,
     /// Use this name for the program in reports and profiles; by default, the name of its command
     #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
     /// Give the program's turnaround time this weight in the mean that Usher minimises, from 0.001
     /// to 1000; by default, 1
-    #[arg(long, value_parser = super::run::weight)]
+    #[arg(long, value_parser = crate::cli::numbers::weight, allow_negative_numbers = true)]
     weight: Option<f64>,
 }
 
@@ -73,7 +79,7 @@ impl Args {
         out.answer(&value, || {
             let place = match cpus.is_empty() {
                 true => "runs on every CPU of its affinity mask".to_owned(),
-                false => format!("has a seat on CPUs {cpus}"),
+                false => format!("has a seat on {}", words::cpus(cpus)),
             };
             format!(
                 "{} (process {pid}) is program {} and {place}",

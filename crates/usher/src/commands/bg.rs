@@ -64,7 +64,14 @@ pub struct Args {
     #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
     /// Regulate the running processes with these pids, instead of starting a command
-    #[arg(long, value_name = "PID", num_args = 1.., conflicts_with = "command")]
+    #[arg(
+        long,
+        value_name = "PID",
+        num_args = 1..,
+        value_parser = crate::cli::numbers::pid,
+        allow_negative_numbers = true,
+        conflicts_with = "command"
+    )]
     attach: Vec<i32>,
     #[command(flatten)]
     regulation: RegulationArgs,
@@ -74,7 +81,6 @@ pub struct Args {
     #[arg(
         required_unless_present = "attach",
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "CMD"
     )]
     command: Vec<OsString>,

@@ -29,7 +29,12 @@ pub struct Args {
     #[arg(value_name = "PID|NAME", required_unless_present = "ids")]
     programs: Vec<OsString>,
     /// Release the program with this number in `usher status`; may be repeated
-    #[arg(long = "id", value_name = "ID")]
+    #[arg(
+        long = "id",
+        value_name = "ID",
+        value_parser = crate::cli::numbers::whole::<i64>(1..=i64::MAX),
+        allow_negative_numbers = true
+    )]
     ids: Vec<i64>,
 }
 

@@ -7,13 +7,11 @@
 //! part once, prints one line per finding, and changes nothing; it succeeds even if features are
 //! missing.
 
-use std::fs;
 use std::path::Path;
 
 use rustix::fs::Access;
 use serde::Serialize;
-use usher_act::ActConfig;
-use usher_model::ProcessId;
+use usher_act::{ActConfig, StaleJournal};
 use usher_probe::{Capabilities, Roots};
 use usher_report::text as words;
 use usher_store::Store;
@@ -50,15 +48,15 @@ struct DoctorReport {
     kernel: Capabilities,
     /// The daemon's state, if one listens.
     daemon: Option<api::State>,
-    /// Why the daemon that listens cannot be used.
-    foreign_daemon: Option<String>,
+    /// Why the daemon that listens cannot be used, or does not answer.
+    daemon_problem: Option<String>,
     /// How launched programs get a cgroup, according to the daemon; without a daemon, as a command
     /// of this user would place them.
     placing: Option<PlacingReport>,
     /// The scheduler that runs, and whether `usher sched start` would succeed.
     scheduler: sched::SchedDoctorReport,
     /// Journals of dead daemons that are not undone yet.
-    stale_journals: Vec<String>,
+    stale_journals: Vec<JournalReport>,
     /// The profile store.
     store: StoreHealth,
 }
@@ -100,18 +98,19 @@ struct StoreHealth {
 /// Collects the findings and prints the report.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let runtime_dir = global.runtime_dir.as_deref();
-    let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
+    let (daemon, daemon_problem) = match Daemon::find(runtime_dir).map(|mut one| one.status()) {
+        Some(Ok(state)) => (Some(state), None),
+        Some(Err(error)) => (None, Some(failure::line(&error))),
+        None => (None, Daemon::problem(runtime_dir)),
+    };
     let placing = placing(daemon.as_ref(), runtime_dir);
     let findings = DoctorReport {
         kernel: used(Capabilities::read(&Roots::default()), placing.as_ref()),
         placing,
-        foreign_daemon: match daemon {
-            Some(_) => None,
-            None => Daemon::foreign(runtime_dir),
-        },
+        daemon_problem,
         daemon,
         scheduler: sched::doctor_report(&runtime::sched_dir(runtime_dir)),
-        stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
+        stale_journals: stale_journals(&runtime::own_dir(runtime_dir)),
         store: store_health(&runtime::store_path(args.store.path.as_deref())),
     };
     out.answer(&findings, || text(&findings, out))?;
@@ -127,28 +126,28 @@ fn used(mut kernel: Capabilities, placing: Option<&PlacingReport>) -> Capabiliti
     kernel
 }
 
-/// Returns the instances (`PID-START`) with a dead process.
-fn stale_journals(runtime_dir: &Path, proc_root: &Path) -> Vec<String> {
-    let dir = runtime_dir.join("instances");
-    let names = fs::read_dir(dir).into_iter().flatten().flatten();
-    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut stale: Vec<String> = names
-        .filter(|name| owner(name).is_some_and(|owner| !lives(proc_root, owner)))
-        .collect();
-    stale.sort();
-    stale
+/// The journal of a dead daemon.
+#[derive(Debug, Serialize)]
+struct JournalReport {
+    /// Name of the instance, `PID-START`.
+    instance: String,
+    /// Why the next start does not undo it; `None` if it does.
+    refusal: Option<String>,
+    /// What cannot be undone of it.
+    ignored: Vec<String>,
 }
 
-fn owner(name: &str) -> Option<ProcessId> {
-    let mut parts = name.split('-');
-    Some(ProcessId {
-        pid: parts.next()?.parse().ok()?,
-        start_ticks: parts.next()?.parse().ok()?,
-    })
-}
-
-fn lives(proc_root: &Path, owner: ProcessId) -> bool {
-    usher_probe::process_id(proc_root, owner.pid).is_ok_and(|now| now == owner)
+fn stale_journals(runtime_dir: &Path) -> Vec<JournalReport> {
+    let found = usher_act::stale_journals(&ActConfig::new(runtime_dir));
+    let report = |one: &StaleJournal| JournalReport {
+        instance: one
+            .dir
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+        refusal: one.refusal.as_ref().map(ToString::to_string),
+        ignored: one.ignored.iter().map(ToString::to_string).collect(),
+    };
+    found.iter().map(report).collect()
 }
 
 fn store_health(path: &Path) -> StoreHealth {
@@ -225,7 +224,7 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
             words::count(state.programs.len(), "program"),
             state.acting
         ),
-        None => findings.foreign_daemon.clone().unwrap_or_else(|| {
+        None => findings.daemon_problem.clone().unwrap_or_else(|| {
             "no daemon runs, so 'usher run' runs programs unmanaged; 'usher daemon' starts a daemon"
                 .to_owned()
         }),
@@ -258,23 +257,35 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
         lines.extend(reasons.map(|reason| ("", reason.clone())));
     }
     lines.push(("scheduler", findings.scheduler.line()));
-    lines.push((
-        "stale journals",
-        match findings.stale_journals.len() {
-            0 => "none".to_owned(),
-            // While a daemon runs, launched programs register with the daemon, and the launcher
-            // does not undo journals of dead daemons.
-            n if findings.daemon.is_some() => {
-                format!("{n}; the next 'usher daemon' undoes the changes of these dead daemons")
-            }
-            n => format!(
-                "{n}; the next 'usher run' or 'usher daemon' undoes the changes of these dead \
-                 daemons"
-            ),
-        },
+    lines.extend(journal_lines(
+        &findings.stale_journals,
+        findings.daemon.is_some(),
     ));
     lines.push(("profile store", store_line(&findings.store)));
     lines
+}
+
+/// Describes the journals that the next start undoes, then those that it refuses and what it cannot
+/// undo of the others.
+fn journal_lines(journals: &[JournalReport], has_daemon: bool) -> Vec<(&'static str, String)> {
+    let refused = journals.iter().filter_map(|one| one.refusal.clone());
+    let refused: Vec<String> = refused.collect();
+    let undone = match journals.len() - refused.len() {
+        0 => None,
+        // A program that starts while a daemon runs belongs to the daemon.
+        n if has_daemon => Some(format!(
+            "{n}; the next 'usher daemon' undoes the changes of these dead daemons"
+        )),
+        n => Some(format!(
+            "{n}; the next 'usher run' or 'usher daemon' undoes the changes of these dead daemons"
+        )),
+    };
+    let none = journals.is_empty().then(|| "none".to_owned());
+    let counts = undone.or(none).map(|text| ("stale journals", text));
+    let refused = refused.into_iter().map(|text| ("refused journal", text));
+    let ignored = journals.iter().flat_map(|one| one.ignored.iter().cloned());
+    let ignored = ignored.map(|text| ("damaged journal", text));
+    counts.into_iter().chain(refused).chain(ignored).collect()
 }
 
 fn store_line(store: &StoreHealth) -> String {
@@ -314,15 +325,26 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_stale_when_its_process_is_not_the_same() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = usher_probe::process_id(Path::new("/proc"), std::process::id() as i32).unwrap();
-        let alive = format!("{}-{}", own.pid, own.start_ticks);
-        let reused = format!("{}-{}-1", own.pid, own.start_ticks + 1);
-        for name in [&alive, &reused, &"notes".to_owned()] {
-            fs::create_dir_all(dir.path().join("instances").join(name)).unwrap();
-        }
-        assert_eq!(stale_journals(dir.path(), Path::new("/proc")), [reused]);
-        assert!(stale_journals(Path::new("/nowhere"), Path::new("/proc")).is_empty());
+    fn refused_journals_are_not_counted_as_undone() {
+        let journal = |refusal: Option<&str>, ignored: &[&str]| JournalReport {
+            instance: "1-2".to_owned(),
+            refusal: refusal.map(str::to_owned),
+            ignored: ignored.iter().copied().map(str::to_owned).collect(),
+        };
+        let none = ("stale journals", "none".to_owned());
+        assert_eq!(journal_lines(&[], false), [none]);
+        let refused = || ("refused journal", "format 9".to_owned());
+        let newer = journal(Some("format 9"), &[]);
+        assert_eq!(journal_lines(&[newer], false), [refused()]);
+        let both = [journal(Some("format 9"), &[]), journal(None, &["line 2"])];
+        let lines = journal_lines(&both, true);
+        assert!(
+            lines[0].1.starts_with("1; the next 'usher daemon'"),
+            "{lines:?}"
+        );
+        assert_eq!(
+            lines[1..],
+            [refused(), ("damaged journal", "line 2".to_owned())]
+        );
     }
 }

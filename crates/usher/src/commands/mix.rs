@@ -16,6 +16,7 @@ use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
 use usher_report::data::MixResult;
 use usher_report::{html, table, text as words, trace};
 
+use crate::cli::numbers::{seconds, whole};
 use crate::cli::options::{Global, StoreArg};
 use crate::failure::{self, Outcome};
 use crate::measure;
@@ -53,18 +54,18 @@ pub struct Args {
           value_parser = PossibleValuesParser::new(arms()))]
     against: Vec<String>,
     /// Run N rounds of each policy; by default, as many as the file states
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX))]
     rounds: Option<u32>,
     /// Repeat each program at least N times in a round; by default, as often as the file states
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX))]
     repeats: Option<u32>,
     /// Limit the duration of the command; rounds and repetitions are reduced to fit, but one round
     /// with one repetition is always run
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     max_seconds: Option<f64>,
     /// Select by N the policy that begins the first round, and use N as the seed of the confidence
     /// intervals
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Measure every program alone again, even if the profile store has its measurement
     #[arg(long)]

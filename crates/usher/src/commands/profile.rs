@@ -20,6 +20,7 @@ use usher_host::profile::{
 use usher_report::figure::{CurveFigure, curve_svg};
 use usher_report::{summary, table, text as words};
 
+use crate::cli::numbers::{seconds, whole};
 use crate::cli::options::{Global, StoreArg};
 use crate::failure::{self, Outcome};
 use crate::measure;
@@ -47,14 +48,14 @@ pub struct Args {
     name: Option<String>,
     /// Measure with these numbers of cores; by default, all on small machines, else powers of two and
     /// whole LLC domains
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<u32>(0..=u32::MAX))]
     cores: Option<Vec<u32>>,
     /// Run the program at most N times on each number of cores; fewer times if the measured times
     /// agree
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u32>(1..=u32::MAX))]
     repeats: u32,
     /// Start no further run that would exceed this total time; by default, no limit
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     max_seconds: Option<f64>,
     /// Draw the curve into FILE as an SVG picture
     #[arg(long, value_name = "FILE")]
@@ -65,12 +66,7 @@ pub struct Args {
     #[command(flatten)]
     store: StoreArg,
     /// Command to measure, with its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher run`: runs a program in managed seats and returns its exit status. Also holds the parsers
-//! of weights and seconds, which other commands use. The launch itself is in `crate::launch`.
+//! `usher run`: runs a program in managed seats and returns its exit status. The launch itself is in
+//! `crate::launch`.
 
 use std::ffi::OsString;
 
@@ -32,7 +32,7 @@ pub struct Args {
     name: Option<String>,
     /// Give the program's turnaround time this weight in the mean that Usher minimises, from 0.001
     /// to 1000; by default, 1
-    #[arg(long, value_parser = weight)]
+    #[arg(long, value_parser = crate::cli::numbers::weight, allow_negative_numbers = true)]
     weight: Option<f64>,
     /// Set OMP_NUM_THREADS and similar variables, unless they are set, to the number of CPUs that
     /// the program gets at its start; a thread pool of that size does not use CPUs that the program
@@ -42,12 +42,7 @@ pub struct Args {
     #[command(flatten)]
     store: StoreArg,
     /// Command to run, with its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -63,29 +58,4 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         runtime_dir: global.runtime_dir.clone(),
         store: args.store.path.clone(),
     })
-}
-
-/// Parses a weight.
-pub fn weight(text: &str) -> Result<f64, String> {
-    let rule = "the weight of a program must be a number from 0.001 to 1000";
-    let weight = positive(text, rule)?;
-    match usher_host::engine::WEIGHTS.contains(&weight) {
-        true => Ok(weight),
-        false => Err(rule.to_owned()),
-    }
-}
-
-/// Parses a number of seconds.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    positive(text, "the number of seconds must be positive")
-}
-
-fn positive(text: &str, rule: &str) -> Result<f64, String> {
-    let number: f64 = text
-        .parse()
-        .map_err(|_| format!("'{text}' is not a number"))?;
-    match number.is_finite() && number > 0.0 {
-        true => Ok(number),
-        false => Err(rule.to_owned()),
-    }
 }

@@ -46,6 +46,7 @@ pub fn text(state: &api::State, out: Output) -> String {
             "the daemon manages no program; 'usher run -- CMD' or 'usher attach PID' adds a \
              program\n",
         );
+        text.push_str(&warnings(state, out));
         return text;
     }
     let head = ["ID", "PROGRAM", "PID", "SEATS", "NTT", "BUSY", "PROGRESS"];
@@ -55,17 +56,18 @@ pub fn text(state: &api::State, out: Output) -> String {
         .collect();
     text.push('\n');
     text.push_str(&output::columns(&rows));
-    for warning in &state.warnings {
-        text.push_str(&format!(
-            "\n{} {}\n",
-            out.paint(LACKING, "!"),
-            shown(warning)
-        ));
-    }
+    text.push_str(&warnings(state, out));
     for note in state.notes.iter().filter(|note| note.program.is_none()) {
         text.push_str(&format!("\n{}\n", shown(&note.text)));
     }
     text
+}
+
+fn warnings(state: &api::State, out: Output) -> String {
+    let mark = out.paint(LACKING, "!");
+    let warnings = state.warnings.iter();
+    let lines = warnings.map(|warning| format!("\n{mark} {}\n", shown(warning)));
+    lines.collect()
 }
 
 fn head(state: &api::State, out: Output) -> String {

@@ -32,7 +32,7 @@ Examples:
   usher top --interval 0.2")]
 pub struct Args {
     /// Update the picture every SECONDS seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = super::run::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = crate::cli::numbers::seconds)]
     interval: f64,
 }
 

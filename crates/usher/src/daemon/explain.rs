@@ -6,7 +6,7 @@
 //! program out is computed for up to [`LEFT_OUT_MAX`] programs.
 
 use usher_host::engine::{ProgramStatus, Status};
-use usher_model::{Curve, SeatMode, Topology};
+use usher_model::{CpuSet, Curve, SeatMode, Topology};
 use usher_policy::seating::{Request, seat};
 use usher_policy::timeshare::time_sharing;
 use usher_report::text;
@@ -229,8 +229,9 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         let quota = quota.unwrap_or_default();
         if let Some(pinned) = &program.pinned_to {
             return format!(
-                "the program has no seat, because it pinned threads to CPUs {pinned}{quota}; \
-                 other programs get seats on the remaining CPUs, if there are any"
+                "the program has no seat, because it pinned threads to {}{quota}; other programs \
+                 get seats on the remaining CPUs, if there are any",
+                named(pinned)
             );
         }
         return format!(
@@ -245,8 +246,8 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         None => format!("{cores:.1} cores"),
     };
     let mut text = match program.soft {
-        true => format!("the program has a soft seat on CPUs {own} ({size})"),
-        false => format!("the program has CPUs {own} of its own ({size})"),
+        true => format!("the program has a soft seat on {} ({size})", named(&own)),
+        false => format!("the program has a seat on {} ({size})", named(&own)),
     };
     let Some(curve) = &program.profile else {
         return text;
@@ -267,6 +268,10 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         ));
     }
     text
+}
+
+fn named(cpus: &CpuSet) -> String {
+    text::cpus(&cpus.to_string())
 }
 
 /// Describes the known scalability of the program, with its source and its confidence.
@@ -305,19 +310,18 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
         owner.map_or_else(|| format!("program {id}"), |p| p.name.clone())
     };
     status.plan.loans.iter().filter_map(move |loan| {
-        let cpus = &loan.cpus;
+        let cpus = named(&loan.cpus);
         match loan.owner {
             Some(owner) if owner == program.id => Some(format!(
-                "the program lends CPUs {cpus} to {} until it needs them",
+                "the program lends {cpus} to {} until it needs them",
                 name(loan.borrower)
             )),
-            Some(owner) if loan.borrower == program.id => Some(format!(
-                "the program borrows CPUs {cpus} from {}",
-                name(owner)
-            )),
-            None if loan.borrower == program.id => Some(format!(
-                "the program uses CPUs {cpus}, which belong to no seat"
-            )),
+            Some(owner) if loan.borrower == program.id => {
+                Some(format!("the program borrows {cpus} from {}", name(owner)))
+            }
+            None if loan.borrower == program.id => {
+                Some(format!("the program uses {cpus}, which no seat contains"))
+            }
             _ => None,
         }
     })
@@ -438,7 +442,16 @@ mod tests {
         );
         assert_eq!(
             actual(false),
-            "the program has CPUs 0-1 of its own (2.0 cores)"
+            "the program has a seat on CPUs 0-1 (2.0 cores)"
+        );
+        let single = ProgramStatus {
+            cpus: Some(CpuSet::range(0, 0)),
+            mode: Some(SeatMode::Seated),
+            ..program(1, "a", &[])
+        };
+        assert_eq!(
+            place(&single, &status(vec![], &machine), &machine),
+            "the program has a seat on CPU 0 (1.0 cores)"
         );
     }
 

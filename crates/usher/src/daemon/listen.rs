@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 use crate::client::Daemon;
 use crate::runtime;
+use crate::unanswered::ListeningProcess;
 
 /// The names of a socket and of the lock of its only process, in the runtime directory.
 #[derive(Debug, Clone, Copy)]
@@ -63,9 +64,11 @@ impl DaemonSocket {
     /// # Errors
     /// Another process has the lock, or the directory cannot be used.
     pub fn start(runtime_dir: &Path, names: SocketNames) -> anyhow::Result<Self> {
+        let path = runtime_dir.join(names.socket);
+        runtime::check_socket_path(&path, runtime::SHORTER_DIR)
+            .with_context(|| format!("listening on the socket '{}'", path.display()))?;
         runtime::make_dir(runtime_dir)?;
         let lock = lock(runtime_dir, names)?;
-        let path = runtime_dir.join(names.socket);
         // This daemon has the lock, so an existing socket belongs to a dead daemon.
         match fs::remove_file(&path) {
             Ok(()) => {}
@@ -156,19 +159,7 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
             if let Some(reason) = Daemon::foreign(Some(dir)) {
                 bail!(reason);
             }
-            let mut pid = String::new();
-            let _ = (&file).take(20).read_to_string(&mut pid);
-            // A process that is starting may not have written its number to the lock file yet.
-            let process = match pid.trim() {
-                "" => String::new(),
-                pid => format!(" (process {pid})"),
-            };
-            bail!(
-                "{} already runs in '{}'{process}; end it first, or name another directory with \
-                 --runtime-dir",
-                names.process,
-                dir.display(),
-            );
+            bail!(already_runs(dir, names, &file));
         }
         Err(error) => return Err(error).with_context(doing),
     }
@@ -177,6 +168,26 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
         .set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
+}
+
+/// Describes the process that holds the lock. A process that is just starting has not written its
+/// number yet.
+fn already_runs(dir: &Path, names: SocketNames, lock: &File) -> String {
+    let mut pid = String::new();
+    let _ = lock.take(20).read_to_string(&mut pid);
+    let holder = pid.trim().parse().ok().map(|pid| ListeningProcess {
+        pid,
+        uid: lock.metadata().map_or(0, |meta| meta.uid()),
+    });
+    let process = holder.map_or_else(String::new, |one| format!(" (process {})", one.pid));
+    let state = holder.and_then(ListeningProcess::stopped);
+    format!(
+        "{} already runs in '{}'{process}; {}end it first, or name another directory with \
+         --runtime-dir",
+        names.process,
+        dir.display(),
+        state.map_or_else(String::new, |state| format!("{state}, or "))
+    )
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {

@@ -25,6 +25,7 @@ use usher_host::engine::Status;
 use usher_model::SeatMode;
 
 use super::view;
+use crate::runtime;
 
 /// The address at which metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -318,6 +319,7 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
 
 /// Listens at a path; a socket without a listener is replaced.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    runtime::check_socket_path(path, "give a shorter path after 'unix:'")?;
     if std::os::unix::net::UnixStream::connect(path)
         .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
     {

@@ -22,6 +22,7 @@ use super::server::Peer;
 use super::workers::if_undelivered;
 use super::{explain, view};
 use crate::api::{self, VarlinkInterface};
+use crate::cli::numbers::PID_MAX;
 use crate::cli::options::program_name;
 
 /// Upper limit of words of a command line that are accepted from a caller.
@@ -86,8 +87,12 @@ impl Service {
         admission: Admission,
     ) -> Result<AdoptedProgram, Refusal> {
         let began = Instant::now();
-        let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
-        let number = number.ok_or_else(|| bad("pid", format!("{pid} is not a valid pid")))?;
+        let number = i32::try_from(pid).ok();
+        let number = number.filter(|pid| (1..=PID_MAX).contains(pid));
+        let number = number.ok_or_else(|| {
+            let rule = format!("a pid must be a whole number from 1 to {PID_MAX}, not {pid}");
+            bad("pid", rule)
+        })?;
         self.check_namespace(pid)?;
         Self::check(&adopt)?;
         // The first process of a launched program may itself be a launcher.

@@ -39,13 +39,8 @@ Examples:
   usher sched explain 4711 --json          prints a list for several processes")]
 pub struct Args {
     /// Processes, each by its pid or the number of one of its threads
-    #[arg(value_name = "PID", required = true, value_parser = pid, allow_negative_numbers = true)]
+    #[arg(value_name = "PID", required = true, value_parser = crate::cli::numbers::pid, allow_negative_numbers = true)]
     pids: Vec<i32>,
-}
-
-fn pid(text: &str) -> Result<i32, &'static str> {
-    let pid = text.parse().ok().filter(|pid| *pid > 0);
-    pid.ok_or("a pid must be a positive number")
 }
 
 #[derive(Debug, Serialize)]

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,14 +16,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_scx::{Kernel, ScxError, Settings, State as Loaded};
 
-use crate::client::TrustedConnection;
+use crate::client::{self, ANSWER_TIMEOUT, TrustedConnection};
 use crate::daemon::scheduler::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, kernel};
 use crate::runtime;
+use crate::unanswered::ListeningProcess;
 
-/// Upper limit of the time for an answer. Before the answer, the kernel verifies the BPF programs
-/// or ends the scheduler, which may take seconds.
-const ANSWER_TIMEOUT: Duration = ENDING.saturating_mul(3);
+/// Upper limit of the time for the answer to a change. Before the answer, the kernel verifies the BPF
+/// programs or ends the scheduler, which may take seconds.
+const CHANGE_TIMEOUT: Duration = ENDING.saturating_mul(3);
 
 /// Text for [`Phase::Restarting`].
 pub const RESTARTS: &str = "restarts because CPUs went online or offline";
@@ -44,13 +46,19 @@ pub const NAME: &str = "usher";
 /// --foreground`.
 pub struct SchedulerClient {
     client: VarlinkClient,
-    pid: i32,
+    /// The same socket.
+    stream: UnixStream,
+    /// Upper limit of the time for an answer.
+    timeout: Duration,
+    process: ListeningProcess,
+    /// The process in messages.
+    name: &'static str,
 }
 
 impl fmt::Debug for SchedulerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("SchedulerClient");
-        text.field("pid", &self.pid).finish_non_exhaustive()
+        text.field("process", &self.process).finish_non_exhaustive()
     }
 }
 
@@ -83,8 +91,14 @@ impl Found {
             bail!("the runtime directory '{dir}' is a file: name a directory with --runtime-dir");
         }
         let mut found = Self::default();
-        for socket in [runtime::SOCKET, runtime::FOREGROUND_SOCKET] {
-            let Some(mut client) = SchedulerClient::connect(&dir.join(socket)) else {
+        for (socket, name) in [
+            (runtime::SOCKET, "the daemon"),
+            (
+                runtime::FOREGROUND_SOCKET,
+                "'usher sched start --foreground'",
+            ),
+        ] {
+            let Some(mut client) = SchedulerClient::connect(&dir.join(socket), name) else {
                 continue;
             };
             let state = client.status()?;
@@ -159,19 +173,22 @@ pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
 impl SchedulerClient {
     /// Returns `None` if no process listens on the socket, or if this user cannot trust the
     /// process.
-    fn connect(socket: &Path) -> Option<Self> {
+    fn connect(socket: &Path, name: &'static str) -> Option<Self> {
         let is_safe = socket.parent().is_some_and(runtime::is_safe);
         let trusted = is_safe.then(|| TrustedConnection::open(socket, ANSWER_TIMEOUT));
         let trusted = trusted?.ok()?;
         Some(Self {
             client: VarlinkClient::new(trusted.connection),
-            pid: trusted.pid,
+            stream: trusted.stream,
+            timeout: ANSWER_TIMEOUT,
+            process: trusted.process,
+            name,
         })
     }
 
     /// Returns the process that listens.
     pub fn pid(&self) -> i32 {
-        self.pid
+        self.process.pid
     }
 
     /// Returns a pidfd of the process that listens.
@@ -179,10 +196,10 @@ impl SchedulerClient {
     /// # Errors
     /// The process has ended.
     pub fn process(&self) -> anyhow::Result<OwnedFd> {
-        let pid = Pid::from_raw(self.pid)
+        let pid = Pid::from_raw(self.pid())
             .context("the kernel reports no pid of the process that listens on the socket")?;
         let process = pidfd_open(pid, PidfdFlags::empty());
-        process.with_context(|| format!("opening the daemon's process {}", self.pid))
+        process.with_context(|| format!("opening the daemon's process {}", self.pid()))
     }
 
     /// Loads the scheduler, and returns its state when it runs the threads.
@@ -190,8 +207,9 @@ impl SchedulerClient {
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn start(&mut self, settings: &Settings) -> anyhow::Result<SchedulerState> {
+        self.allow_changes();
         let reply = self.client.start(serde_json::to_value(settings)?).call();
-        parse(reply.map_err(converted)?.scheduler)
+        parse(reply.map_err(|error| self.converted(error))?.scheduler)
     }
 
     /// Changes the settings of the running scheduler, and returns its state.
@@ -199,6 +217,7 @@ impl SchedulerClient {
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn set(&mut self, change: &SettingsChange) -> anyhow::Result<SchedulerState> {
+        self.allow_changes();
         let ms = |ms: Option<u64>| ms.map(u64::cast_signed);
         let (turn_ms, max_lag_ms) = (ms(change.turn_ms), ms(change.max_lag_ms));
         let mut call = self.client.set(
@@ -208,7 +227,8 @@ impl SchedulerClient {
             turn_ms,
             max_lag_ms,
         );
-        parse(call.call().map_err(converted)?.scheduler)
+        let reply = call.call();
+        parse(reply.map_err(|error| self.converted(error))?.scheduler)
     }
 
     /// Unloads the scheduler.
@@ -219,6 +239,7 @@ impl SchedulerClient {
         &mut self,
         is_gone: impl FnOnce() -> anyhow::Result<bool>,
     ) -> anyhow::Result<Stopped> {
+        self.allow_changes();
         match self.client.stop().call() {
             Ok(reply) => Ok(Stopped {
                 was_loaded: reply.pid.is_some(),
@@ -229,14 +250,30 @@ impl SchedulerClient {
                 was_loaded: true,
                 exits: true,
             }),
-            Err(error) => Err(converted(error)),
+            Err(error) => Err(self.converted(error)),
+        }
+    }
+
+    /// Waits longer for the following answers.
+    fn allow_changes(&mut self) {
+        // If this fails, the shorter limit applies.
+        if self.stream.set_read_timeout(Some(CHANGE_TIMEOUT)).is_ok() {
+            self.timeout = CHANGE_TIMEOUT;
         }
     }
 
     fn status(&mut self) -> anyhow::Result<Option<SchedulerState>> {
         let reply = self.client.status().call();
-        let state = reply.map_err(converted).context("querying the daemon")?;
+        let state = reply.map_err(|error| self.converted(error));
+        let state = state.with_context(|| format!("querying {}", self.name))?;
         state.scheduler.map(parse).transpose()
+    }
+
+    fn converted(&self, error: api::Error) -> anyhow::Error {
+        match client::has_timed_out(error.source_varlink_kind()) {
+            true => anyhow!(self.process.unanswered(self.name, self.timeout)),
+            false => converted(error),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use usher_sim::evaluation::{Evaluation, SimulationSize};
 use usher_sim::parsec::programs;
 use usher_sim::setup::{EvaluationSetup, FREE_PARAMETERS, PAPER_1};
 
+use crate::cli::numbers::{number, whole};
 use crate::failure::Outcome;
 use crate::machine;
 use crate::output::{self, Output};
@@ -42,17 +43,17 @@ pub struct Args {
     /// Simulate this much work per repetition of a program, in seconds of its sequential time. The
     /// results for the real programs, which run for minutes, are extrapolated from the simulated
     /// speeds
-    #[arg(long, default_value_t = 24.0)]
+    #[arg(long, default_value_t = 24.0, value_parser = number, allow_negative_numbers = true)]
     seconds: f64,
     /// Simulate each mix for this many virtual seconds after its transient (the time in which the
     /// policy still changes seats)
-    #[arg(long, default_value_t = 20.0)]
+    #[arg(long, default_value_t = 20.0, value_parser = number, allow_negative_numbers = true)]
     steady: f64,
     /// Simulate only every Nth of the 210 mixes
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1..=1_000_000))]
     stride: u32,
     /// Seed the random number generators
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Also simulate every seventh mix with each unpublished model parameter at both ends of its
     /// range

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::json;
 use usher_model::Topology;
 use usher_sim::fuzz::{FuzzCase, FuzzStats, MACHINES, Violation};
@@ -63,8 +63,12 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 
 fn range(seeds: &str) -> anyhow::Result<Range<u64>> {
     let number = |text: &str| {
-        let invalid = || format!("'{seeds}' is neither a seed nor a range FROM..TO of seeds");
-        text.parse::<u64>().with_context(invalid)
+        text.parse::<u64>().map_err(|_| {
+            anyhow!(
+                "'{seeds}' is neither a seed nor a range FROM..TO of seeds; a seed is a whole \
+                 number below 2^64"
+            )
+        })
     };
     let range = match seeds.split_once("..") {
         Some((from, to)) => number(from)?..number(to)?,

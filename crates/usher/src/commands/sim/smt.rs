@@ -10,6 +10,7 @@ use serde_derive::Serialize;
 use usher_report::text as words;
 use usher_sim::smt::CompletionTimes;
 
+use crate::cli::numbers::whole;
 use crate::failure::Outcome;
 use crate::machine;
 use crate::output::{self, Output, STRONG};
@@ -30,7 +31,7 @@ Examples:
   usher sim smt --seeds 50 --json | jq .usher_sched.mean")]
 pub struct Args {
     /// Simulate this many runs, each with a different seed
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1000, value_parser = whole::<u64>(1..=1_000_000))]
     seeds: u64,
 }
 

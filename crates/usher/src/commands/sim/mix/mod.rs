@@ -27,6 +27,7 @@ use usher_sim::trial::{
 };
 use usher_topology::Source;
 
+use crate::cli::numbers::{seconds, whole};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::progress::Progress;
@@ -63,20 +64,20 @@ pub struct Args {
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
     /// Seed the random number generators with N; by default, with the seed of the file
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
     seed: Option<u64>,
     /// Simulate N rounds of each scheduler, each with its own seed; by default, as many as the file
     /// states
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
     rounds: Option<u32>,
     /// Repeat each program at least N times in a round; by default, as often as the file states
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX))]
     repetitions: Option<u32>,
     /// End each run after this simulated time; by default, as the file states
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = crate::commands::run::seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     max_seconds: Option<f64>,
     /// End each run after N simulated events
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     events_max: Option<u64>,
     /// Write a report and traces into DIR
     #[arg(long, value_name = "DIR")]

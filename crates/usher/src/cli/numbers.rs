@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The parsers of numbers on the command line. Each error states the accepted range; the texts of
+//! the standard library's parsers ("number too large to fit in target type") do not.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// Upper limit of a pid (`PID_MAX_LIMIT` of the kernel on 64-bit machines).
+pub const PID_MAX: i32 = 1 << 22;
+
+/// Returns a parser of whole numbers in a range.
+pub fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| {
+            let (min, max) = (range.start(), range.end());
+            format!("the value must be a whole number from {min} to {max}")
+        })
+    }
+}
+
+/// Parses the number of a process or thread.
+///
+/// # Errors
+/// The accepted range.
+pub fn pid(text: &str) -> Result<i32, String> {
+    let pid = text.parse().ok().filter(|pid| (1..=PID_MAX).contains(pid));
+    pid.ok_or_else(|| format!("a pid must be a whole number from 1 to {PID_MAX}"))
+}
+
+/// Parses the weight of a program.
+///
+/// # Errors
+/// The accepted range.
+pub fn weight(text: &str) -> Result<f64, String> {
+    let weight = text.parse().ok();
+    let weight = weight.filter(|weight| usher_host::engine::WEIGHTS.contains(weight));
+    weight.ok_or_else(|| "the weight of a program must be a number from 0.001 to 1000".to_owned())
+}
+
+/// Parses a number of seconds.
+///
+/// # Errors
+/// The accepted range.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    let seconds = seconds.filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    seconds.ok_or_else(|| "the number of seconds must be positive".to_owned())
+}
+
+/// Parses a number whose range is checked later.
+///
+/// # Errors
+/// The text is no number.
+pub fn number(text: &str) -> Result<f64, String> {
+    text.parse()
+        .map_err(|_| "the value must be a number".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_state_the_accepted_range() {
+        let copies = whole::<u32>(1..=8);
+        assert_eq!(copies("8"), Ok(8));
+        for text in ["0", "9", "-1", "x", "", "1.5", "99999999999999999999"] {
+            let rule = "the value must be a whole number from 1 to 8";
+            assert_eq!(copies(text), Err(rule.to_owned()));
+        }
+        assert_eq!(pid("4194304"), Ok(PID_MAX));
+        for text in ["0", "-5", "4194305", "99999999999", "one"] {
+            let rule = "a pid must be a whole number from 1 to 4194304";
+            assert_eq!(pid(text), Err(rule.to_owned()));
+        }
+        assert_eq!(weight("0.5"), Ok(0.5));
+        for text in ["0", "-1", "NaN", "1e9", "x"] {
+            assert!(weight(text).unwrap_err().contains("from 0.001 to 1000"));
+        }
+        for text in ["0", "-1", "inf", "nan", "x"] {
+            assert!(seconds(text).unwrap_err().contains("must be positive"));
+        }
+    }
+}
