@@ -5,10 +5,14 @@
 //! [`ActionDiff`] stores the last requested state of each program.
 //!
 //! 1. An action is returned only for a program whose desired state differs from the stored state.
-//! 2. A failed action makes the state of its program unknown, and the action is requested again. A
-//!    failed release is retried at most 8 times.
+//! 2. A failed action makes the state of its program unknown. A failed seat, freeze or thaw is
+//!    requested again at every decision, without a limit. A failed release is requested again while
+//!    at most 8 seats and releases of the program have failed. Failed demotions are not stored.
 //! 3. Seats that only give up CPUs precede seats that take CPUs, and freezes precede thaws. Two
-//!    owners thus never use a CPU at the same time.
+//!    owners thus do not use a CPU at the same time, unless an action fails or two programs
+//!    exchange CPUs.
+//!
+//! A call takes linearithmic time in the number of programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +40,9 @@ struct RetryState {
     open: bool,
 }
 
-/// Maximum number of retries of a failed release. Afterwards, only the undo at the end of the
-/// program removes the seat.
+/// Number of failed seats and releases of a program up to which a failed release is requested
+/// again. After more failures, only the undo at the end of the program removes the seat. The count
+/// is never reset while the program is present.
 const RELEASES_MAX: u32 = 8;
 
 impl ActionDiff {
@@ -69,7 +74,8 @@ impl ActionDiff {
     }
 
     /// Returns the actions that lead to `wanted`: first the seats that only give up CPUs, then the
-    /// seats that take CPUs. Two owners thus never use a CPU at the same time.
+    /// seats that take CPUs. Two owners thus do not use a CPU at the same time, unless they
+    /// exchange CPUs. Programs that are missing in `wanted` keep their state.
     pub fn move_to(&mut self, wanted: &DesiredSeats) -> Vec<Action> {
         let mut shrinks = Vec::new();
         let mut grows = Vec::new();

@@ -5,9 +5,10 @@
 //! behaviour of a program is assumed to be constant.
 //!
 //! - *A program arrives.* All other programs are stopped. The new program runs alone for a short
-//!   trial at several core counts, each of whole dies. Its progress per second at each count is its
-//!   scalability curve. Then all programs get the seats with the least predicted ANTT. A trial
-//!   takes 300 ms for each of at most 8 core counts, and is ended after twice that time.
+//!   trial at several core counts, each of whole dies (of single cores if there is only one die).
+//!   Its progress per second at each count is its scalability curve. Then all programs get the
+//!   seats with the least predicted ANTT. A trial takes 300 ms for each of at most 8 core counts.
+//!   After twice that time (4.8 s), the trial ends with the core counts that have been measured.
 //! - *A program ends.* The curves of the remaining programs are known. These programs get the seats
 //!   with the least predicted ANTT.
 //!
@@ -15,6 +16,11 @@
 //! no cores. Where progress cannot be measured while a program runs (no PMU, no heartbeat), a curve
 //! from the profile store replaces the trial. Without a curve from the profile store, the program
 //! is assumed to scale perfectly; a note reports the assumption.
+//!
+//! Several new programs have their trials one after another: all other programs stay stopped for
+//! the sum of the trials. If the planner rejects the programs, all programs are left to the kernel,
+//! and a note reports the error. A failed action causes a new plan; the number of retries is not
+//! limited. Module `seating` states the cost of a plan.
 
 use std::collections::{BTreeMap, VecDeque};
 

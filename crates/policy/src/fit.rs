@@ -22,6 +22,12 @@
 //! parameters - 1`, which is zero or less with few samples. The prior (σ = 0.03 ± 0.3, κ = 0.0001 ±
 //! 0.002, both >= 0) spans the fits to all published PARSEC curves. With a single sample, σ and κ
 //! have their prior means, λ follows from the sample, and the error is correspondingly large.
+//!
+//! *Bounds*: a curve has a point at each whole number of cores from 1 to `cores_max`, at most
+//! 65,536. With `s` valid samples at different core counts, a fit takes time of order s^3 +
+//! cores_max x s^2. Relative errors are fractions (1 is 100 %) and limited to 0.01..=10. Without
+//! valid samples, there is no curve. If the numbers overflow, the curve consists of the samples and
+//! has the confidence 0.
 
 mod cholesky;
 mod collapse;
@@ -40,7 +46,7 @@ const ERROR_MIN: f64 = 0.01;
 /// Relative error of a curve at which the confidence in the curve is 0.5.
 const ERROR_AT_HALF: f64 = 0.15;
 
-/// Upper limit of relative errors; larger errors carry no further information.
+/// Upper limit of relative errors, as a fraction; larger errors carry no further information.
 const ERROR_MAX: f64 = 10.0;
 
 /// Largest number of cores in a curve.

@@ -10,8 +10,11 @@
 //!
 //! Output: `{"antt":1.23,"programs":[{"name":"canneal","cpus":"0-11","cores":12,
 //! "domains":[0,1],"ntt":1.1,"mode":"seated"}, …]}`, programs in the order of the input. On
-//! machines with unequal domains also `"gap"`, an upper bound of ANTT minus the least possible
-//! ANTT.
+//! machines with unequal domains, and wherever the plan may not have the least ANTT, also `"gap"`,
+//! an upper bound of ANTT minus the least possible ANTT.
+//!
+//! The number of programs and the size of the input are not limited; module `seating` states the
+//! cost of planning. The first error ends the command (type [`PlanFileError`]).
 
 mod json;
 mod read;
@@ -28,7 +31,8 @@ pub use read::read_programs;
 pub struct PlanOutput {
     /// Predicted average normalised turnaround time.
     pub antt: f64,
-    /// Upper bound of `antt` minus the least possible ANTT; only on machines with unequal domains.
+    /// Upper bound of `antt` minus the least possible ANTT. `None`: all domains are equal and
+    /// `antt` is the least possible ANTT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<f64>,
     /// One entry per program, in the order of the input.

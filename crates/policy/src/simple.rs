@@ -2,6 +2,11 @@
 //! The two policies for comparison: `linux`, which never acts, and `equal`, which gives all
 //! programs the same number of cores. Also holds functions that several policies use: tracking of
 //! arrivals and limits, the planner's request of a program, and the desired seats of a plan.
+//!
+//! `equal` decides when a program arrives, departs or changes its limits, when the usable CPUs
+//! change, and after a failed action; the number of retries is not limited. Module `seating` states
+//! the cost of a plan. If the planner rejects the programs, `equal` reports the error in a note and
+//! requests no action.
 
 use std::collections::BTreeMap;
 

@@ -6,6 +6,10 @@
 //! releases every seat, continues every program that the seating policy had stopped, and leaves all
 //! programs to the kernel. When seats are allowed again, a new instance of the seating policy
 //! starts with the programs that are present.
+//!
+//! A suspension requests one thaw and one release per program, once per event: failed requests are
+//! not repeated before the next event. Between events, every decision is that of the policy in use,
+//! and costs the same.
 
 use std::collections::BTreeMap;
 

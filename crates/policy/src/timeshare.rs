@@ -22,6 +22,9 @@
 //! The NTT of a program is its alone-best (its best rate alone) divided by its predicted progress.
 //! A program that runs alone has an NTT of 1, or more if its curve falls before N cores, because
 //! the kernel gives it all cores.
+//!
+//! Units: capacities and CPU counts are in cores; an NTT is at most the largest finite number. For
+//! `n` programs with `b` different bindings, the time is of order b n log n.
 
 use usher_model::{CpuSet, Topology};
 

@@ -19,11 +19,12 @@
 //! > delay <= C + REFILL_RATE x T,
 //!
 //! whatever the foreground does, provided that *d* is estimated correctly. If a misprediction turns
-//! out to cost more than *d*, the budget becomes negative by at most the maximum debt. In the worst
-//! case, the foreground returns just after each prediction. One misprediction then happens per *d*
-//! / REFILL_RATE (0.5 s if *d* is 5 ms), and the foreground is slowed by 1 %. The bound also limits
-//! how often background work stops: at most *C* / *d* times in a burst, and in the long run at most
-//! REFILL_RATE / *d* times per second for each resource.
+//! out to cost more than *d*, the budget becomes negative by at most the maximum debt, which the
+//! owner of the budget chooses. The bound does not include cost beyond the maximum debt, and debts
+//! that the owner clears. In the worst case, the foreground returns just after each prediction. One
+//! misprediction then happens per *d* / REFILL_RATE (0.5 s if *d* is 5 ms), and the foreground is
+//! slowed by 1 %. The bound also limits how often background work stops: at most *C* / *d* times in
+//! a burst, and in the long run at most REFILL_RATE / *d* times per second for each resource.
 //!
 //! *Why the budget refills with all time, not with foreground activity only*: the target is the run
 //! time of a foreground job, pauses included. A job that reads one block per second and is delayed
@@ -33,6 +34,10 @@
 //!
 //! REFILL_RATE is a third of the target of 3 %. The other two thirds cover errors in the estimate
 //! of *d*, delays on a second resource, and Usher's own CPU time.
+//!
+//! *Limits.* *C* is [`CAP_NS`] (20 ms), or *d* if *d* is more. For the CPUs, the refill is
+//! multiplied by the number of CPUs that the foreground uses, and the bound with it. Every
+//! operation takes constant time.
 
 /// Rate at which a budget refills: nanoseconds of permitted delay per nanosecond of elapsed time.
 pub const REFILL_RATE: f64 = 0.01;
@@ -75,8 +80,8 @@ impl DelayBudget {
         self.level_ns = self.level_ns.min(self.cap_ns);
     }
 
-    /// Refills the budget by [`REFILL_RATE`] of the time since the last call, for each of `threads`
-    /// foreground threads.
+    /// Refills the budget by [`REFILL_RATE`] x `threads` of the time since the last call.
+    /// `threads`: number of CPUs that the foreground uses, at least 1; 1 for devices.
     pub fn refill(&mut self, at_ns: u64, threads: f64) {
         let elapsed_ns = at_ns.saturating_sub(self.at_ns) as f64;
         self.level_ns = (self.level_ns + REFILL_RATE * threads * elapsed_ns).min(self.cap_ns);
@@ -94,7 +99,8 @@ impl DelayBudget {
         self.level_ns = self.level_ns.max(0.0);
     }
 
-    /// Time at which the budget reaches `level_ns` if nothing is charged meanwhile.
+    /// Time at which the budget reaches `level_ns`, or the cap if `level_ns` exceeds the cap, if
+    /// nothing is charged meanwhile. The refill is that of a single foreground thread.
     pub fn reaches_at_ns(&self, level_ns: f64) -> u64 {
         let missing_ns = level_ns.min(self.cap_ns) - self.level_ns;
         self.at_ns + (missing_ns.max(0.0) / REFILL_RATE).ceil() as u64

@@ -17,6 +17,10 @@
 //! the first CPU times that were read after the start of the window. If a window continues an
 //! earlier window, its start for CPU times is the last CPU times that were read in the earlier
 //! window.
+//!
+//! *Limits.* Shares and thresholds are fractions, 0..=1. A resource without any use is not
+//! contended. The CPUs are not contended before CPU times were read twice within the window. For
+//! each resource, the test takes linear time in the number of background programs.
 
 use std::collections::BTreeSet;
 

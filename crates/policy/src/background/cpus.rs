@@ -34,13 +34,19 @@
 //! *Continue.* Background work continues when the budget is half full and half a CPU was idle over
 //! a window. While no foreground work runs, the budget only has to be 0 or more. If a kernel timer
 //! reports idle CPUs, it is enough that a CPU was idle for [`WINDOW_NS_MIN`]. While the foreground
-//! leaves no CPU idle, background work stays stopped. If the foreground has used no CPU for
-//! `DEBT_CLEAR_NS`, a negative budget is set to 0. Without this rule, the refill of 1 % would keep
-//! background work stopped for seconds although no foreground work runs.
+//! leaves no CPU idle, the throttle stays closed; module `usher` ends a long stop by a short grace
+//! run. If the foreground has used no CPU for `DEBT_CLEAR_NS`, a negative budget is set to 0.
+//! Without this rule, the refill of 1 % would keep background work stopped for seconds although no
+//! foreground work runs.
 //!
 //! *Result.* If the kernel keeps background threads from delaying foreground threads, waits stay
 //! below the refill, and background work is never stopped. If the kernel does not prevent delays,
 //! background work gets the share that the budget permits, in intervals of a second or more.
+//!
+//! *Limits.* A wait is detected by the next sample: within [`CONTENDED_NS`] to [`ACTIVE_NS`], or
+//! within [`NOTIFIED_NS`] on machines with the kernel timer, whose notifications come earlier. The
+//! debt of the budget is limited to 100 ms: longer waits in one window are not charged. A sample
+//! takes linear time in the number of background programs.
 
 use usher_model::{IdleCpus, Metering};
 
@@ -66,7 +72,8 @@ const IDLE_CPUS_MIN: f64 = 0.5;
 const WAIT_SHARE_MAX: f64 = 0.25;
 /// The use of fewer CPUs than this number counts as no use.
 pub const USED_CPUS_MIN: f64 = 0.02;
-/// Largest debt of the budget: the possible cost of one window.
+/// Largest debt of the budget in nanoseconds: the possible cost of one window. Cost beyond this
+/// debt is not charged.
 const MAX_DEBT_NS: f64 = 100e6;
 /// Time in which the weight of measured base waits fades to zero.
 const BASE_NS: f64 = 5e9;

@@ -26,8 +26,9 @@
 //! - the reaction time, from the request to the sample that reports the request, measured at each
 //!   collision;
 //! - the outstanding background requests, which the device completes first: eight requests at the
-//!   recent mean gap of background requests, or one request per program if requests are slow, and
-//!   at least a minimum for the kind of device;
+//!   recent mean gap of background requests (at most 8 ms), or one request per program if requests
+//!   are slow, and at least a minimum for the kind of device (1.5 ms for disks, 8 ms for
+//!   interfaces);
 //! - further background requests after the stop, because sockets still send buffered data: they are
 //!   counted after each collision, and each is charged the mean gap of background requests;
 //! - long stalls while a deep queue drains. A foreground that makes a request, and continues at its
@@ -46,6 +47,12 @@
 //! sample every [`QUIET_NS_MIN`]. The interval between samples therefore grows with the length of
 //! the burst, up to `SAMPLE_NS_MAX`, although a longer interval delays the detection of the end of
 //! the burst.
+//!
+//! *Limits.* *d* is at most 120 ms: a reaction time of at most 20 ms, and a delay of at most
+//! [`STALL_NS_MAX`]. The debt of the budget is at most 20 ms. A closed device opens after the
+//! required quiet time, but not before the refill covers the debt and *d*: after at most 14 s
+//! without a foreground request. Without notifications, the quiet time is at least
+//! [`NO_NOTIFY_NS`]. A sample takes constant time.
 
 use super::budget::DelayBudget;
 use super::drain::DeviceDrain;
@@ -70,7 +77,7 @@ const REACTION_NS: f64 = 2e6;
 const PART_NS_MAX: f64 = 20e6;
 /// Upper limit of a stall, and of the delay by background requests after a stop.
 pub const STALL_NS_MAX: f64 = 100e6;
-/// Largest debt of a device's budget.
+/// Largest debt of a device's budget in nanoseconds. Cost beyond this debt is not charged.
 const MAX_DEBT_NS: f64 = 20e6;
 /// Number of background requests assumed to be outstanding, since the queue depth is not visible;
 /// their total time is limited to `DEPTH_NS_MAX`.

@@ -7,6 +7,9 @@
 //!    delay is limited to the time since the stop and to [`STALL_NS_MAX`].
 //! 3. A part of the delay was charged in advance, in the cost of the misprediction. Delay beyond
 //!    that part is charged to the delay budget when it is observed.
+//!
+//! The count ends when the device opens again, or at the next collision, which starts a new count.
+//! An update takes constant time.
 
 use super::device_throttle::STALL_NS_MAX;
 

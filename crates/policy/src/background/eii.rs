@@ -11,7 +11,11 @@
 //! The paper gives neither the sampling interval nor the length of the trial; this module uses one
 //! period for the interval and for the trial. Only contention during the trial counts: the window
 //! of the trial opens when the stopped program is continued. If CPU times are read less often than
-//! once per period, the trial lasts until they have been read, but at most `WAIT_PERIODS` periods.
+//! once per period, the trial lasts until CPU times have been read, but at most 5 periods (500 ms).
+//! Without CPU times, the CPUs then count as not contended.
+//!
+//! A check takes linear time in the number of background programs for each resource that the
+//! program has used.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +24,7 @@ use usher_model::{ProgramId, Resource};
 use super::contention::{MeteringWindow, describe};
 use super::regulator::{RegulationChange, TickCtx};
 
-/// Interval between checks, and length of a trial.
+/// Interval between checks, and least length of a trial.
 pub const PERIOD_NS: u64 = 100_000_000;
 /// The shortest stop.
 pub const STOP_NS_MIN: u64 = 1_000_000_000;

@@ -5,10 +5,14 @@
 //!
 //! [`History`] stores the time of each start and stop of the last 10 s, and the last change before
 //! these 10 s.
+//!
+//! Both limits are constants: [`SHARE_NS`] and `LOG_NS_MIN`. The number of stored changes is
+//! limited only by the number of samples in 10 s (10,000 at the least interval of 1 ms).
+//! [`History::share`] takes linear time in the number of stored changes.
 
 use std::collections::VecDeque;
 
-/// Length of the interval for which the share of run time is reported.
+/// Length of the interval for which the share of run time is reported, in nanoseconds.
 pub const SHARE_NS: u64 = 10_000_000_000;
 /// Least interval between two log messages of one kind.
 const LOG_NS_MIN: u64 = 1_000_000_000;

@@ -13,8 +13,12 @@
 //! pause of 50 ms. The pause doubles, up to 2 s, whenever the next report comes within [`AGAIN_NS`]
 //! after the end of the pause. Waits during ignored imbalances are charged to the CPUs' budget like
 //! all waits, so that a pause does not weaken the bound.
+//!
+//! The filter can thus stop background work at most once per 50 ms, and at most once per 2 s if
+//! stops do not help. The pause is counted from the stop. An update takes constant time.
 
-/// A report within this time after a pause shows that the last stop did not help for long.
+/// A report within this time after the end of a pause shows that the last stop did not help for
+/// long.
 const AGAIN_NS: u64 = 100_000_000;
 /// Shortest and longest pause during which reports are ignored.
 const PAUSE_NS_MIN: u64 = 50_000_000;

@@ -4,14 +4,18 @@
 //!
 //! 1. A running program is checked every `PERIOD_NS` (module `eii`). Contention stops the program
 //!    and opens a window of one period.
-//! 2. At the end of the window, the program continues if *every* resource was idle, whether the
-//!    program uses the resource or not: the idle share of the CPUs is above the threshold (62 % of
-//!    all CPUs in the paper), and the foreground made no disk request and sent on no interface.
+//! 2. At the end of the window, after 100 ms (at most 500 ms while CPU times are missing), the
+//!    program continues if *every* resource was idle, whether the program uses the resource or not:
+//!    the idle share of the CPUs is above the threshold (62 % of all CPUs in the paper), and the
+//!    foreground made no disk request and sent on no interface.
 //! 3. If a resource was not idle, the next window opens.
 //!
 //! A stop has no maximum length, as in the paper. Exception: if a stopped program holds something
 //! that a foreground process waits for, the program continues at once and runs for at least
 //! [`GRACE_NS`].
+//!
+//! Without CPU times, the CPUs count as not idle, and the program stays stopped. A check takes
+//! linear time in the number of background programs for each resource that the program has used.
 
 use usher_model::ProgramId;
 

@@ -17,6 +17,11 @@
 //! ([`SampleScope::Meter`]), and complete samples when the seating policy is due. The seating
 //! policy receives only complete samples, since a meter sample contains no programs. Events that
 //! arrive with a meter sample are queued, and a complete sample is requested at once.
+//!
+//! *Limits*. A complete sample is requested at most three times in succession. If the third sample
+//! contains no programs either, the sample is passed to the seating policy as it is. A decision
+//! takes linear time in the number of programs and events, plus the time of the regulator and of
+//! the seating policy.
 
 pub mod budget;
 pub mod contention;

@@ -5,12 +5,17 @@
 //! For each observation, the regulator takes these steps:
 //!
 //! 1. Each regulation decides from the meter's figures whether its program may run.
-//! 2. Changed decisions become freezes and thaws. Failed demotions are retried up to three times.
+//! 2. Changed decisions become freezes and thaws. Failed freezes and thaws are requested again at
+//!    every sample, without a limit. A failed demotion is retried up to three times per program;
+//!    afterwards, the program keeps its priorities.
 //! 3. The time of the next sample is determined; it is at least 1 ms after the present sample.
-//! 4. The states of the programs are reported, at most once a second unless a program stops or
-//!    continues.
+//! 4. The states of the programs are reported when a program arrives, departs, stops or continues.
+//!    Otherwise they are reported at most once a second, if a share of run time has changed by 0.5
+//!    percentage points.
 //!
-//! If the meter has delivered no figures for a second, all programs run.
+//! If the meter has delivered no figures for a second, all programs run. Log messages are limited
+//! to one per second for each program and kind of message. The regulations determine the cost of a
+//! sample (modules `usher`, `eii` and `ipd`).
 
 use std::collections::BTreeMap;
 
@@ -30,7 +35,7 @@ use crate::action_diff::ActionDiff;
 const NO_FIGURES_NS_MAX: u64 = 1_000_000_000;
 /// Least interval between two reports that differ only in the programs' shares of run time.
 const REPORT_NS_MIN: u64 = 1_000_000_000;
-/// Number of retries of a failed demotion.
+/// Number of retries of failed demotions per program.
 const DEMOTION_RETRIES: u32 = 3;
 /// Least interval between samples.
 const SAMPLE_NS_MIN: u64 = 1_000_000;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The regulation `usher`: stops and continues each background program separately, according to the
-//! resources that it uses, within milliseconds.
+//! resources that it uses. If the meter sends notifications, a stop follows a foreground request
+//! within milliseconds.
 //!
 //! Each disk and interface has a [`DeviceThrottle`]; all CPUs together have a [`CpuThrottle`]. A
 //! resource is *open* while its throttle permits background work. A program runs while every
@@ -9,18 +10,23 @@
 //! stopped program is assumed to need the resources that it used when it was stopped.
 //!
 //! *Sampling*. A foreground request to a device that background work uses sends a notification,
-//! after which the meter is sampled within a millisecond. Without notifications, samples are
-//! [`CALM_NS`] apart. For the CPUs, a kernel timer sends notifications. Without the kernel timer,
-//! samples are more frequent while background work runs on the CPUs and little CPU time is idle.
-//! While a program is stopped, a sample is due when the resources of the program may open. In
-//! addition, ten samples per second check whether the program blocks a foreground process.
+//! after which the meter is sampled within a millisecond. While no notification arrives, samples
+//! are at most [`CALM_NS`] apart, or at most 100 ms if the meter cannot send notifications. For the
+//! CPUs, a kernel timer sends notifications. Without the kernel timer, samples are more frequent
+//! while background work runs on the CPUs and little CPU time is idle. While a program is stopped,
+//! a sample is due when the resources of the program may open. In addition, ten samples per second
+//! check whether the program blocks a foreground process.
 //!
 //! *Locks*. A stopped program may hold a lock that a foreground process waits for. If the meter
 //! reports such a process, the program continues at once for a *grace run*. Only the next stop
-//! shows whether the lock has been released. If the program soon blocks a process again, the next
-//! grace run is twice as long. Because some locks are not detected, every stop ends after
-//! [`STOPPED_NS_MAX`] at the latest, with a grace run of [`GRACE_NS`]. Collisions during grace runs
-//! are charged as usual.
+//! shows whether the lock has been released. If the program blocks a process again within 1 s after
+//! a grace run, the next grace run is twice as long, up to 1.6 s. Because some locks are not
+//! detected, every stop ends after [`STOPPED_NS_MAX`] at the latest, with a grace run of
+//! [`GRACE_NS`]. Collisions during grace runs are charged as usual.
+//!
+//! *Cost*. A sample takes time in proportion to devices x programs x devices that a program uses.
+//! Budgets of devices are kept after the last program has departed, for as long as the policy
+//! exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +45,7 @@ pub const USING_NS: u64 = 100_000_000;
 pub const CALM_NS: u64 = 250_000_000;
 /// Interval between checks whether a stopped program blocks a foreground process.
 const BLOCK_CHECK_NS: u64 = 100_000_000;
-/// Longest stop.
+/// Longest stop, after which a grace run follows even if the resources are closed.
 pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
 /// Length of a grace run after the longest stop, or after the program blocked a foreground process.
 /// The length doubles, up to `GRACE_NS_MAX`, each time that the program blocks a process again

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A policy for comparison in simulations: gives each program the seat that was configured for the
 //! program's name in advance. Programs without a configured seat get no seat.
+//!
+//! Decisions are made when a program arrives, departs or changes its limits, and after a failed
+//! action. Each takes linear time in the number of programs. Seats are not compared: two programs
+//! can have the same CPUs.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,9 @@
 //! 2. Unless a program is frozen, the lender of policy `usher` updates the loans. A change of a
 //!    seat ends all loans.
 //! 3. Each program gets the CPUs of its seat and of its loans. The next decision is due after
-//!    `TICK_NS` at the latest.
+//!    `TICK_NS` (8 ms) at the latest.
+//!
+//! The lender determines the cost of a decision (module `lend` of policy `usher`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

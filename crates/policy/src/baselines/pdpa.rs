@@ -10,6 +10,9 @@
 //!    below 0.7 gives up one domain, and then gets no more until a program arrives or departs.
 //! 2. Domains are distributed in rounds. In each round, every program that wants more domains gets
 //!    one, while domains are left.
+//!
+//! A program keeps at least one domain while domains are left, in the order of ids; further
+//! programs are left to the kernel. An allocation takes time of order domains x programs.
 
 use std::collections::BTreeMap;
 

@@ -9,6 +9,10 @@
 //!    domains that they have.
 //! 2. Each domain goes to the program with the fewest domains, among the programs that want more.
 //!    No program exceeds an even share while another program wants more.
+//!
+//! A program never gives up its last domain. If there are more programs than domains, the programs
+//! with the highest ids are left to the kernel. An allocation takes time of order domains x
+//! programs.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Solves systems of linear equations with about a dozen unknowns by the Cholesky decomposition,
-//! for the fit of curves. The matrix must be symmetric and positive definite. Time is cubic in the
-//! number of unknowns.
+//! for the fit of curves. The matrix must be symmetric and positive definite. The decomposition
+//! takes cubic time in the number of unknowns, and each solution quadratic time. If the matrix is
+//! not positive definite or the numbers overflow, there is no decomposition.
 //!
 //! No crate for linear algebra is used: the common crates either take minutes to build, or are
 //! licensed under Apache-2.0 alone and cannot be linked to programs under GPL-2.0-only.

@@ -13,6 +13,9 @@
 //! used, because too few cores slow the program down several times, and too many cores only by a
 //! fraction. If several pairs of samples show a collapse, the pair with the highest core counts is
 //! used.
+//!
+//! "Measurement errors do not explain the growth" means: the logarithm of the growth exceeds that
+//! of [`DROP`] by more than 2 standard errors of the pair. The time is that of sorting the samples.
 
 use usher_model::CurvePoint;
 

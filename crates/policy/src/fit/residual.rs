@@ -11,7 +11,7 @@
 //! that is practically free. Below a collapse, the level of the curve is a further free parameter.
 //! The error is thus small near samples. Far from the samples, the error of a point is the
 //! remaining error of σ and κ. The computation is deterministic; its time is cubic in the number of
-//! samples, and then quadratic for each point.
+//! samples, and then quadratic for each point. If the numbers overflow, there is no result.
 //!
 //! The constants are calibrated on the published PARSEC curves (tests/fit_parsec.rs): at least 94 %
 //! of the held-out points lie within two standard errors.

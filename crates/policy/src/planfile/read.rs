@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parses the JSON list of programs of `usher plan`, and converts it to requests for the planner.
-//! Unknown, duplicate and missing fields, duplicate names and numbers out of range are errors.
-//! Whole numbers must be small enough to be exact in JSON. An error names the program and the
-//! field.
+//! Unknown, duplicate and missing fields, duplicate names and numbers out of range are errors. The
+//! first error is returned; an error names the program and the field.
+//!
+//! Ranges: `weight` and `cpu_quota` are positive, `bandwidth_gbps` (GB/s) is 0 or more. `llc_bytes`
+//! is a whole number up to 2^53, the largest that is exact in JSON, and `spinners` a whole number
+//! of 32 bits. A curve has two or more points with positive whole numbers of cores and positive
+//! rates. Parsing takes linearithmic time in the size of the input.
 
 use std::collections::{BTreeMap, BTreeSet};
 

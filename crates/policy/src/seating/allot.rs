@@ -14,11 +14,16 @@
 //!
 //! The optimal allocations are the paths along which the recurrence holds with equality, apart from
 //! the rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
+//!
+//! Memory: (n + 1) x the number of states, 8 bytes each; the number of states is the product of
+//! `supply + 1` over the classes. Enumerating an optimal allocation takes at most as many steps as
+//! all candidates together have options. If the units cannot serve all candidates, there is no
+//! allocation.
 
 use super::options::{MixedRadix, OptionTable};
 
-/// Maximum number of steps of the exact search (about a tenth of a second). A step over a single
-/// class of units takes a fraction of the time of other steps.
+/// Maximum number of steps of the exact search for a supply of units per class (about a tenth of a
+/// second). A step over a single class of units takes a fraction of the time of other steps.
 pub(super) fn work_max(supply: &[u32]) -> u128 {
     match supply {
         [_] => 100_000_000,

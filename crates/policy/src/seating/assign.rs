@@ -5,10 +5,16 @@
 //!    (`allot`), or a good allocation with a bound on its distance from the optimum (`relax`) if
 //!    the exact search would take too long.
 //! 2. Places: the units of each program, level by level (package, NUMA node, domain), for the best
-//!    locality among up to 1,000 optimal allocations (`place`).
+//!    locality among the optimal allocations (`place`). At most 200,000 / (number of all options)
+//!    optimal allocations are considered, but at least 16 and at most 1,000, and no more after
+//!    40,000 pairs of a candidate and a unit.
 //!
 //! The search for places is limited to 4,000 steps per plan at the first level, and to 4,000 steps
 //! at the second level. When the steps are used up, the best placement found so far is used.
+//!
+//! The exact search is repeated with coarser prices, at most 8 times in all, if a sum of prices
+//! reaches its cap. An assignment fails if there are more candidates than units, or if the
+//! candidates' bindings and spinning threads leave too few suitable units.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +31,8 @@ use super::units::{Allotment, Unit, UnitClass, UnitPool};
 /// Maximum number of steps of the placement search per plan, at each level.
 const STEPS: u32 = 4_000;
 
-/// Number of (demand, unit) pairs after which packing considers no further optimal allocations.
+/// Number of (candidate, unit) pairs, summed over the allocations tried, after which no further
+/// optimal allocation is considered. The first allocation is always considered.
 const PACKING_MAX: usize = 40_000;
 
 /// Largest number of optimal allocations that the placement considers.

@@ -13,6 +13,9 @@
 //!
 //! A program without a figure counts with the mean of the known figures. Without any figures there
 //! is no interference.
+//!
+//! An interference is limited to 1,000,000 times the size of the cache. Bandwidths are in GB/s;
+//! figures that are negative or not finite count as unknown. A pair takes constant time.
 
 use usher_model::Topology;
 
@@ -36,7 +39,8 @@ pub(super) struct Interference {
 }
 
 impl Interference {
-    /// Interference in a cache and its memory controller.
+    /// Interference in a cache and its memory controller. The size of the cache is that of the
+    /// smallest LLC of the machine.
     pub fn in_domain(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
         let caches = machine.domains.iter().filter_map(|domain| domain.llc);
         let known = caches.map(|llc| llc.bytes).filter(|&bytes| bytes > 0);

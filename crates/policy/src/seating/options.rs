@@ -8,6 +8,10 @@
 //! *prices*, whose sums are exact. The unit is 2^-44 of the sum of the least costs of all
 //! candidates. Each price is off by at most half a unit: two sums of `n` prices that differ by at
 //! most `n` units (relatively, by `n` * 6e-14) count as equal.
+//!
+//! A table has at most one option for each vector of unit counts: the product of `supply + 1` over
+//! the classes of units. Building a table takes that number of steps, each with one look-up in the
+//! curve. Prices are limited to 2^62 / `n`; `quantise` returns the limit.
 
 use super::candidate::SeatCandidate;
 use super::units::UnitClass;

@@ -14,6 +14,10 @@
 //!    steps is spent, the best placement found.
 //!
 //! Both passes are deterministic, because the budget is a number of steps instead of a time.
+//!
+//! For `G` groups and `D` demands, pass 1 makes at most 2 (G + 1) packings, each in time of order
+//! G^2 D^2. A step of pass 2 takes time of order G^2 D at most; the caller (`assign`) gives the
+//! number of steps.
 
 use super::interference::Interference;
 

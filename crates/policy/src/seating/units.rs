@@ -4,6 +4,9 @@
 //! Units of one kind (equal capacity, equal core count, usable by the same programs) are
 //! interchangeable for every prediction. The planner therefore counts units per kind and leaves the
 //! choice of the unit to the placement (module `place`).
+//!
+//! Capacities are in cores: the sum of the relative speeds of a unit's cores. Two capacities count
+//! as equal if they are equal in billionths. A pool is built in time of order units x programs.
 
 use std::collections::BTreeMap;
 

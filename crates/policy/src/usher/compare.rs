@@ -11,10 +11,16 @@
 //! 3. all programs left to the kernel.
 //!
 //! The decision (module `seat_decision`) is then based on the measured rates. No program is stopped
-//! for the comparison. A comparison starts after a program has arrived or departed, and, at most
-//! every [`COMPARE_AGAIN_NS`], after a program has entered a new phase. If the phase of a program
-//! seems to have changed while it shared CPUs, the program is measured on seats again before the
-//! comparison.
+//! for the comparison. A comparison starts after a program has arrived, departed or changed its
+//! limits, and after the usable CPUs have changed. After a program has entered a new phase, a
+//! comparison starts at most every [`COMPARE_AGAIN_NS`] (30 s). If the phase of a program seems to
+//! have changed while it shared CPUs, the program is measured on seats again before the comparison.
+//!
+//! *Limits.* A comparison takes at most 15 s. There must be two or more programs, and at most as
+//! many programs as LLC domains. A step ends after 1 s if the progress figure of every program has
+//! changed five times, and otherwise at the latest after 5 s. A program with fewer changes has no
+//! measured rate, and its NTT remains predicted. An arrival or a departure aborts the comparison. A
+//! sample takes linear time in the number of programs.
 
 use std::collections::BTreeMap;
 

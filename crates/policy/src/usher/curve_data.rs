@@ -14,6 +14,11 @@
 //!    sharing are discarded when another program arrives or departs.
 //!
 //! When the program enters a new phase, all measurements are discarded and the profile is kept.
+//!
+//! Bounds: one rate is stored for each source of progress and each capacity of a seat, in
+//! thousandths of a core. A fitted curve is computed at each request, in the time that module `fit`
+//! states. Relative errors and confidences are fractions. Without a profile and without a valid
+//! rate, there is no curve.
 
 use std::collections::BTreeMap;
 

@@ -14,10 +14,18 @@
 //!   the same tick.
 //!
 //! After such a recall, the owner lends nothing for a *hold* of `HOLD_NS_MIN`. The hold doubles
-//! with each recall that soon follows, up to `HOLD_NS_MAX`. Without the hold, cores would be lent
-//! and recalled all the time when a program alternates between sleeping and running.
+//! with each recall that follows within 400 ms after the end of a hold, from 10 ms up to
+//! `HOLD_NS_MAX` (40 ms). Without the hold, cores would be lent and recalled all the time when a
+//! program alternates between sleeping and running.
 //!
-//! Cores outside all seats are lent in the same way and need no recall.
+//! Cores outside all seats are lent in the same way and need no recall. A borrower returns its
+//! cores when it has not waited for `IDLE_TICKS` successive ticks.
+//!
+//! *Bounds.* The owner's need is found at the next tick: after [`TICK_NS`] (8 ms) while cores are
+//! lent, if the caller keeps that interval. Only whole cores are lent, and each to a single
+//! borrower; the number of loans is not limited otherwise. A tick takes quadratic time in the
+//! number of programs. Each core that a tick lends adds time in proportion to the number of
+//! lendable cores.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +35,8 @@ use usher_model::{CoreId, CpuSet, Loan, ProgramId, ProgramSample, Topology};
 pub const TICK_NS: u64 = 8_000_000;
 /// Number of successive idle ticks after which an owner lends.
 const IDLE_TICKS: u32 = 2;
-/// Use of a core, in CPUs, below which the core counts as unused.
+/// Use in CPUs that is neglected when the used cores of a seat are counted: 1.15 busy CPUs count as
+/// one core.
 const IDLE_SHARE: f64 = 0.15;
 /// Wait share above which an owner gets its cores back.
 pub(super) const RECALL_WAIT: f64 = 0.10;
@@ -100,7 +109,7 @@ struct UsageSample {
 }
 
 impl Lender {
-    /// Ends all loans, for example when seats change.
+    /// Ends all loans, and forgets all samples and holds, for example when seats change.
     pub fn recall_all(&mut self) {
         self.lent.clear();
         self.usages.clear();

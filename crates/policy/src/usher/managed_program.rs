@@ -7,6 +7,11 @@
 //! repetition has cold caches. The planner gets three results from this state: the curve for
 //! planning, whether more cores would make the program faster, and the least number of cores for a
 //! program with spinning threads.
+//!
+//! Bounds: operations take constant time, except for those that compute a curve (module
+//! `curve_data`, which fits one from the measured rates). Rates are in units of progress per
+//! second, capacities in cores. Nothing in this state expires by itself;
+//! [`ManagedProgram::forget_phase`] discards the measurements.
 
 use usher_model::{
     CpuSet, Curve, CurvePoint, Program, ProgramSample, Progress, ProgressSource, Seat, SeatMode,
@@ -62,7 +67,8 @@ pub struct ManagedProgram {
     pub drifted: bool,
     /// Last reported progress.
     pub last_progress: Option<Progress>,
-    /// Number of failed actions on the program; `failed_ns` is the time of the last failure.
+    /// Number of failed actions on the program since the last 60 s without a failed action;
+    /// `failed_ns` is the time of the last failure.
     pub failures: u32,
     pub failed_ns: u64,
 }
@@ -74,7 +80,9 @@ pub enum MeasuredPlacement {
     Shared,
     /// Alone on a seat of this capacity in cores.
     Seat(f64),
-    /// Lending, borrowing or in a partition: the number of cores is not constant.
+    /// Without a constant number of cores of its own. The program lends or borrows cores, shares
+    /// its seat with another program (a pair or a partition), or takes turns. No rate and no
+    /// repetition is learnt, and a new phase is ignored.
     Mixed,
 }
 

@@ -10,6 +10,10 @@
 //! The test is Page's cumulative sum (Biometrika 41, 1954) on the logarithm of the rate: it
 //! tolerates small deviations, detects a large change after two or three chunks, and a moderate
 //! change a little later.
+//!
+//! A sample takes constant time and space. A chunk ends only when the progress figure has grown:
+//! without progress, a chunk has no greatest length. A phase change is detected after three chunks
+//! at the earliest. A single chunk counts with a relative standard error of 0.1.
 
 use usher_model::{ProgramSample, ProgressSource};
 
@@ -17,9 +21,9 @@ use usher_model::{ProgramSample, ProgressSource};
 pub const SETTLE_NS: u64 = 50_000_000;
 /// The shortest chunk.
 pub const CHUNK_NS: u64 = 100_000_000;
-/// Deviation of the log rate that counts as noise.
+/// Deviation of the natural logarithm of a chunk's rate that counts as noise.
 const SLACK: f64 = 0.10;
-/// Summed deviation that indicates a new phase.
+/// Sum of the deviations beyond `SLACK`, in natural logarithms, that indicates a new phase.
 const ALARM: f64 = 0.90;
 /// Least number of chunks before a change can be detected.
 const CHUNKS_MIN: u32 = 3;

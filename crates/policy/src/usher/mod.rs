@@ -34,7 +34,21 @@
 //!   per core (module `partitions`) are considered.
 //!
 //! Because moves have a cost, a new plan replaces the present plan only if its predicted ANTT is
-//! better by more than [`KEEP_MARGIN`].
+//! better by more than [`KEEP_MARGIN`]. Exception: a new plan after programs or CPUs were added or
+//! removed always replaces the present plan.
+//!
+//! *Steps of a decision*: process events, failed actions and samples; advance the survey and the
+//! comparison; make a new plan if there is a reason (module `planning`); lend idle cores; advance
+//! the turns; request the actions that lead to the desired state.
+//!
+//! *Limits.* After five failed actions on one program, no program gets a seat until no action on
+//! that program has failed for 60 s; a further failure starts the 60 s again. The next decision is
+//! due after 8 ms while cores are lent or wanted, after 20 to 100 ms while seats are in use, and
+//! after 0.1 to 4 s while all programs share all CPUs.
+//!
+//! *Cost.* A decision without a new plan takes the time of the lender: quadratic in the number of
+//! programs. A new plan adds a fit per program (module `fit`), the planner's search (module
+//! `seating`: tenths of a second at its limit) and the mapping to the old CPUs (module `remap`).
 
 mod compare;
 mod curve_data;
@@ -77,8 +91,8 @@ pub const KEEP_MARGIN: f64 = 0.03;
 /// further such plan is made during the hold time.
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
-/// Number of failed actions on a program after which no seats are planned, until no action has
-/// failed for `FORGIVEN_NS`.
+/// Number of failed actions on one program after which no program gets a seat. The number of a
+/// program returns to 0 when no action on that program has failed for `FORGIVEN_NS`.
 const FAILURES_MAX: u32 = 5;
 const FORGIVEN_NS: u64 = 60_000_000_000;
 /// Interval between samples while programs share all CPUs.

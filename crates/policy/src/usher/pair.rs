@@ -8,15 +8,17 @@
 //!
 //! For each pair of programs, the gain of sharing is predicted by the model of time sharing (module
 //! `timeshare`), on the union of the seats. The pair with the largest gain is tried if the gain is
-//! large enough. Whether the pair really gains is then measured (module `compare`). The time is
-//! quadratic in the number of programs.
+//! large enough. Whether the pair really gains is then measured (module `compare`). The number of
+//! pairs is quadratic in the number of programs; each pair takes linear time in the number of
+//! seats. At most one pair is tried. Programs that are bound to CPUs, and pairs whose seats are the
+//! whole machine, are left out.
 
 use usher_model::{CpuSet, Plan, ProgramId, SeatMode, Topology};
 
 use crate::seating::Request;
 use crate::timeshare::time_sharing;
 
-/// Least predicted relative gain over separate seats for which a pair is tried.
+/// Least predicted gain for which a pair is tried, as a fraction of the ANTT on separate seats.
 const PROMISING: f64 = 0.02;
 
 /// Two programs that share CPUs.

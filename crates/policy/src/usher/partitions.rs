@@ -8,8 +8,8 @@
 //! partition, each has the predicted `NTT = m * alone-best / rate on that core`.
 //!
 //! No partitions are made if a program would collapse on one core (`spinners`) or is bound to CPUs,
-//! or if there are more than four programs per core. The time is that of sorting the programs, plus
-//! the number of programs times the number of cores.
+//! or if there are more than four programs per core. The time is quadratic in the number of
+//! programs, at most four times the number of cores.
 //!
 //! Partition sizes differ by at most one program, so that every program gets a fair share of time.
 //! If all partitions have the same size, every assignment of programs to partitions has the same

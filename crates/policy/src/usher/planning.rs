@@ -2,8 +2,9 @@
 //! Makes the plan of policy `usher`.
 //!
 //! 1. Check whether seats are possible: every program must have data to predict its progress, and
-//!    fewer than five recent failed actions. If seats are impossible, all programs are left to the
-//!    kernel.
+//!    fewer than five failed actions since the last 60 s without a failure. If one program fails
+//!    the check, no program gets a seat: all programs are left to the kernel, and a note names the
+//!    first such program.
 //! 2. Compute the best separate seats (`seating`).
 //! 3. Choose among these seats, the seats in force, two programs on the union of their seats, turns
 //!    on all cores and time sharing, by their predicted ANTT. Results of an earlier comparison with
@@ -11,6 +12,14 @@
 //!
 //! Seats in force are kept if they are about as good as new seats, because a move has a cost. While
 //! seats are being compared with time sharing, measurements do not change the plan.
+//!
+//! *Limits.* A plan is made at once after programs or CPUs were added or removed. A plan for new
+//! measurements alone is made at most once per hold time, 1 to 32 s. Errors of the planner leave
+//! all programs to the kernel; the next reason for a plan tries again.
+//!
+//! *Cost.* One fit per program (module `fit`), one search of the planner (module `seating`), the
+//! mapping to the old CPUs (module `remap`), and, in a comparison, a prediction per pair of
+//! programs.
 
 use std::collections::BTreeMap;
 

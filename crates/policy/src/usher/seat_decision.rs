@@ -6,6 +6,9 @@
 //! error is limited to 10 %, or to 2 % if seats and time sharing were both measured with the
 //! present programs. Seats in force are given up only if their ANTT is higher than the ANTT of time
 //! sharing by more than [`MARGIN`]. The two thresholds keep the decision from alternating.
+//!
+//! Margins and errors are fractions (0.03 is 3 %). A decision takes linear time in the number of
+//! points of all curves.
 
 use usher_model::Plan;
 

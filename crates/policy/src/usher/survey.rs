@@ -10,9 +10,13 @@
 //!    measured on half of a seat.
 //! 2. A program with a seat, but without a profile, gets its seat and half of each other seat.
 //!    Seats of programs with a profile, and of programs that must not be narrowed, stay whole.
-//! 3. The turn of the program ends when its rate on the wide seat is known, or after `TURN_NS_MAX`.
-//!    Then the next program has its turn. A program gets no second turn before it enters a new
-//!    phase.
+//! 3. The turn of the program ends when its rate on the wide seat is known, or after `TURN_NS_MAX`
+//!    (1 s). Then the next program has its turn. A program gets no second turn before it enters a
+//!    new phase.
+//!
+//! A survey of `n` programs thus takes at most `n` seconds, plus one sampling interval per turn. A
+//! change of programs or CPUs ends the survey at once. Starting a turn takes linear time in the
+//! number of programs.
 
 use std::collections::BTreeMap;
 

@@ -24,6 +24,11 @@
 //! A holder may be idle for some time when it starts, writes results, or sleeps. If the holder is
 //! much less busy than alone for `IDLE_SAMPLES` successive samples, the next program in order runs
 //! beside the holder until the holder is busy again.
+//!
+//! *Bounds.* The mean length of a turn is [`TURN_NS`]: a round takes at most 400 ms, and a program
+//! is stopped for less than a round. A late sample makes the present turn longer. While all
+//! programs are at rest, no program is stopped. A sample takes linear time in the number of
+//! programs.
 
 use std::collections::VecDeque;
 
