@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inspects a program before it is managed: its owner, its command, its key in the profile store,
-//! and its heartbeat page. [`inspect`] runs in the thread that makes the request, because reading
-//! the build ID of an executable would delay the control loop.
+//! and its heartbeat page. [`ArrivingProgram::inspect`] runs in the thread that makes the request,
+//! because reading the build ID of an executable would delay the control loop.
 //!
 //! 1. Check that the requesting user owns the process.
 //! 2. With the rights of the process, read its command, derive the key from the executable, and
