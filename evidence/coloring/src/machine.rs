@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated machine and workloads of paper 3a: each figure with its source (published, Linux
-//! 2.4.4, assumed, or fitted), and the placements of structures that are compared. Fitted figures
-//! have one value for both workloads.
+//! The figures of the simulated machine and workloads of paper 3a, each with its source (published,
+//! Linux 2.4.4, assumed, or fitted), and the compared positions of task structures in their blocks
+//! ([`Colors`]). A fitted figure has the same value for both workloads.
 
 use serde::Serialize;
 use usher_cache::{Geometry, GeometryError};
@@ -13,16 +13,16 @@ use crate::workload::{Chat, Web, Workload};
 /// Source of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Source {
-    /// Paper 3a, or its authors' longer paper (USENIX 2002).
+    /// Paper 3a, or the longer paper of the same authors (USENIX 2002).
     Paper,
     /// The source code of Linux 2.4.4.
     Linux,
-    /// Descriptions of the benchmark or the program.
+    /// Published descriptions of the benchmark or the program.
     Description,
     /// Not published; assumed.
     Assumed,
-    /// Fitted to published lock times, misses and the web's gain on one CPU, with one value for
-    /// both workloads. No other gain was used.
+    /// Fitted to published lock times, cache misses, and the gain of the web workload on one CPU.
+    /// No other published gain was used.
     Fitted,
 }
 
@@ -39,58 +39,60 @@ impl Source {
     }
 }
 
-/// A machine and its kernel; times in cycles.
+/// Figures of a machine and its kernel. Times are in cycles of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SmpMachine {
     /// Cycles per microsecond.
     pub clock_mhz: u64,
-    /// Size of a CPU's second-level cache.
+    /// Size of the second-level cache of each CPU in bytes.
     pub l2_bytes: usize,
-    /// Its associativity.
+    /// Number of ways of the second-level cache.
     pub l2_ways: usize,
-    /// Line size.
+    /// Size of a cache line in bytes.
     pub line_bytes: usize,
-    /// Size of the memory that contains task structures and other data at random addresses.
+    /// Size in bytes of the memory in which task structures and other data have random addresses.
     pub memory_bytes: usize,
-    /// Access to a line in the second level.
+    /// Time of an access to a line in the second-level cache.
     pub hit_cycles: u64,
-    /// Access to a line in memory or in another CPU's cache.
+    /// Time of an access to a line in memory or in another CPU's cache.
     pub miss_cycles: u64,
-    /// Instructions of the walk per structure.
+    /// Time of the instructions of a walk per visited structure, without cache misses.
     pub visit_cycles: u64,
-    /// Instructions of a decision besides the walk, under the lock.
+    /// Time of the instructions of a scheduling decision without its walk. The lock is held.
     pub decision_cycles: u64,
-    /// Instructions of a wakeup, under the lock.
+    /// Time of the instructions of a wakeup. The lock is held.
     pub wake_cycles: u64,
-    /// Switch of stack and address space after a decision.
+    /// Time of the switch of stack and address space after a decision.
     pub switch_cycles: u64,
-    /// An operation of a task without its misses, +-25 % at random.
+    /// Mean time of an operation of a task without cache misses. Each operation varies at random by
+    /// up to 25 %.
     pub operation_cycles: u64,
-    /// Private lines that a task writes in an operation.
+    /// Number of private cache lines that a task writes in an operation.
     pub own_lines: usize,
-    /// Bytes that contain the private lines.
+    /// Size in bytes of the private memory of a task that contains these lines.
     pub own_bytes: usize,
-    /// Common lines of code and data that an operation reads.
+    /// Number of cache lines of common code and data that an operation reads.
     pub common_lines: usize,
-    /// Bytes that contain the common lines.
+    /// Size in bytes of the common code and data.
     pub common_bytes: usize,
-    /// Period of the tick.
+    /// Period of the timer tick in microseconds.
     pub tick_us: u64,
 }
 
-/// A figure of the machine with its source.
+/// A figure of the machine with its source, as a row of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Parameter {
     /// Name of the figure.
     pub name: &'static str,
-    /// Its value with the unit.
+    /// Value of the figure, with the unit.
     pub value: String,
-    /// Its source.
+    /// Source of the figure.
     pub source: Source,
 }
 
 impl SmpMachine {
-    /// The paper's server: Pentium III Xeon 550 MHz with 1 MB of second-level cache each.
+    /// The paper's server: Pentium III Xeon processors of 550 MHz, each with a second-level cache
+    /// of 1 MB.
     pub const PAPER: Self = Self {
         clock_mhz: 550,
         l2_bytes: 1 << 20,
@@ -111,7 +113,7 @@ impl SmpMachine {
         tick_us: 10_000,
     };
 
-    /// Geometry of a second-level cache.
+    /// Returns the geometry of a second-level cache.
     ///
     /// # Errors
     /// The geometry is invalid.
@@ -129,7 +131,7 @@ impl SmpMachine {
         (ns * self.clock_mhz).div_ceil(1_000)
     }
 
-    /// All figures, for a table.
+    /// Returns all figures, for a table.
     pub fn parameters(&self) -> Vec<Parameter> {
         self.known().into_iter().chain(self.chosen()).collect()
     }
@@ -173,72 +175,90 @@ impl SmpMachine {
     }
 
     /// Assumed and fitted figures.
-    fn chosen(&self) -> [Parameter; 13] {
+    fn chosen(&self) -> impl Iterator<Item = Parameter> {
+        let memory_mib = self.memory_bytes >> 20;
+        let places = format!("random blocks in {memory_mib} MiB of memory");
+        let addresses = of("addresses of the structures", places, Source::Assumed);
+        std::iter::once(addresses)
+            .chain(self.times())
+            .chain(self.lines_of_an_operation())
+            .chain(workload_figures())
+    }
+
+    /// Times of accesses, of the scheduler and of operations.
+    fn times(&self) -> [Parameter; 7] {
         use Source::{Assumed, Fitted};
-        let cycles = |n| self.cycles_shown(n);
-        let own = format!("{} lines of {} B", self.own_lines, self.own_bytes);
-        let common = format!(
-            "{} lines of {} KiB",
-            self.common_lines,
-            self.common_bytes >> 10
-        );
-        let places = format!("random blocks in {} MiB of memory", self.memory_bytes >> 20);
-        [
-            of("addresses of the structures", places, Assumed),
-            of(
+        let times = [
+            (
                 "access to a line in the second-level cache",
-                cycles(self.hit_cycles),
+                self.hit_cycles,
                 Assumed,
             ),
-            of(
+            (
                 "access to a line in memory or in another CPU's cache",
-                cycles(self.miss_cycles),
+                self.miss_cycles,
                 Fitted,
             ),
-            of(
+            (
                 "instructions to visit a structure",
-                cycles(self.visit_cycles),
+                self.visit_cycles,
                 Assumed,
             ),
-            of(
+            (
                 "instructions of a decision without its walk",
-                cycles(self.decision_cycles),
+                self.decision_cycles,
                 Assumed,
             ),
-            of(
-                "instructions of a wake-up",
-                cycles(self.wake_cycles),
-                Assumed,
-            ),
-            of(
-                "switch to another task",
-                cycles(self.switch_cycles),
-                Assumed,
-            ),
-            of(
+            ("instructions of a wake-up", self.wake_cycles, Assumed),
+            ("switch to another task", self.switch_cycles, Assumed),
+            (
                 "operation of a task without cache misses",
-                cycles(self.operation_cycles),
+                self.operation_cycles,
                 Fitted,
             ),
-            of("task cache lines that an operation writes", own, Assumed),
-            of("shared lines that an operation reads", common, Assumed),
+        ];
+        times.map(|(name, cycles, source)| of(name, self.cycles_shown(cycles), source))
+    }
+
+    /// Cache lines that an operation of a task accesses.
+    fn lines_of_an_operation(&self) -> [Parameter; 2] {
+        let own = format!("{} lines of {} B", self.own_lines, self.own_bytes);
+        let common_kib = self.common_bytes >> 10;
+        let common = format!("{} lines of {common_kib} KiB", self.common_lines);
+        [
             of(
-                "chat load: messages that a member may send before it must receive",
-                CHAT_AHEAD.to_string(),
-                Fitted,
+                "task cache lines that an operation writes",
+                own,
+                Source::Assumed,
             ),
             of(
-                "web load: operations of half a request",
-                WEB_OPERATIONS.to_string(),
-                Fitted,
-            ),
-            of(
-                "web load: time of the client",
-                format!("{} us", WEB_NETWORK_NS / 1_000),
-                Assumed,
+                "shared lines that an operation reads",
+                common,
+                Source::Assumed,
             ),
         ]
     }
+}
+
+/// Assumed and fitted figures of the workloads.
+fn workload_figures() -> [Parameter; 3] {
+    [
+        of(
+            "chat load: messages that a member may send before it must receive",
+            CHAT_AHEAD.to_string(),
+            Source::Fitted,
+        ),
+        of(
+            "web load: operations of half a request",
+            WEB_OPERATIONS.to_string(),
+            Source::Fitted,
+        ),
+        of(
+            "web load: time of the client",
+            format!("{} us", WEB_NETWORK_NS / 1_000),
+            Source::Assumed,
+        ),
+    ]
 }
 
 fn of(name: &'static str, value: String, source: Source) -> Parameter {
@@ -252,9 +272,9 @@ fn of(name: &'static str, value: String, source: Source) -> Parameter {
 /// Maximum number of messages by which a member of the chat may be ahead of the messages it has
 /// received.
 pub const CHAT_AHEAD: u64 = 4;
-/// Operations of half a request.
+/// Number of operations of half a web request.
 pub const WEB_OPERATIONS: u32 = 6;
-/// Time from a process's reply to the client's next data.
+/// Time in ns from the reply of a web process to the arrival of the client's next data.
 pub const WEB_NETWORK_NS: u64 = 300_000;
 
 /// The two workloads of the paper.
@@ -263,7 +283,7 @@ pub const WEB_NETWORK_NS: u64 = 300_000;
 pub enum WorkloadKind {
     /// WebBench: 256 processes of Apache 1.3.
     Web,
-    /// The chat: 30 rooms of 20 members of 4 threads.
+    /// The chat: 30 rooms with 20 members each; a member has 4 threads.
     Chat,
 }
 
@@ -279,17 +299,18 @@ impl WorkloadKind {
         }
     }
 
-    /// Number of units that are simulated before counting starts, long enough for several turns of
-    /// every task.
+    /// Number of units of work that are simulated before the counted period, in which each task
+    /// runs several times.
     pub fn warm(self) -> u64 {
         match self {
             Self::Web => 2_560,
-            // The initial messages before members wait for others are 48,000.
+            // Before members wait for one another for the first time, they send 48,000 copies of
+            // messages.
             Self::Chat => 100_000,
         }
     }
 
-    /// Unit of the count.
+    /// Name of the unit of work.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Web => "requests",
@@ -297,7 +318,7 @@ impl WorkloadKind {
         }
     }
 
-    /// The tasks in their initial state.
+    /// Returns the workload in its initial state.
     pub fn workload(self) -> Box<dyn Workload> {
         match self {
             Self::Web => Box::new(Web::new(256, WEB_OPERATIONS, WEB_NETWORK_NS)),
@@ -306,26 +327,26 @@ impl WorkloadKind {
     }
 }
 
-/// Position of a structure in its block.
+/// Position of a task structure in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Colors {
-    /// At the start, as in Linux.
+    /// At the start of the block, as in Linux.
     Plain,
-    /// At a multiple of 64 bytes: (address >> 13) mod this number of lines.
+    /// At the offset 64 bytes x ((address of the block >> 13) mod the given number of lines).
     Modulo(usize),
-    /// As placed by [`Coloring`] with this number of colours.
+    /// At the offset that [`Coloring`] computes with the given number of colours.
     Colored(usize),
 }
 
 impl Colors {
-    /// The default number of colours of `usher-tasks`: the number of 64-byte lines equals the
-    /// number of sets of a first-level cache of 32 KiB with 8 ways.
+    /// Colouring with the default number of colours of `usher-tasks`: 64 lines of 64 bytes, which
+    /// is the number of sets of a first-level cache of 32 KiB with 8 ways.
     pub const DEFAULT: Self = Self::Colored(64);
-    /// The plain remainder with the same number of colours.
+    /// The block address modulo the same number of lines, without a hash.
     pub const MODULO: Self = Self::Modulo(64);
 
-    /// Name of the placement.
+    /// Name of the position.
     pub fn name(self) -> String {
         match self {
             Self::Plain => "plain".to_owned(),
@@ -334,10 +355,10 @@ impl Colors {
         }
     }
 
-    /// The function from a block's address to its structure's address.
+    /// Returns the function that computes the address of a structure from the address of its block.
     ///
     /// # Errors
-    /// A structure would exceed its block.
+    /// A structure would extend beyond its block.
     pub fn placer(self) -> Result<impl Fn(u64) -> u64, ColorError> {
         let colors = match self {
             Self::Plain => 1,
