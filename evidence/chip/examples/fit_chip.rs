@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits the parameters that paper 5 does not give (`chip::FittedParameters`) to its Tables 2 and 3,
-//! one set for all cells: `fit_chip [ROUNDS] [NAME=VALUE]...`.
+//! Fits the parameters that paper 5 does not give ([`usher_chip::FittedParameters`]) to Tables 2
+//! and 3 of the paper. One set of parameters applies to all cells of the tables: `fit_chip [ROUNDS]
+//! [NAME=VALUE]...`.
 //!
-//! Each round tries a step up and down for every parameter and keeps changes that reduce
-//! `study::distance`. It uses `FRAMES=1` frame of the cells with 1, 4 and 6 cores, or of the cells
-//! selected by `CORES=1,2,3,4,5,6`. With 0 rounds it prints the results of the start values.
+//! 1. Each round multiplies and divides each parameter by a factor, and keeps a change that reduces
+//!    `study::distance`. The factors become smaller every second round.
+//! 2. The fit ends after ROUNDS rounds, or after a round that reduces the distance by at most
+//!    0.001. With 0 rounds, the program only prints the results of the start values.
+//! 3. The program prints simulated and published figures of all cells, and the parameters.
 //!
-//! With `HOLD_OUT=1` the search starts from round values chosen without the tables and uses four of
-//! Table 2's seven curves. The other three, among them the headline's, and Table 3 are printed
-//! separately as predictions of the model.
+//! The environment variables `FRAMES=1` and `CORES=1,4,6` (their default values) set the number of
+//! frames to simulate, and the numbers of cores whose cells are used.
+//!
+//! With `HOLD_OUT=1`, the fit starts from round values that were chosen without the tables, and
+//! uses only four of the seven curves of Table 2. The program prints the other three curves
+//! (including that of the paper's main result) and Table 3 separately, as predictions of the model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +25,7 @@ use usher_chip::study::{
 };
 use usher_chip::{FittedParameters, Pattern};
 
-/// Parameters with the factor of a step, and their minimum and maximum.
+/// Names of the parameters, with the factor of a step, the minimum and the maximum.
 const KNOBS: [(&str, f64, f64, f64); 15] = [
     ("macroblock_cycles", 1.15, 500.0, 20_000.0),
     ("code_percent", 1.25, 25.0, 400.0),
@@ -38,14 +44,15 @@ const KNOBS: [(&str, f64, f64, f64); 15] = [
     ("locked_percent", 1.5, 5.0, 100.0),
 ];
 
-/// The curves used by a fit with a hold-out.
+/// The curves of Table 2 (picture size, KiB of the second-level cache) that a fit with `HOLD_OUT=1`
+/// uses.
 const SEEN: [(Input, usize); 4] = [
     (Input::Wvga, 64),
     (Input::Wvga, 256),
     (Input::Qvga, 128),
     (Input::Vga, 128),
 ];
-/// Start values of a fit with a hold-out.
+/// Start values of a fit with `HOLD_OUT=1`.
 const ROUND: [(&str, f64); 15] = [
     ("macroblock_cycles", 6000.0),
     ("code_percent", 100.0),
@@ -75,7 +82,7 @@ fn holds_out() -> bool {
 fn set(fitted: &FittedParameters, name: &str, value: f64) -> FittedParameters {
     let mut all = json!(fitted);
     assert!(all.get(name).is_some(), "no parameter {name}");
-    // Sizes stay multiples of a second-level line; otherwise code would start at any address.
+    // Sizes are rounded to multiples of 64 bytes, so that code and data start at line boundaries.
     let step = if name.ends_with("_bytes") { 64.0 } else { 1.0 };
     all[name] = Value::from(((value / step).round() * step) as u64);
     serde_json::from_value(all).unwrap()
@@ -181,7 +188,8 @@ fn main() {
     }
     let cost = |fitted: &FittedParameters| {
         let (rows, [fcfs, a]) = evaluate(fitted, &cores, &Pattern::PAPER, false);
-        // Table 3 is held out too: it counts as matched.
+        // With `HOLD_OUT=1`, the published gain of Table 3 replaces the simulated gain, and Table 3
+        // has no influence on the fit.
         distance(&rows, if holds_out() { 1.1096 } else { fcfs / a })
     };
     let mut best = cost(&fitted);

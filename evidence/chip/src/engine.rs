@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated chip: cores that take tasks from a dispatcher and execute their memory accesses in
-//! order of time.
+//! Simulates the chip: cores take tasks from a dispatcher, and execute the memory accesses of the
+//! tasks in the order of time.
 //!
-//! A core is in one of these states: waiting for the dispatcher's lock, about to access data or to
-//! fetch missed instructions, on its way to one of these points, or halted. Accesses to shared
-//! resources (lock, second-level cache, memory) are ordered by time, then by order of arrival, then
-//! by core number; a run is therefore deterministic. Data accesses are ordered the same way,
-//! because a write invalidates the line in other cores' caches. Instructions are never written,
-//! thus a core may run ahead through instructions that hit its cache.
+//! Algorithm: repeatedly advance the core with the earliest event.
 //!
-//! After the end of its task a core waits for the lock, resolves the dependants of the task and
-//! requests the next task while it holds the lock. The rest of the scheduling cost is outside the
-//! lock. Without a task the core halts until a task that ends on another core makes more than one
-//! task ready; that core takes the first itself.
+//! 1. A core is waiting for the dispatcher's lock, about to access data, about to fetch
+//!    instructions that missed its cache, running towards one of these points, or halted.
+//! 2. Events are ordered by time, then by time of arrival at the lock, then by core number. A run
+//!    is therefore deterministic. Events are all accesses to shared resources (lock, second-level
+//!    cache, memory) and all data accesses, because a write invalidates the line in the caches of
+//!    other cores.
+//! 3. Instructions are never written. A core may therefore advance beyond the events of other cores
+//!    while its instructions hit its cache.
+//!
+//! Dispatching: at the end of its task, a core waits for the lock. While it holds the lock, it
+//! marks the successors of the task that are now ready, and takes the next task. The rest of the
+//! cost of a dispatch follows outside the lock. If there is no ready task, the core halts. When a
+//! core has ended a task and taken its next task, it wakes one halted core for each task that is
+//! still ready.
+//!
+//! Cost of a step of the simulation: proportional to the number of cores. A run ends with the error
+//! `Stuck` if all cores have halted and tasks are left.
 
 use usher_cache::GeometryError;
 use usher_tasks::dispatch::{Dispatcher, Groups};
@@ -21,30 +29,30 @@ use crate::graph::{AccessKind, Dependencies, TaskAccess, TaskGraph, TaskGraphErr
 use crate::memory::{Caches, Memory, MemoryAccess, MissModel, Timing};
 use crate::tally::{CycleTotals, RunResult, TaskExecution};
 
-/// A chip and its cost of scheduling.
+/// Parameters of a chip: cores, caches, latencies and the cost of scheduling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chip {
     /// Number of cores.
     pub cores: usize,
-    /// Caches of the chip.
+    /// Sizes of the caches.
     pub caches: Caches,
-    /// Latencies.
+    /// Latencies of caches and memory.
     pub timing: Timing,
-    /// Whether accesses queue for shared resources.
+    /// Cost model of misses: constant costs, or accesses that queue for shared resources.
     pub mode: MissModel,
-    /// Cost of a dispatch on its core, in cycles.
+    /// Cycles that a dispatch takes on the core that gets the task.
     pub dispatch_cycles: u64,
-    /// The part of `dispatch_cycles` under the lock.
+    /// Part of `dispatch_cycles` during which the core holds the dispatcher's lock.
     pub locked_cycles: u64,
 }
 
-/// An invalid chip, or a graph that the chip cannot run.
+/// Error: the chip is invalid, or the chip cannot run the graph.
 #[derive(Debug, thiserror::Error)]
 pub enum ChipError {
-    /// Invalid cache geometry.
+    /// The geometry of a cache is invalid.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// Invalid graph.
+    /// The task graph is invalid.
     #[error(transparent)]
     Graph(#[from] TaskGraphError),
     /// The chip has no cores.
@@ -58,15 +66,15 @@ pub enum ChipError {
         /// Number of groups.
         groups: usize,
     },
-    /// The graph needs more memory than the machine has.
+    /// The tasks access more memory than the simulated machine was created for.
     #[error("the tasks of the graph touch {needs} bytes, but the machine has only {has} bytes")]
     Memory {
-        /// Bytes that the graph needs.
+        /// Bytes that the tasks access.
         needs: u64,
-        /// Bytes of the machine.
+        /// Bytes of memory of the simulated machine.
         has: u64,
     },
-    /// The dispatcher kept tasks although all cores had halted.
+    /// All cores halted although the dispatcher had not released all tasks.
     #[error("{left} of {tasks} tasks were never dispatched")]
     Stuck {
         /// Number of tasks that did not run.
@@ -76,18 +84,18 @@ pub enum ChipError {
     },
 }
 
-/// A graph with the groups that a pattern assigns to its tasks.
+/// A task graph with its dependencies, and the groups that a pattern assigns to the tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupedGraph<'a> {
-    /// The tasks.
+    /// The tasks with their accesses.
     pub graph: &'a TaskGraph,
-    /// The dependencies.
+    /// The dependencies between the tasks.
     pub order: &'a Dependencies,
-    /// Groups by task.
+    /// Groups of each task.
     pub groups: &'a [Groups],
 }
 
-/// Position of a core in the accesses of its task.
+/// Position of a core within the accesses of its task.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     task: u32,
@@ -145,13 +153,14 @@ impl Cursor {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// Waits for the lock since `came`; `ended` is the completed task, if any.
+    /// The core waits for the lock since the time `came`. `ended` is the task that the core has
+    /// completed; `None` after a halt.
     Lock { came: u64, ended: Option<u32> },
-    /// On its way to the next synchronised point.
+    /// The core runs towards its next event.
     Running,
-    /// Is about to access data, or has missed instructions.
+    /// The core is about to access data, or to fetch instructions that missed its cache.
     Due(MemoryAccess),
-    /// Halted.
+    /// The core is halted until another core wakes it.
     Halted,
 }
 
@@ -163,7 +172,7 @@ struct Core {
     private_base: u64,
 }
 
-/// The chip with the content of its caches, which persists between runs.
+/// A simulated chip. The content of its caches persists between runs.
 #[derive(Debug, Clone)]
 pub struct ChipMachine {
     chip: Chip,
@@ -173,7 +182,7 @@ pub struct ChipMachine {
     memory_bytes: (u64, u64),
 }
 
-/// State and counters of a run.
+/// State and counters of one run.
 struct Progress<'a> {
     work: GroupedGraph<'a>,
     dispatcher: &'a mut dyn Dispatcher<u32>,
@@ -184,8 +193,8 @@ struct Progress<'a> {
 }
 
 impl ChipMachine {
-    /// Creates a chip with empty caches, for graphs that touch at most these numbers of shared and
-    /// private bytes.
+    /// Creates a chip with empty caches, for graphs that access at most `shared` bytes of shared
+    /// memory and `private` bytes of private memory per core.
     ///
     /// # Errors
     /// The chip has no cores, or a cache geometry is invalid.
@@ -195,7 +204,8 @@ impl ChipMachine {
         }
         let line = chip.caches.l2_line_bytes.max(1) as u64;
         let shared_end = shared.next_multiple_of(line);
-        // One more line per core, so the cores' private memories start in different sets.
+        // Each core's private memory is one line longer than needed, so that the private memories
+        // of the cores start in different cache sets.
         let private_step = private.next_multiple_of(line) + line;
         let bytes = shared_end + private_step * chip.cores as u64;
         let memory = Memory::new(&chip.caches, chip.cores, bytes, chip.timing, chip.mode)?;
@@ -214,7 +224,7 @@ impl ChipMachine {
         })
     }
 
-    /// Runs a graph to its end.
+    /// Runs all tasks of a graph to their end.
     ///
     /// # Errors
     /// The graph does not fit the machine, or the dispatcher does not release all tasks.
@@ -295,12 +305,13 @@ impl ChipMachine {
         }
     }
 
-    /// The latest time that any core has reached.
+    /// Returns the latest time that a core has reached.
     fn now(&self) -> u64 {
         self.cores.iter().map(|core| core.time).max().unwrap_or(0)
     }
 
-    /// The core with the earliest event, and the time of the next core's event.
+    /// Returns the core with the earliest event, and the time of the earliest event of all other
+    /// cores.
     fn first(&self) -> Option<(usize, u64)> {
         let key = |number: usize, core: &Core| match core.state {
             State::Halted => None,
@@ -373,7 +384,7 @@ impl ChipMachine {
         }
     }
 
-    /// Sends halted cores to the lock, one per ready task.
+    /// Wakes one halted core for each ready task; the woken cores wait for the lock.
     fn wake(&mut self, by: usize, progress: &mut Progress<'_>) {
         let mut count = progress.dispatcher.len();
         for (number, core) in self.cores.iter_mut().enumerate() {
@@ -389,7 +400,8 @@ impl ChipMachine {
         }
     }
 
-    /// Advances a core until its next event is later than `horizon`, or its task ends.
+    /// Advances a core through its task until its next event is at `horizon` or later, or until the
+    /// task ends.
     fn advance(&mut self, number: usize, horizon: u64, progress: &mut Progress<'_>) {
         let line = self.memory.l1_line_bytes();
         let graph = progress.work.graph;
@@ -424,7 +436,8 @@ impl ChipMachine {
         };
     }
 
-    /// Performs a due access and fetches what is missing.
+    /// Executes an access that is due. After a miss, fetches the line and adds the stall to the
+    /// core's time.
     fn serve(&mut self, number: usize, touch: &MemoryAccess, tally: &mut CycleTotals) {
         let core = &mut self.cores[number];
         if touch.kind != AccessKind::Fetch && self.memory.touch(number, touch) {
@@ -439,7 +452,7 @@ impl ChipMachine {
 }
 
 impl Progress<'_> {
-    /// Makes the tasks ready that waited only for `task`.
+    /// Passes the tasks that waited only for `task` to the dispatcher as ready.
     fn resolve(&mut self, task: u32) {
         self.left -= 1;
         for &after in self.work.order.successors(task) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 5's figure 4: the loss of last-come-first-served order.
+//! Computes the schedules of paper 5's figure 4, which shows the time that last-come-first-served
+//! order loses.
 //!
-//! The figure shows 24 tasks of one unit each, of which at most four run at a time, and a task that
-//! is postponed until no other task is left to run beside its successors. The text does not contain
-//! the drawing; chains of 3, 7, 7 and 7 tasks have these properties.
+//! The figure shows 24 tasks of one unit of time each, of which at most four run at the same time.
+//! One task is postponed until its successors run without any other task beside them. Only the text
+//! of the paper is available, not the drawing. The tasks in this file are four chains of 3, 7, 7
+//! and 7 tasks, which have these properties. [`schedule`] runs them on the simulated chip with zero
+//! cost of memory and dispatching.
 
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
@@ -12,10 +15,10 @@ use crate::graph::{Dependencies, TaskGraph, TaskSpec};
 use crate::memory::{Caches, MissModel, Timing};
 use crate::tally::RunResult;
 
-/// Cycles of a unit.
+/// Cycles of a unit of time.
 const UNIT: u32 = 1000;
 
-/// The 24 tasks.
+/// Returns the 24 tasks.
 pub fn tasks() -> TaskGraph {
     let mut tasks: Vec<TaskSpec> = Vec::new();
     for length in [3, 7, 7, 7] {
@@ -31,12 +34,11 @@ pub fn tasks() -> TaskGraph {
     TaskGraph { tasks }
 }
 
-/// For each core and unit of time, the index of the running task, from 0; all rows have the same
-/// length. Memory and dispatching cost nothing.
+/// Returns for each core and unit of time the index of the running task, counted from 0; `None`:
+/// the core is idle. All rows have the same length. Memory and dispatching cost no time.
 ///
 /// # Errors
 /// The number of cores is 0.
-/// Where there are no cores.
 pub fn schedule(
     cores: usize,
     dispatcher: &mut dyn Dispatcher<u32>,
@@ -87,8 +89,8 @@ mod tests {
 
     use super::*;
 
-    /// On the chip each core requests a task when its own task has ended. The orders in lockstep
-    /// are tested in `usher-tasks` (`tests/paper.rs`).
+    /// On the chip, each core requests a task when its own task has ended. `tests/paper.rs` of
+    /// `usher-tasks` tests the orders with all cores in lockstep.
     #[test]
     fn lcfs_takes_two_more_units_on_three_cores_and_none_on_four() {
         let units = |cores, dispatcher: &mut dyn Dispatcher<u32>| {

@@ -1,58 +1,61 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Free parameters of chip and decoder, which the paper does not give. One fitted set serves all
-//! cells of its tables and both modes.
+//! The parameters of the chip and of the decoder that paper 5 does not give, with their fitted
+//! values. One set of values applies to all cells of the paper's tables and to both cost models of
+//! misses. [`FittedParameters::chip`] returns the chip that the paper's figures and these
+//! parameters describe.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Chip;
 use crate::memory::{Caches, MissModel, Timing};
 
-/// Clock of the cores in the paper.
+/// Clock rate of the cores in the paper.
 pub const CLOCK_HZ: f64 = 333e6;
-/// Table 3: cycles of a dispatch, first come first served and by groups.
+/// Cycles of a dispatch in Table 3 of the paper: in first-come-first-served order, and by groups.
 pub const DISPATCH_CYCLES: (u64, u64) = (1578, 1816);
 
-/// Values of the free parameters. The default was found by a search (`examples/fit_chip.rs`) with
-/// the last steps by hand (`docs/chip.md`).
+/// Values of the free parameters. `examples/fit_chip.rs` found the default values; the last changes
+/// were made by hand (`docs/chip.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FittedParameters {
-    /// Macroblocks per task. Table 3 implies it: cores x cycles x busy share over mean cycles of a
-    /// task is 2,400 tasks per WVGA frame, in both columns.
+    /// Number of macroblocks per task. The value follows from Table 3: cores x cycles x busy share
+    /// / mean cycles of a task = 2,400 tasks per WVGA frame, in both columns.
     pub grain: u32,
-    /// Work of a macroblock through all stages, in cycles.
+    /// Work for a macroblock in all stages together, in cycles.
     pub macroblock_cycles: u64,
-    /// Scale of the size of the stages' code, in per cent.
+    /// Factor by which the code sizes of the stages are scaled, in per cent.
     pub code_percent: u64,
-    /// Scratch memory of each core for each stage, in bytes.
+    /// Scratch memory that each core has for each stage, in bytes.
     pub workspace_bytes: u32,
-    /// Stack bytes that each macroblock writes.
+    /// Bytes of the stack that the work for a macroblock writes.
     pub stack_bytes: u32,
     /// Number of writes to each line of the stack per macroblock and stage.
     pub stack_writes: u32,
-    /// Tables shared by all cores and stages, in bytes.
+    /// Size of the tables that all cores and stages read, in bytes.
     pub tables_bytes: u32,
-    /// Buffers per row of macroblocks for the results that stages pass on (state, differences,
-    /// predictions), each for one task. A task that fills a buffer waits until its previous content
-    /// has been used.
+    /// Number of buffers per row of macroblocks. A buffer contains the results that a task passes
+    /// to later stages (state, differences, predictions). A task that fills a buffer waits until
+    /// the previous content of the buffer has been used.
     pub slots: u32,
     /// Number of tasks by which the reconstruction of the row above must be ahead before a row
-    /// continues; 0: a stage waits only for the same stage of the row above.
+    /// continues. With 0, a stage waits only for the same stage of the row above.
     pub lead: u32,
-    /// State that the stages of the front half exchange per macroblock, in bytes.
+    /// Bytes of state per macroblock that the stages of the front half pass to one another.
     pub state_bytes: u32,
     /// Parser output per macroblock (syntax, coefficients), in bytes.
     pub parsed_bytes: u32,
-    /// Latency of a word that misses the second level on the board, in cycles; the word arrives
-    /// ahead of the rest of its line (the paper's 200 cycles are those of its simulator).
+    /// Cycles until a requested word that misses the second-level cache arrives from memory, ahead
+    /// of the rest of its line. This is the latency of the paper's board; the 200 cycles in the
+    /// paper are those of its simulator.
     pub first_word_cycles: u64,
-    /// Time for which memory is busy with a line of 256 bytes, in cycles.
+    /// Cycles for which memory is busy with a line of 256 bytes.
     pub line_busy_cycles: u64,
-    /// Additional time for opening another row of a memory bank, in cycles.
+    /// Additional cycles for opening another row of a memory bank.
     pub row_cycles: u64,
     /// Maximum number of outstanding stores of a core.
     pub write_buffer: usize,
-    /// Part of a dispatch under the lock, in per cent.
+    /// Part of a dispatch during which the core holds the dispatcher's lock, in per cent.
     pub locked_percent: u64,
 }
 
@@ -80,8 +83,8 @@ impl Default for FittedParameters {
 }
 
 impl FittedParameters {
-    /// The chip of the paper's tables with this number of cores, second-level size and cost of a
-    /// dispatch.
+    /// Returns the chip of the paper's tables with the given number of cores, size of the
+    /// second-level cache and cost of a dispatch.
     pub fn chip(
         &self,
         cores: usize,
@@ -93,11 +96,12 @@ impl FittedParameters {
             cores,
             caches: Caches::paper(l2_bytes),
             timing: Timing {
-                // Section 5.1.
+                // Value from section 5.1 of the paper.
                 l1_miss_cycles: 10,
                 l2_miss_cycles: 200,
                 first_word_cycles: self.first_word_cycles,
-                // One cycle of the second level's clock, 166 MHz (Table 1).
+                // One cycle of the second-level cache, whose clock rate is 166 MHz (Table 1): two
+                // cycles of a core.
                 l2_busy_cycles: 2,
                 line_busy_cycles: self.line_busy_cycles,
                 row_cycles: self.row_cycles,

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chip of paper 5, the tasks of its decoder, and the orders in which they run.
+//! Simulates the chip of paper 5: an H.264 decoder whose tasks run on several cores in different
+//! orders.
 //!
-//! The paper's tables come from an evaluation board and a simulator that are not available. This
-//! module models both. The dispatchers are those of `usher-tasks`, the caches those of
-//! `usher-cache`. Tasks are graphs with memory accesses ([`TaskGraph`]), either generated from the
-//! structure of an H.264 decoder ([`h264`]) or recorded from a real program
-//! ([`TaskGraph::from_json`]). [`ChipMachine`] runs them in one of two modes: with constant miss
-//! penalties, as the paper's simulator, or with queues at the shared cache and memory, as on its
-//! board. Parameters that the paper does not give are in [`FittedParameters`]: one set for all
-//! cells and both modes.
+//! The figures of the paper were measured on an evaluation board and on a simulator, which are not
+//! available. This crate models the board and the simulator.
 //!
-//! All results of this module are simulated; only the figures in `published` were measured, by the
-//! paper.
+//! 1. A [`TaskGraph`] contains tasks with memory accesses. [`h264`] generates the graph of a frame
+//!    from the structure of an H.264 decoder; [`TaskGraph::from_json`] reads a recording of a real
+//!    program.
+//! 2. A [`Pattern`] determines the order of the tasks, with a dispatcher of `usher-tasks`.
+//! 3. [`ChipMachine`] runs the graph on simulated cores with the caches of `usher-cache`. It has
+//!    two cost models of cache misses: constant penalties, as in the paper's simulator, or accesses
+//!    that queue at the shared cache and memory, as on the board.
+//! 4. `study` compares the results with the published figures.
+//!
+//! [`FittedParameters`] contains the parameters that the paper does not give: one set for all cells
+//! of the tables and both cost models.
+//!
+//! All results of this crate are simulated. Only the figures in `published` were measured, by the
+//! authors of the paper.
 
 mod engine;
 pub mod figure4;

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The caches and the memory of the chip, and the cost of an access.
+//! Simulates the caches and the memory of the chip, and computes the cost of each access in cycles
+//! of a core.
 //!
-//! Each core has an instruction cache and a data cache; all cores share the second-level cache in
-//! front of memory. Stores that miss a data cache bypass it, and a written line is invalidated in
-//! the other cores' caches. Two modes determine the cost of a miss; the caches, and thus the set of
-//! misses, are the same in both:
+//! Each core has an instruction cache and a data cache (first level). All cores share the
+//! second-level cache in front of memory. A store that misses the data cache does not load the line
+//! into the data cache. A store to shared memory invalidates the line in the data caches of all
+//! other cores.
+//!
+//! There are two cost models of a miss ([`MissModel`]). The behaviour of the caches does not depend
+//! on the cost model.
 //!
 //! - *Uniform*, as in the paper's simulator: each first-level miss stalls its core for 10 cycles,
-//!   each second-level miss for 200 more, independent of other accesses.
+//!   and each second-level miss for another 200 cycles, independent of other accesses.
 //! - *Contended*, as on the paper's board: accesses queue. The second level serves one access at a
-//!   time. Memory fills or writes back one line at a time, and takes longer if the bank has another
-//!   row open. A load or fetch waits for its word, also if another core has requested the line; the
-//!   word arrives ahead of the rest of the line. A store goes into the core's write buffer and
-//!   stalls only if the buffer is full.
+//!   time. Memory transfers one line at a time, and takes longer if another row of the memory bank
+//!   is open. A load or fetch stalls its core until the requested word has arrived, which is before
+//!   the rest of the line; this also applies if another core has already requested the line. A
+//!   store enters the core's write buffer, and stalls the core only if the buffer is full.
 
 use std::collections::VecDeque;
 
@@ -36,22 +40,22 @@ pub enum MissModel {
 pub struct Caches {
     /// Size of each core's instruction cache, and of its data cache.
     pub l1_bytes: usize,
-    /// Associativity of the first level.
+    /// Number of ways of a first-level cache.
     pub l1_ways: usize,
-    /// Line size of the first level.
+    /// Line size of the first level in bytes.
     pub l1_line_bytes: usize,
     /// Size of the shared second level.
     pub l2_bytes: usize,
-    /// Associativity of the second level.
+    /// Number of ways of the second-level cache.
     pub l2_ways: usize,
-    /// Line size of the second level.
+    /// Line size of the second level in bytes.
     pub l2_line_bytes: usize,
-    /// Replacement policies of the first and the second level.
+    /// Replacement policies of the first level and of the second level.
     pub replacement: (Replacement, Replacement),
 }
 
 impl Caches {
-    /// The caches of the paper's chip with a second level of `l2_bytes`.
+    /// Returns the caches of the paper's chip, with a second-level cache of `l2_bytes` bytes.
     pub fn paper(l2_bytes: usize) -> Self {
         Self {
             l1_bytes: 8 << 10,
@@ -65,33 +69,34 @@ impl Caches {
     }
 }
 
-/// Latencies in cycles of a core.
+/// Latencies, in cycles of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// A first-level miss that hits the second level.
+    /// Cost of a first-level miss that hits the second level.
     pub l1_miss_cycles: u64,
-    /// Additional cost of a second-level miss in uniform mode: until the whole line has arrived.
+    /// Additional cost of a second-level miss in the uniform model: until the whole line has
+    /// arrived.
     pub l2_miss_cycles: u64,
-    /// Additional cost in contended mode on an idle bus: until the requested word has arrived,
-    /// ahead of the rest of the line.
+    /// Additional cost of a second-level miss in the contended model with idle memory: until the
+    /// requested word has arrived, ahead of the rest of the line.
     pub first_word_cycles: u64,
-    /// Time for which an access occupies the second level.
+    /// Time for which an access occupies the second-level cache.
     pub l2_busy_cycles: u64,
-    /// Time for which a line occupies memory.
+    /// Time for which the transfer of a line occupies memory.
     pub line_busy_cycles: u64,
-    /// Additional time for opening another row of a bank.
+    /// Additional time for opening another row of a memory bank.
     pub row_cycles: u64,
     /// Maximum number of outstanding stores of a core.
     pub write_buffer: usize,
 }
 
-/// Event counters.
+/// Counters of cache and memory events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheCounts {
-    /// Words of four bytes fetched.
+    /// Number of instruction words of four bytes that were fetched.
     pub fetched_words: u64,
-    /// Words of four bytes loaded or stored.
+    /// Number of data words of four bytes that were loaded or stored.
     pub data_words: u64,
     /// Misses of the instruction caches.
     pub l1_fetch_misses: u64,
@@ -106,12 +111,12 @@ pub struct CacheCounts {
 }
 
 impl CacheCounts {
-    /// Misses of both first-level caches.
+    /// Misses of the instruction caches and the data caches.
     pub fn l1_misses(&self) -> u64 {
         self.l1_fetch_misses + self.l1_data_misses
     }
 
-    /// The difference to an earlier state of the counters.
+    /// Returns the difference to an earlier state of the counters.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             fetched_words: self.fetched_words - before.fetched_words,
@@ -125,7 +130,7 @@ impl CacheCounts {
     }
 }
 
-/// Number of banks of the memory, and the size of an open row.
+/// Number of memory banks, and size of a row of a bank in bytes. In each bank, one row is open.
 const BANKS: usize = 4;
 const ROW_BYTES: u64 = 2048;
 
@@ -138,8 +143,8 @@ struct Bus {
 }
 
 impl Bus {
-    /// Transfers the line of `address` at `at` or later. Returns the start time and whether another
-    /// row had to be opened.
+    /// Transfers the line of `address` at the time `at`, or as soon as memory is free. Returns the
+    /// start time, and whether another row had to be opened.
     fn occupy(&mut self, at: u64, address: u64, timing: &Timing) -> (u64, bool) {
         let row = address / ROW_BYTES;
         let open = &mut self.open[row as usize % BANKS];
@@ -155,13 +160,14 @@ impl Bus {
 /// A line of memory in the second level.
 #[derive(Debug, Clone, Copy, Default)]
 struct Line {
-    /// Time of its arrival, if it is in flight.
+    /// Time at which the requested word of the line arrives from memory.
     arrives: u64,
-    /// Whether it differs from memory.
+    /// Whether the line was written and differs from memory.
     dirty: bool,
 }
 
-/// An access to a line of the first level, or work alone if it has no bytes.
+/// An access to a first-level line, with the work before the access. If `bytes` is 0, there is only
+/// work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemoryAccess {
     pub kind: AccessKind,
@@ -169,11 +175,11 @@ pub(super) struct MemoryAccess {
     pub bytes: u64,
     /// Whether other cores may have the line in their caches.
     pub shared: bool,
-    /// Work before the access.
+    /// Cycles of work before the access.
     pub cycles: u64,
 }
 
-/// Caches, buses and buffers.
+/// State of all caches, of memory and of the write buffers.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     mode: MissModel,
@@ -184,7 +190,7 @@ pub(super) struct Memory {
     lines: Vec<Line>,
     l2_free: u64,
     bus: Bus,
-    /// Completion times of outstanding stores, by core.
+    /// For each core, the completion times of the stores in its write buffer.
     writes: Vec<VecDeque<u64>>,
     pub counts: CacheCounts,
 }
@@ -219,15 +225,15 @@ impl Memory {
         })
     }
 
-    /// Line size of the first level.
+    /// Line size of the first level in bytes.
     pub fn l1_line_bytes(&self) -> u64 {
         self.data
             .first()
             .map_or(1, |cache| cache.geometry().line_bytes() as u64)
     }
 
-    /// Accesses a line in a core's first level. Returns whether it hit; after a miss,
-    /// [`Self::fill`] must follow.
+    /// Accesses a line in a first-level cache of a core. Returns whether the access hit; after a
+    /// miss, the caller must call [`Self::fill`].
     pub fn touch(&mut self, core: usize, touch: &MemoryAccess) -> bool {
         let MemoryAccess { kind, address, .. } = *touch;
         let words = touch.bytes.div_ceil(4);
@@ -258,7 +264,8 @@ impl Memory {
         hit
     }
 
-    /// Requests a line after a first-level miss at `now`. Returns the stall in cycles.
+    /// Requests a line from the second level after a first-level miss at the time `now`. Returns
+    /// the cycles for which the core stalls.
     pub fn fill(&mut self, core: usize, kind: AccessKind, address: u64, now: u64) -> u64 {
         match kind {
             AccessKind::Fetch => self.counts.l1_fetch_misses += 1,
@@ -286,7 +293,7 @@ impl Memory {
         }
     }
 
-    /// Time at which the core has the line that it requested at `now`.
+    /// Returns the time at which the core has the word that it requested at the time `now`.
     fn there(&mut self, found: Found, address: u64, now: u64) -> u64 {
         let timing = self.timing;
         let begins = now.max(self.l2_free);
@@ -305,7 +312,7 @@ impl Memory {
         there
     }
 
-    /// Writes back the replaced line if it is dirty.
+    /// Writes the evicted line back to memory if it is dirty.
     fn write_back(&mut self, found: Found, at: u64) {
         let Found::Miss {
             evicted: Some(line),
@@ -323,8 +330,8 @@ impl Memory {
         }
     }
 
-    /// Puts a store that completes at `done` into the buffer. Returns the stall until there is
-    /// room.
+    /// Puts a store that completes at the time `done` into the write buffer. Returns the cycles for
+    /// which the core stalls because the buffer is full.
     fn buffer(&mut self, core: usize, now: u64, done: u64) -> u64 {
         let writes = &mut self.writes[core];
         while writes.front().is_some_and(|&first| first <= now) {
@@ -336,7 +343,7 @@ impl Memory {
         {
             stall = first - now;
         }
-        // Stores complete in the order of their issue.
+        // Stores complete in the order in which they were issued.
         let done = writes.back().map_or(done, |&last| last.max(done));
         writes.push_back(done);
         stall
@@ -361,7 +368,7 @@ mod tests {
         Memory::new(&Caches::paper(64 << 10), 2, 1 << 20, TIMING, mode).unwrap()
     }
 
-    /// An access to a shared word.
+    /// Returns an access to a shared word of four bytes.
     fn word(kind: AccessKind, address: u64) -> MemoryAccess {
         MemoryAccess {
             kind,
@@ -384,7 +391,7 @@ mod tests {
         let mut memory = memory(MissModel::Uniform);
         assert_eq!(load(&mut memory, 0, 0, 0), 210);
         assert_eq!(load(&mut memory, 0, 0, 0), 0);
-        // The same line of the second level, from another core at the same time.
+        // Another core reads the same second-level line at the same time.
         assert_eq!(load(&mut memory, 0, 64, 0), 10);
         assert_eq!(load(&mut memory, 1, 0, 0), 10);
         assert_eq!((memory.counts.l1_misses(), memory.counts.l2_misses), (3, 1));
@@ -393,11 +400,11 @@ mod tests {
     #[test]
     fn contended_accesses_queue() {
         let mut memory = memory(MissModel::Contended);
-        // A row has to be opened: 10 + 150 + 20, and the bus is busy until 130.
+        // A row must be opened: 10 + 150 + 20 cycles. Memory is busy until cycle 130.
         assert_eq!(load(&mut memory, 0, 0, 0), 180);
-        // The second level is busy until 2, memory until 130; the row is open.
+        // The second level is busy until cycle 2, memory until cycle 130. The row is already open.
         assert_eq!(load(&mut memory, 1, 256, 0), 130 + 150);
-        // The line of the first access is still in flight.
+        // The line of the first access has not arrived yet.
         assert_eq!(load(&mut memory, 1, 64, 100), 80);
         assert_eq!(load(&mut memory, 1, 128, 1000), 10);
         assert_eq!(memory.counts.bus_cycles, 220);

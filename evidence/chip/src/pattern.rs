@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The task orders that the chip simulation compares: FCFS and patterns A and B of paper 5, and the
-//! default policy of `usher-tasks` with the groups of pattern A. A pattern determines the groups of
-//! each task, the dispatcher with the cost of a dispatch, and the order in which a finished task
-//! releases its successors.
+//! The scheduling patterns that the chip simulation compares: first come, first served (FCFS) and
+//! the patterns A and B of paper 5, and the default policy of `usher-tasks`.
 //!
-//! The stages 0, 1, 2, 4 and 5 of the decoder (`h264`) form the *front half* of the work on a frame,
-//! the stages 3, 6 and 7 its *back half*.
+//! A pattern determines:
+//!
+//! 1. the temporal group `t` and the spatial group `s` of each task ([`Pattern::groups`]): the
+//!    dispatcher runs tasks of the same `t` close in time, and tasks of the same `s` on the same
+//!    core;
+//! 2. the dispatcher, which selects the next task for a core ([`Pattern::dispatcher`]), and the
+//!    cycles that a dispatch costs ([`Pattern::dispatch_cycles`]);
+//! 3. the order in which tasks that become ready at the end of a task enter the dispatcher
+//!    ([`Pattern::order`]).
+//!
+//! The decoder ([`crate::h264`]) has eight stages per macroblock. The stages 0, 1, 2, 4 and 5 form
+//! the *front half* of the work on a macroblock; the stages 3, 6 and 7 form the *back half*. In the
+//! patterns A, B and `usher`, `s` is the stage. The patterns differ in `t`:
+//!
+//! - A and `usher`: two rows of macroblocks in the front half form a group, together with the back
+//!   half of two rows that begin one row higher;
+//! - B: the front half of the whole frame is a group, and the back half is another group.
 
 use serde::{Deserialize, Serialize};
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Paper, Usher};
@@ -14,20 +27,20 @@ use crate::fitted::DISPATCH_CYCLES;
 use crate::graph::Dependencies;
 use crate::h264::{STAGES, TaskPosition};
 
-/// A dispatcher with its assignment of groups.
+/// A scheduling pattern: a dispatcher, and the groups of the tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     /// First come, first served.
     Fcfs,
-    /// The paper's dispatcher; S by stage. T: two rows of macroblocks in the front half, together with
-    /// the rows that lie higher by one in the back half.
+    /// Pattern A: the paper's dispatcher with small temporal groups. A group contains the front
+    /// half of two rows of macroblocks, and the back half of two rows that begin one row higher.
     A,
-    /// The paper's dispatcher; S by stage. T: first the tasks of the front half, then those of the
-    /// back half.
+    /// Pattern B: the paper's dispatcher with two temporal groups, first the front half of the
+    /// frame, then the back half.
     B,
-    /// The default policy of `usher-tasks` with the groups of pattern A; a dispatch costs the same
-    /// as in the paper.
+    /// The default policy of `usher-tasks` with the groups of pattern A. A dispatch has the same
+    /// cost as with the paper's dispatcher.
     Usher,
 }
 
@@ -37,7 +50,7 @@ impl Pattern {
     /// The patterns of the paper.
     pub const PAPER: [Self; 3] = [Self::Fcfs, Self::A, Self::B];
 
-    /// Name in the data and on the report page.
+    /// Name of the pattern in the data and on the report page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fcfs => "FCFS",
@@ -47,7 +60,7 @@ impl Pattern {
         }
     }
 
-    /// The groups of a task.
+    /// Returns the groups of the task at a position.
     pub fn groups(self, place: TaskPosition) -> Groups {
         let is_back = matches!(place.stage, 3 | 6 | 7);
         let s = 1 + place.stage;
@@ -58,7 +71,8 @@ impl Pattern {
         }
     }
 
-    /// The dependencies, with successors in the order in which the dispatcher receives ready tasks.
+    /// Returns the dependencies with the successors of each task in the order in which they enter
+    /// the dispatcher when they become ready.
     pub fn order(self, of: &Dependencies) -> Dependencies {
         match self {
             Self::Fcfs | Self::A | Self::B => of.clone(),
@@ -66,7 +80,7 @@ impl Pattern {
         }
     }
 
-    /// The pattern's dispatcher for a frame with `rows` rows of macroblocks.
+    /// Returns a new dispatcher for a frame with `rows` rows of macroblocks.
     pub fn dispatcher(self, cores: usize, rows: u32) -> Box<dyn Dispatcher<u32>> {
         let (t_count, s_count) = (rows as usize / 2 + 2, STAGES + 1);
         match self {
@@ -76,7 +90,7 @@ impl Pattern {
         }
     }
 
-    /// Cycles of a dispatch.
+    /// Returns the cycles that a dispatch costs.
     pub fn dispatch_cycles(self) -> u64 {
         match self {
             Self::Fcfs => DISPATCH_CYCLES.0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Published figures of paper 5: Table 2, measured on its board, and Table 3, from its simulator.
-//! Figures that are garbled in the print are missing.
+//! The published figures of paper 5: Table 2, which was measured on the paper's board, and Table 3,
+//! which is from the paper's simulator. Figures that are illegible in the print are missing.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,34 +10,35 @@ use crate::pattern::Pattern;
 /// Number of pictures over which Table 2 counts misses.
 pub const PICTURES: f64 = 128.0;
 
-/// A row of Table 2 without its pattern.
+/// A cell of Table 2: picture size, size of the second-level cache and number of cores. Each cell
+/// has figures for several patterns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TableCell {
-    /// The pictures.
+    /// Size of the pictures.
     pub input: Input,
-    /// Size of the second level.
+    /// Size of the second-level cache in KiB.
     pub l2_kb: usize,
     /// Number of decoding cores.
     pub cores: usize,
 }
 
-/// Figures of a cell and pattern of Table 2: measured in the paper, simulated here.
+/// Figures of Table 2 for a cell and a pattern; either the published figures or simulated figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Pictures per second.
     pub fps: f64,
     /// Mean cycles of a task.
     pub cycles_a_task: f64,
-    /// First-level misses over 128 pictures; `None` if the printed figure is garbled.
+    /// First-level misses in 128 pictures; `None` if the printed figure is illegible.
     pub l1_misses: Option<f64>,
-    /// Second-level misses over 128 pictures; `None` if the printed figure is garbled.
+    /// Second-level misses in 128 pictures; `None` if the printed figure is illegible.
     pub l2_misses: Option<f64>,
 }
 
-/// Table 2, line by line.
+/// Returns Table 2, line by line.
 ///
 /// # Errors
-/// The built-in data are malformed.
+/// The data in the executable are malformed, which is a bug.
 pub fn table_2() -> Result<Vec<(TableCell, Pattern, Figures)>, String> {
     let text = include_str!("../data/paper5-table2.csv");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -76,10 +77,11 @@ fn parse(line: &str) -> Option<(TableCell, Pattern, Figures)> {
     ))
 }
 
-/// A column of Table 3: the paper's simulator, WVGA, 128 KB, four cores, one frame.
+/// A column of Table 3, which shows one WVGA frame on four cores with a second-level cache of 128
+/// KB in the paper's simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Table3Column {
-    /// Cycles of the frame.
+    /// Cycles that the frame takes.
     pub cycles: f64,
     /// Mean cycles of a task.
     pub cycles_a_task: f64,
@@ -151,8 +153,8 @@ mod tests {
         );
     }
 
-    /// Cores x cycles x busy share are the cycles of all tasks: 2,400 tasks of five macroblocks
-    /// each.
+    /// Cores x cycles x busy share are the cycles of all tasks. Divided by the cycles of a task,
+    /// they give 2,400 tasks of five macroblocks each.
     #[test]
     fn table_3_implies_2400_tasks() {
         for column in TABLE_3 {

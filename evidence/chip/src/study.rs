@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulates the cells of paper 5's Tables 2 and 3 and compares them with the published figures.
+//! Simulates the cells of Tables 2 and 3 of paper 5, and compares the results with the published
+//! figures.
 //!
-//! Frames are generated once for each input and run under each pattern, several cells in parallel.
-//! Compared are ratios to FCFS, numbers of cores with the highest FPS, and the gain under uniform
-//! penalties. [`distance`] combines the deviations, in units of their tolerances, for the fit of
-//! the free parameters; deviations are clamped to three tolerances.
+//! 1. The frames of each picture size are generated once.
+//! 2. Each cell runs under each pattern, several cells in parallel.
+//! 3. The compared figures are: the ratio of each pattern's figures to those of FCFS, the number of
+//!    cores with the highest frames per second (FPS), and the gain of pattern A in Table 3 (uniform
+//!    miss penalties).
+//! 4. For the fit of the free parameters, [`distance`] combines all deviations into one number.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +23,9 @@ use usher_sim::parallel;
 /// Number of frames to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameCounts {
-    /// Frames that fill the caches first and do not count.
+    /// Number of frames that run first to fill the caches and are not counted.
     pub warm_up: u32,
-    /// Frames that count.
+    /// Number of frames that are counted.
     pub measured: u32,
 }
 
@@ -35,14 +38,14 @@ impl Default for FrameCounts {
     }
 }
 
-/// Frames of all inputs under one set of parameters.
+/// Generated frames of several picture sizes, for one set of parameters.
 #[derive(Debug, Clone)]
 pub struct FrameSets {
     fitted: FittedParameters,
     films: Vec<(Input, [Frame; 2])>,
 }
 
-/// Decodes `extent` frames of a film.
+/// Runs the two frames of a film alternately, for the number of frames in `extent`.
 ///
 /// # Errors
 /// The chip is invalid.
@@ -86,10 +89,10 @@ fn decode(
 }
 
 impl FrameSets {
-    /// Generates the frames of these inputs.
+    /// Generates the frames of the given picture sizes.
     ///
     /// # Errors
-    /// None, if the generated graphs are valid.
+    /// A generated graph is invalid, which is a bug of the model.
     pub fn new(inputs: &[Input], fitted: &FittedParameters) -> Result<Self, ChipError> {
         let film = |&input: &Input| Ok((input, frames(input, fitted)?));
         Ok(Self {
@@ -98,7 +101,7 @@ impl FrameSets {
         })
     }
 
-    /// Simulates a cell; returns nothing for an input that was not generated.
+    /// Simulates a cell. The totals are empty if the frames of its picture size were not generated.
     ///
     /// # Errors
     /// The chip is invalid.
@@ -129,32 +132,32 @@ pub fn figures(tally: &CycleTotals, extent: FrameCounts) -> Figures {
     }
 }
 
-/// A simulated cell and pattern, with the published figures if there are any.
+/// Simulated and published figures of a cell and a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CellComparison {
-    /// The cell.
+    /// The cell of Table 2.
     pub cell: TableCell,
     /// The pattern.
     pub pattern: Pattern,
     /// Simulated figures.
     pub simulated: Figures,
-    /// Published figures.
+    /// Published figures; `None`: the paper has no figures of this pattern.
     pub published: Option<Figures>,
-    /// All counters of the simulation.
+    /// All totals of the simulation.
     pub tally: CycleTotals,
 }
 
-/// The distinct cells of Table 2, in its order.
+/// Returns the different cells of Table 2, in the order of the table.
 ///
 /// # Errors
-/// The built-in data are malformed.
+/// The data in the executable are malformed, which is a bug.
 pub fn cells() -> Result<Vec<TableCell>, String> {
     let mut cells: Vec<TableCell> = table_2()?.into_iter().map(|(cell, _, _)| cell).collect();
     cells.dedup();
     Ok(cells)
 }
 
-/// Simulates these cells under these patterns on `workers` threads.
+/// Simulates the cells under the patterns with `workers` threads.
 ///
 /// # Errors
 /// A chip is invalid.
@@ -189,12 +192,12 @@ pub fn compare(
     parallel::each(&pairs, workers, &one).into_iter().collect()
 }
 
-/// The ratio of a pattern to FCFS in one cell, simulated and published.
+/// The ratio of a pattern's figure to that of FCFS in one cell, simulated and published.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// The cell.
+    /// The cell of Table 2.
     pub cell: TableCell,
-    /// The pattern that is divided by FCFS.
+    /// The pattern whose figure is divided by that of FCFS.
     pub pattern: Pattern,
     /// Simulated ratio.
     pub simulated: f64,
@@ -209,7 +212,8 @@ impl Ratio {
     }
 }
 
-/// Ratios to FCFS of the figure that `of` selects, where both sources have it.
+/// Returns the ratios to FCFS of the figure that `of` selects, for all cells that have the figure
+/// both simulated and published.
 pub fn ratios(rows: &[CellComparison], of: impl Fn(&Figures) -> Option<f64>) -> Vec<Ratio> {
     let base = |cell: TableCell| {
         rows.iter()
@@ -228,18 +232,19 @@ pub fn ratios(rows: &[CellComparison], of: impl Fn(&Figures) -> Option<f64>) -> 
     others.filter_map(ratio).collect()
 }
 
-/// Share of the ratios with a difference of at most `limit`.
+/// Returns the share of the ratios whose simulated and published values differ by at most `limit`.
 pub fn share_within(ratios: &[Ratio], limit: f64) -> f64 {
     let within = ratios.iter().filter(|ratio| ratio.off() <= limit).count();
     within as f64 / ratios.len().max(1) as f64
 }
 
-/// The number of cores with the highest FPS.
+/// The number of cores with the highest FPS, for a picture size, a size of the second-level cache
+/// and a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
-    /// The pictures.
+    /// Size of the pictures.
     pub input: Input,
-    /// Size of the second level.
+    /// Size of the second-level cache in KiB.
     pub l2_kb: usize,
     /// The pattern.
     pub pattern: Pattern,
@@ -249,7 +254,7 @@ pub struct Peak {
     pub published: usize,
 }
 
-/// The numbers of cores with the highest FPS, where the paper gives them.
+/// Returns the numbers of cores with the highest FPS, for all curves that the paper contains.
 pub fn peaks(rows: &[CellComparison]) -> Vec<Peak> {
     let mut peaks: Vec<Peak> = Vec::new();
     for row in rows {
@@ -276,7 +281,7 @@ pub fn peaks(rows: &[CellComparison]) -> Vec<Peak> {
     peaks
 }
 
-/// Simulates Table 3: FCFS and pattern A with uniform penalties.
+/// Simulates Table 3: FCFS and pattern A with uniform miss penalties.
 ///
 /// # Errors
 /// The chip is invalid.
@@ -289,20 +294,22 @@ pub fn table_3(
     Ok([run(Pattern::Fcfs)?, run(Pattern::A)?])
 }
 
-/// The cell of the paper's headline and of its Table 3.
+/// The cell of the paper's main result and of Table 3.
 pub const HEADLINE: TableCell = TableCell {
     input: Input::Wvga,
     l2_kb: 128,
     cores: 4,
 };
 
-/// Distance between simulation and paper, for the fit: squares of the deviations that the bars
-/// limit, in units of their tolerances, and with a tenth of the weight those of FPS and misses
-/// themselves.
+/// Returns the distance between simulation and paper for the fit: the weighted mean of the squared
+/// deviations, each in units of its tolerance and clamped to three tolerances, plus a term for the
+/// deviation of the gain `uniform` from that of Table 3. The ratios to FCFS have the weight 1, in
+/// the cell of the main result 5; FPS and second-level misses themselves have 0.2, and first-level
+/// misses 0.05.
 pub fn distance(rows: &[CellComparison], uniform: f64) -> f64 {
     let mut sum = WeightedMean::default();
     for ratio in ratios(rows, |figures| Some(figures.fps)) {
-        // The headline has a bar of its own.
+        // The main result of the paper has a bar of its own.
         let weight = if ratio.cell == HEADLINE { 5.0 } else { 1.0 };
         sum.add(weight, ratio.off() / 0.10);
     }
@@ -329,7 +336,7 @@ pub fn distance(rows: &[CellComparison], uniform: f64) -> f64 {
     sum.of() + 0.5 * (beyond / 0.01).powi(2)
 }
 
-/// A weighted mean of squares.
+/// A weighted mean of squared deviations.
 #[derive(Debug, Default)]
 struct WeightedMean {
     sum: f64,
@@ -338,7 +345,7 @@ struct WeightedMean {
 
 impl WeightedMean {
     fn add(&mut self, weight: f64, error: f64) {
-        // An outlier must not dominate: deviations are clamped to three tolerances.
+        // Deviations are clamped to three tolerances, so that an outlier does not dominate.
         self.sum += weight * error.clamp(-3.0, 3.0).powi(2);
         self.weight += weight;
     }

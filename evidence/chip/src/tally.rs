@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of a run on the simulated chip: cycle totals by cause (work, waits for memory,
-//! dispatching, lock, halt), cache counters, and the core and time of each task.
+//! The types of the results of a run on the simulated chip: cycles by cause (work, waits for
+//! memory, dispatching, lock, halt), cache counters, and the core and time of each task.
 
 use serde::{Deserialize, Serialize};
 
 use crate::memory::CacheCounts;
 
-/// Totals of a run. Times are in cycles, summed over the cores except for `cycles`.
+/// Totals of a run. All times are in cycles and summed over the cores, except for `cycles`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleTotals {
-    /// Cycles from start to end.
+    /// Cycles from the start to the end of the run.
     pub cycles: u64,
-    /// Number of tasks.
+    /// Number of tasks executed.
     pub tasks: u64,
-    /// Work of the tasks.
+    /// Cycles of work of the tasks.
     pub compute: u64,
-    /// Waits for caches and memory.
+    /// Cycles in which cores stalled for caches and memory.
     pub stalled: u64,
-    /// Dispatching.
+    /// Cycles of dispatching.
     pub scheduling: u64,
-    /// Waits for the dispatcher's lock.
+    /// Cycles in which cores waited for the dispatcher's lock.
     pub lock_wait: u64,
-    /// Halted time.
+    /// Cycles in which cores were halted.
     pub idle: u64,
     /// Counters of caches and memory.
     pub counts: CacheCounts,
 }
 
 impl CycleTotals {
-    /// Mean cycles of a task, from its first access to the end of its last.
+    /// Returns the mean cycles of a task from the start of its first access to the end of its last
+    /// access.
     pub fn cycles_a_task(&self) -> f64 {
         (self.compute + self.stalled) as f64 / self.tasks.max(1) as f64
     }
 
-    /// The sum of this run and a later one.
+    /// Returns the sum of the totals of this run and of a later run.
     pub fn and(&self, other: &Self) -> Self {
         let (a, b) = (&self.counts, &other.counts);
         Self {
@@ -57,24 +58,24 @@ impl CycleTotals {
     }
 }
 
-/// Core and time of one execution of a task.
+/// Core and time of the execution of a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TaskExecution {
-    /// The core, from 0.
+    /// Number of the core, counted from 0.
     pub core: usize,
-    /// Start of the first access.
+    /// Start time of the first access.
     pub from: u64,
-    /// End of the last access.
+    /// End time of the last access.
     pub to: u64,
-    /// Number of executions.
+    /// Number of times that the task was executed, which must be 1.
     pub times: u32,
 }
 
 /// Results of a run: totals and tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunResult {
-    /// The totals.
+    /// Totals of the run.
     pub tally: CycleTotals,
-    /// Executions by task.
+    /// Execution of each task.
     pub spans: Vec<TaskExecution>,
 }

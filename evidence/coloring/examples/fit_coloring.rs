@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits the parameters that paper 3a does not give to its published figures, except the gains that
-//! the model has to predict. The targets are lock hold times, lock contention, misses, and the
-//! web's gain on one CPU.
+//! Fits the parameters of the simulation that paper 3a does not give to published figures: times
+//! for which the lock is held, lock contention, cache misses of the chat, and the gain of the web
+//! workload on one CPU. All other published gains are not used, because the model has to predict
+//! them.
 //!
-//! `fit_coloring [ROUNDS] [NAME=VALUE]...`: each round tries a step up and down for every parameter
-//! and keeps changes that reduce the distance. With 0 rounds it prints the results of the start
-//! values, with gains for all `CPUS=2,4,8` and `SEEDS=2` seeds.
+//! `fit_coloring [ROUNDS] [NAME=VALUE]...`:
+//!
+//! 1. Each round multiplies and divides each of four parameters by a factor, and keeps a change
+//!    that reduces the distance: the mean of the squared deviations from the published figures, in
+//!    units of their tolerances.
+//! 2. At the end, the program prints simulated and published figures, and the predicted gains. With
+//!    0 rounds, it only prints the results of the start values.
+//!
+//! The environment variables `CPUS=2,4,8` and `SEEDS=2` (their default values) set the numbers of
+//! CPUs and the number of seeds.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +26,7 @@ use usher_coloring::{
 };
 use usher_sim::parallel;
 
-/// Parameters with the factor of a step.
+/// Names of the fitted parameters, with the factor of a step.
 const KNOBS: [(&str, f64); 4] = [
     ("miss_cycles", 1.12),
     ("operation_cycles", 1.25),
@@ -26,7 +34,7 @@ const KNOBS: [(&str, f64); 4] = [
     ("operations", 1.15),
 ];
 
-/// The fitted parameters.
+/// The values of all parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Chosen {
     machine: SmpMachine,
@@ -56,7 +64,7 @@ impl Chosen {
     }
 }
 
-/// A parameter of any integer width.
+/// Access to a parameter of any integer type.
 trait Value {
     fn get(&self) -> f64;
     fn set(&mut self, to: f64);
@@ -82,7 +90,8 @@ impl Value for u32 {
     }
 }
 
-/// A workload on a number of CPUs, plain and coloured, with every seed.
+/// Results of a workload on a number of CPUs: for each seed, with plain and with coloured
+/// structures.
 struct Point {
     load: WorkloadKind,
     cpus: usize,
@@ -131,12 +140,12 @@ fn run(chosen: &Chosen, places: &[(WorkloadKind, usize)]) -> Vec<Point> {
         .collect()
 }
 
-/// A published figure and the simulated one.
+/// A published figure and the simulated figure.
 struct Target {
     what: String,
     published: f64,
     simulated: f64,
-    /// Deviation in units of the tolerance.
+    /// Deviation of the simulated figure in units of the tolerance.
     off: f64,
 }
 
@@ -193,7 +202,8 @@ fn targets(points: &[Point]) -> Vec<Target> {
     targets
 }
 
-/// Mean of clamped squares; an outlier does not dominate.
+/// Returns the mean of the squared deviations. Deviations are clamped to four tolerances, so that
+/// an outlier does not dominate.
 fn distance(targets: &[Target]) -> f64 {
     let sum: f64 = targets.iter().map(|t| t.off.clamp(-4.0, 4.0).powi(2)).sum();
     sum / targets.len() as f64

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs that run tasks in virtual time.
+//! Simulates CPUs that run the tasks of a workload in virtual time, under the scheduler of Linux
+//! 2.4 ([`crate::kernel`]).
 //!
-//! A CPU executes the operations of its task. Between two operations it handles external arrivals,
-//! wakes the tasks that its operation woke, and calls the scheduler if its task waits or must be
-//! rescheduled. Wakeups and scheduling decisions happen under one lock; a CPU that finds the lock
-//! taken spins, and the lock is granted in the order of requests. A critical section takes the time
-//! of its instructions plus the cost of its memory accesses in the present state of the caches.
+//! Algorithm: the event with the earliest time is taken from a heap, and its effects are applied.
 //!
-//! Each event belongs to a CPU: it continues, or it releases the lock. The effects of an operation
-//! or a critical section occur at its start.
+//! 1. A CPU executes the operations of its task. Between two operations, it handles data that
+//!    arrive from outside, wakes the tasks that the operation made runnable, and calls the
+//!    scheduler if its task waits or must be rescheduled.
+//! 2. Wakeups and scheduling decisions happen under one lock. A CPU that finds the lock taken
+//!    spins. The lock is granted in the order of the requests.
+//! 3. An operation takes its instructions plus the cost of its memory accesses in the present state
+//!    of the caches. The same applies to a critical section under the lock.
+//!
+//! There are two kinds of events: a CPU continues after an operation, or a CPU releases the lock.
+//! Limit: all effects of an operation or a critical section occur at its start.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,12 +24,12 @@ use crate::memory::CacheRequests;
 use crate::model::TaskStructures;
 use crate::workload::{OperationResult, Workload};
 
-/// Counters since the start.
+/// Counters of a simulation since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunCounts {
-    /// Elapsed time.
+    /// Elapsed time in cycles.
     pub cycles: u64,
-    /// Completed units of work.
+    /// Completed units of work (messages or requests).
     pub completed: u64,
     /// Number of operations.
     pub operations: u64,
@@ -32,9 +37,9 @@ pub struct RunCounts {
     pub decisions: u64,
     /// Number of structures visited by walks.
     pub visits: u64,
-    /// Second-level cache requests of walks.
+    /// Requests of walks to the second-level caches.
     pub walk: CacheRequests,
-    /// Second-level cache requests of operations.
+    /// Requests of operations to the second-level caches.
     pub work: CacheRequests,
     /// Number of lock requests.
     pub acquisitions: u64,
@@ -69,7 +74,7 @@ impl std::ops::Sub for RunCounts {
     }
 }
 
-/// Reason for a CPU's lock request.
+/// Reason for which a CPU requests the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LockReason {
     Wake(usize),
@@ -82,7 +87,8 @@ enum Event {
     LetsGo,
 }
 
-/// An event: time, order among events of equal time, CPU, epoch, kind.
+/// An event: time, sequence number (which orders events of equal time), CPU, epoch of the CPU,
+/// kind.
 type Due = (u64, u64, usize, u64, Event);
 
 #[derive(Debug, Default)]
@@ -91,16 +97,16 @@ struct Cpu {
     to_wake: Vec<usize>,
     wants: Option<LockReason>,
     asked: u64,
-    /// Whether an idle CPU has been notified of work.
+    /// Whether the CPU, which is idle, has been notified that a task is runnable.
     notified: bool,
-    /// Whether the last decision selected another task.
+    /// Whether the last scheduling decision selected another task than the previous task.
     changes: bool,
     next_tick: u64,
-    /// Events of earlier epochs are void.
+    /// Events with an earlier epoch are ignored.
     epoch: u64,
 }
 
-/// CPUs, their memory and their tasks.
+/// The simulated machine: CPUs, memory, tasks and pending events.
 pub struct SmpEngine<'a> {
     machine: SmpMachine,
     workload: &'a dyn Workload,
@@ -115,8 +121,8 @@ pub struct SmpEngine<'a> {
 }
 
 impl<'a> SmpEngine<'a> {
-    /// Puts all tasks on the queue, each with a last CPU drawn by the model's seed. All CPUs start
-    /// with a call of the scheduler.
+    /// Puts all tasks on the run queue, each with a random last CPU. Each CPU starts with a call of
+    /// the scheduler.
     pub fn new(
         machine: SmpMachine,
         workload: &'a dyn Workload,
@@ -173,12 +179,12 @@ impl<'a> SmpEngine<'a> {
         self.counts
     }
 
-    /// The task structures, for inspection.
+    /// Returns the task structures, for inspection by tests.
     pub fn model(&self) -> &TaskStructures {
         &self.model
     }
 
-    /// The current task of each CPU.
+    /// Returns the current task of each CPU; `None`: the CPU is idle.
     pub fn running(&self) -> Vec<Option<u32>> {
         self.cpus.iter().map(|cpu| cpu.running).collect()
     }
@@ -190,7 +196,7 @@ impl<'a> SmpEngine<'a> {
             .push(Reverse((at, self.sequence, cpu, epoch, event)));
     }
 
-    /// Continues a CPU between two operations.
+    /// Continues a CPU after an operation, a critical section or an idle time.
     fn continue_task(&mut self, cpu: usize) {
         let now_ns = self.machine.ns(self.now);
         self.workload.arrivals(now_ns, &mut self.cpus[cpu].to_wake);
@@ -268,7 +274,7 @@ impl<'a> SmpEngine<'a> {
         }
     }
 
-    /// Gives the lock to a CPU and executes its critical section.
+    /// Gives the lock to a CPU, and executes the critical section of the CPU.
     fn enter(&mut self, cpu: usize) {
         self.owner = Some(cpu);
         self.counts.spun += self.now - self.cpus[cpu].asked;
@@ -293,7 +299,7 @@ impl<'a> SmpEngine<'a> {
         self.machine.wake_cycles
     }
 
-    /// Notifies an idle CPU of work.
+    /// Notifies an idle CPU that a task is runnable.
     fn notify(&mut self, cpu: usize) {
         if !std::mem::replace(&mut self.cpus[cpu].notified, true) && !self.is_busy(cpu) {
             self.cpus[cpu].epoch += 1;
@@ -301,7 +307,7 @@ impl<'a> SmpEngine<'a> {
         }
     }
 
-    /// Returns whether an event or a lock grant of the CPU is pending.
+    /// Returns whether the CPU has a pending event or waits for the lock.
     fn is_busy(&self, cpu: usize) -> bool {
         self.owner == Some(cpu) || self.waiting.contains(&cpu)
     }
@@ -322,7 +328,8 @@ impl<'a> SmpEngine<'a> {
         self.counts.walk = add(self.counts.walk, walked);
         self.cpus[cpu].running = chosen.next;
         self.cpus[cpu].changes = chosen.next != prev;
-        // The rest of the critical section is still counted in the model.
+        // The accesses of the present critical section are not yet part of the counters, but still
+        // in the model.
         let instructions =
             self.machine.decision_cycles + u64::from(chosen.visits) * self.machine.visit_cycles;
         instructions + self.cost(add(before, walked))
@@ -346,7 +353,7 @@ fn add(a: CacheRequests, b: CacheRequests) -> CacheRequests {
     }
 }
 
-/// The tasks on the queue, in order.
+/// Returns the tasks on the run queue, in order.
 pub fn queue(model: &TaskStructures) -> Vec<u32> {
     let head = model.head();
     let mut queue = vec![];

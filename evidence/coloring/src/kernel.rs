@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler of Linux 2.4: one list of all runnable tasks, which every decision walks in full.
+//! The scheduler of Linux 2.4, which has one list of all runnable tasks. Every scheduling decision
+//! walks the whole list.
 //!
 //! All runnable and running tasks are on one doubly linked list under one lock.
 //!
-//! - `schedule()` removes a task that goes to sleep from the list, walks the whole list, and
-//!   selects the task with the greatest *goodness*: the rest of its quantum, plus a bonus for the
-//!   CPU of its last run and a bonus for the loaded address space. When no task has quantum left,
-//!   all tasks get a new quantum.
-//! - A wakeup puts a task at the head of the list and searches for a CPU that is idle or runs a
-//!   task with much lower goodness (`reschedule_idle()`).
+//! - `schedule()` removes the previous task from the list if the task goes to sleep. It then walks
+//!   the list and selects the task with the greatest *goodness*: the rest of the task's quantum
+//!   (its time slice), plus a bonus if the task last ran on this CPU, plus a bonus if its address
+//!   space is loaded. If no task has quantum left, all tasks get a new quantum. The time of a
+//!   decision is proportional to the number of runnable tasks.
+//! - A wakeup puts the task at the head of the list, and searches for a CPU that is idle or runs a
+//!   task with lower goodness (`reschedule_idle()`).
 //!
-//! The code is generic in the storage of task structures. The same decisions run on a simulated
-//! machine, which charges for each access to a structure, and in the memory of the host.
+//! The code is generic in the storage of the task structures (trait [`Structures`]). It therefore
+//! runs on a simulated machine, which counts the cost of each access to a structure, and also in
+//! the memory of the host.
 //!
-//! One deviation: new quanta are assigned under the lock; Linux releases it meanwhile.
+//! One deviation from Linux: the lock is held while new quanta are assigned; Linux releases the
+//! lock during this time.
 
-/// Fields of a task structure, each a word of 32 bits.
+/// Fields of a task structure. Each field is a word of 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
-    /// [`RUNNING`] or [`SLEEPING`].
+    /// State of the task: [`RUNNING`] or [`SLEEPING`].
     State,
-    /// Not 0: the task's CPU must call the scheduler.
+    /// If not 0, the CPU of the task must call the scheduler.
     NeedResched,
     /// Remaining ticks of the quantum.
     Counter,
@@ -28,19 +32,19 @@ pub enum Field {
     Nice,
     /// Number of the address space.
     AddressSpace,
-    /// Whether the task is running.
+    /// Whether the task runs on a CPU.
     HasCpu,
-    /// The CPU of the present or the last run.
+    /// The CPU on which the task runs or last ran.
     Processor,
-    /// The next task on the list; 0 for a task off the list.
+    /// The next task on the list; 0: this task is not on the list.
     Next,
     /// The previous task on the list.
     Prev,
 }
 
 impl Field {
-    /// Offset in the structure, as in 2.4.4 for 32 bits: the fields that `goodness()` reads lie at
-    /// 0x20..=0x3f, one cache line of the Pentium III.
+    /// Returns the offset of the field in the structure, which is that of Linux 2.4.4 for 32 bits.
+    /// The fields that `goodness()` reads are at 0x20..=0x3f, in one cache line of the Pentium III.
     pub const fn offset_bytes(self) -> u32 {
         match self {
             Self::State => 0x00,
@@ -56,9 +60,9 @@ impl Field {
     }
 }
 
-/// Size of the part of a structure that the scheduler uses.
+/// Size in bytes of the part of a structure that the scheduler uses.
 pub const STRUCTURE_BYTES: usize = 128;
-/// Size of the block that starts with the structure: a kernel stack.
+/// Size in bytes of the block that contains a structure and a kernel stack.
 pub const BLOCK_BYTES: usize = 8192;
 
 /// State of a runnable task.
@@ -66,27 +70,29 @@ pub const RUNNING: u32 = 0;
 /// State of a waiting task.
 pub const SLEEPING: u32 = 1;
 
-/// Goodness bonus on the CPU of the last run (`PROC_CHANGE_PENALTY` on i386).
+/// Bonus in goodness on the CPU on which the task last ran (`PROC_CHANGE_PENALTY` on i386).
 const SAME_CPU: i32 = 15;
-/// Ticks of a new quantum at nice 0 with 100 ticks per second (`NICE_TO_TICKS`).
+/// Ticks of a new quantum at nice 0, with 100 ticks per second (`NICE_TO_TICKS`).
 pub const QUANTUM_TICKS: u32 = 6;
-/// A goodness below that of all tasks.
+/// A goodness that is lower than that of each task.
 const GOODNESS_MIN: i32 = -1000;
 
-/// Storage of task structures and the list head. A task is a number other than 0, chosen by the
-/// implementation.
+/// Storage of the task structures and the list head. The implementation assigns a number other than
+/// 0 to each task.
 pub trait Structures {
-    /// The list head, which has only [`Field::Next`] and [`Field::Prev`].
+    /// Returns the number of the list head, which has only the fields [`Field::Next`] and
+    /// [`Field::Prev`].
     fn head(&self) -> u32;
-    /// The task with this index in the list of all tasks, if it exists.
+    /// Returns the number of the task with the index `place` among all tasks; `None` if there is no
+    /// such task.
     fn task(&self, place: usize) -> Option<u32>;
-    /// Reads a field.
+    /// Reads a field of a task.
     fn read(&mut self, task: u32, field: Field) -> u32;
-    /// Writes a field.
+    /// Writes a field of a task.
     fn write(&mut self, task: u32, field: Field, value: u32);
 }
 
-/// Goodness of a task on a CPU with this loaded address space.
+/// Returns the goodness of a task on a CPU whose loaded address space is `space`.
 #[inline(always)]
 pub fn goodness<S: Structures>(s: &mut S, task: u32, cpu: u32, space: u32) -> i32 {
     let counter = s.read(task, Field::Counter) as i32;
@@ -101,16 +107,16 @@ pub fn goodness<S: Structures>(s: &mut S, task: u32, cpu: u32, space: u32) -> i3
 /// Result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalkResult {
-    /// The best task so far.
+    /// The task with the greatest goodness found so far.
     pub best: Option<u32>,
-    /// Its goodness.
+    /// Goodness of the task `best`.
     pub goodness: i32,
     /// Number of visited structures.
     pub visits: u32,
 }
 
 impl WalkResult {
-    /// No task found.
+    /// Result before the walk: no task found.
     pub const NONE: Self = Self {
         best: None,
         goodness: GOODNESS_MIN,
@@ -118,7 +124,8 @@ impl WalkResult {
     };
 }
 
-/// Walks the whole list for a task that is not running and has a greater goodness than `so_far`.
+/// Walks the whole list, and returns the task with the greatest goodness among `so_far` and the
+/// tasks that run on no CPU.
 #[inline(always)]
 pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
     let head = s.head();
@@ -138,14 +145,14 @@ pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, so_far: WalkResult) 
     walked
 }
 
-/// Empties the list.
+/// Makes the list empty.
 pub fn empty<S: Structures>(s: &mut S) {
     let head = s.head();
     s.write(head, Field::Next, head);
     s.write(head, Field::Prev, head);
 }
 
-/// Initialises the structure of a new task, off the list.
+/// Initialises the structure of a new task, which is not on the list yet.
 pub fn create<S: Structures>(s: &mut S, task: u32, space: u32, cpu: u32) {
     s.write(task, Field::State, RUNNING);
     s.write(task, Field::NeedResched, 0);
@@ -168,7 +175,7 @@ pub fn add<S: Structures>(s: &mut S, task: u32) {
     s.write(head, Field::Next, task);
 }
 
-/// Takes a task off the list.
+/// Removes a task from the list.
 pub fn remove<S: Structures>(s: &mut S, task: u32) {
     let (next, prev) = (s.read(task, Field::Next), s.read(task, Field::Prev));
     s.write(next, Field::Prev, prev);
@@ -176,7 +183,7 @@ pub fn remove<S: Structures>(s: &mut S, task: u32) {
     s.write(task, Field::Next, 0);
 }
 
-/// A scheduling decision.
+/// Result of a scheduling decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulingDecision {
     /// The next task; `None` if no task is runnable.
@@ -187,8 +194,8 @@ pub struct SchedulingDecision {
     pub new_quanta: bool,
 }
 
-/// Selects the successor of `prev` on a CPU; called under the lock. `walker` is [`walk`] or a
-/// wrapper of it.
+/// Selects the task that runs after `prev` on a CPU. The caller holds the lock. `walker` is
+/// [`walk`] or a function that calls it.
 pub fn schedule<S: Structures>(
     s: &mut S,
     cpu: u32,
@@ -229,7 +236,8 @@ pub fn schedule<S: Structures>(
     }
 }
 
-/// Takes a task that goes to sleep off the list. Returns whether the task remains runnable.
+/// Removes a task from the list if the task goes to sleep. Returns whether the task remains
+/// runnable.
 fn still_runs<S: Structures>(s: &mut S, task: u32) -> bool {
     let runs = s.read(task, Field::State) == RUNNING;
     if !runs {
@@ -239,7 +247,7 @@ fn still_runs<S: Structures>(s: &mut S, task: u32) -> bool {
     runs
 }
 
-/// Gives each task a new quantum plus half of the rest of the old one.
+/// Gives each task a new quantum, plus half of the rest of its old quantum.
 fn give_quanta<S: Structures>(s: &mut S) {
     for place in 0.. {
         let Some(task) = s.task(place) else { return };
@@ -251,14 +259,13 @@ fn give_quanta<S: Structures>(s: &mut S) {
 /// Result of a wakeup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WakeupResult {
-    /// Whether the task was added to the list; otherwise it was on it.
+    /// Whether the task was added to the list; false if the task was already on the list.
     pub added: bool,
-    /// The CPU that must call the scheduler: an idle CPU, or the CPU of a task that must be
-    /// rescheduled.
+    /// The CPU that must call the scheduler: an idle CPU, or a CPU whose task must be preempted.
     pub cpu: Option<usize>,
 }
 
-/// Wakes a task; called under the lock. `running` is the current task of each CPU.
+/// Wakes a task. The caller holds the lock. `running` contains the current task of each CPU.
 pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> WakeupResult {
     s.write(task, Field::State, RUNNING);
     if s.read(task, Field::Next) != 0 {
@@ -275,9 +282,9 @@ pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Wak
     WakeupResult { added: true, cpu }
 }
 
-/// The CPU for a woken task, as `reschedule_idle()` selects it: the CPU of its last run if that is
-/// idle, else any idle CPU, else the CPU with the current task that it exceeds most in goodness, by
-/// more than 1.
+/// Returns the CPU that `reschedule_idle()` selects for a woken task: the CPU of its last run if
+/// that CPU is idle, else any idle CPU, else the CPU on which the task exceeds the goodness of the
+/// current task most. In the last case, the difference must be greater than 1.
 fn cpu_for<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Option<usize> {
     let last = s.read(task, Field::Processor) as usize;
     let idle = |cpu: usize| running.get(cpu).is_some_and(Option::is_none);
@@ -297,7 +304,7 @@ fn cpu_for<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Opti
     most.1
 }
 
-/// Charges a tick to the running task.
+/// Subtracts a tick from the quantum of the running task.
 pub fn tick<S: Structures>(s: &mut S, task: u32) {
     let left = s.read(task, Field::Counter).saturating_sub(1);
     s.write(task, Field::Counter, left);
@@ -312,7 +319,7 @@ mod tests {
 
     use super::*;
 
-    /// Structures without addresses: task `n` is `n + 2`.
+    /// Storage of structures without addresses. The number of the task with index `n` is `n + 2`.
     struct Plain(Vec<[u32; 32]>);
 
     impl Plain {
@@ -406,7 +413,7 @@ mod tests {
         assert_eq!(s.read(3, Field::NeedResched), 1);
     }
 
-    /// The greatest goodness on the queue among tasks that do not run on other CPUs.
+    /// Returns the greatest goodness of the tasks on the list that do not run on other CPUs.
     fn greatest(s: &mut Plain, cpu: u32, prev: Option<u32>, elsewhere: Option<u32>) -> Option<i32> {
         let space = prev.map_or(0, |task| s.read(task, Field::AddressSpace));
         let queue = s.queue();
@@ -415,8 +422,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a linear search: the content and order of the queue, and that no better
-        /// task than the selected one remains.
+        /// Compares the content and order of the list with a simple model, and checks by a linear
+        /// search that no task on the list is better than the selected task.
         #[test]
         fn selects_best_task_of_the_queue(steps in prop::collection::vec((0..3_u32, 0..12_u32), 1..200)) {
             let mut s = Plain::new(12);

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulation of paper 3a: a Linux 2.4 scheduler on 1 to 8 CPUs of 2001, with task structures at
-//! the start of 8 KB-aligned blocks, or coloured.
+//! Simulates the experiments of paper 3a: the scheduler of Linux 2.4 on a machine of 2001 with 1 to
+//! 8 CPUs. The task structures are at the start of blocks that are aligned to 8 KB, or coloured
+//! (shifted by a hash of the block's address).
 //!
-//! All results are simulated: the machine and the work are models ([`machine::SmpMachine`], with
-//! the source of each figure). The scheduler's decisions ([`kernel`]) and the workloads
-//! ([`workload`]) are code that also runs on the host (`usher-bench coloring`). The caches are
-//! those of `usher-cache`, the colours those of `usher-tasks`.
+//! 1. [`machine::SmpMachine`] contains the figures of the machine, each with its source.
+//! 2. [`engine`] runs the tasks of a workload ([`workload`]: chat or web server) on simulated CPUs,
+//!    with the scheduler's decisions of [`kernel`].
+//! 3. [`model`] places the task structures at addresses; [`memory`] simulates the second-level
+//!    caches and counts misses.
+//! 4. [`simulate`] returns throughput, misses and lock times; [`published`] contains the figures of
+//!    the paper.
+//!
+//! `usher-bench coloring` also runs `kernel` and `workload` in the memory of the host. The caches
+//! are those of `usher-cache`, and the colours are those of `usher-tasks`. All results of this
+//! crate are simulated.
 
 pub mod engine;
 pub mod kernel;
@@ -24,21 +32,21 @@ use machine::{Colors, SmpMachine, WorkloadKind};
 use model::TaskStructures;
 use workload::Workload;
 
-/// Reason why a setting cannot be simulated.
+/// Reason for which a setting cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
     /// The cache geometry is invalid.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// The colours are invalid.
+    /// The number of colours is invalid.
     #[error(transparent)]
     Colors(#[from] ColorError),
-    /// The memory is too small.
+    /// The memory has too few blocks for the structures and the data.
     #[error("the structures need {blocks} blocks, but the memory has only {all} blocks")]
     CoherentCaches {
-        /// Needed blocks.
+        /// Number of needed blocks.
         blocks: usize,
-        /// Existing blocks.
+        /// Number of blocks in the memory.
         all: usize,
     },
     /// The machine has no CPUs.
@@ -53,28 +61,28 @@ pub struct SimulationSetting {
     pub load: WorkloadKind,
     /// Number of CPUs.
     pub cpus: usize,
-    /// Placement of the task structures.
+    /// Positions of the task structures in their blocks.
     pub colors: Colors,
-    /// Messages or requests before counting starts.
+    /// Number of messages or requests before the counted period.
     pub warm: u64,
-    /// Messages or requests that are counted.
+    /// Number of messages or requests in the counted period.
     pub measured: u64,
-    /// Seed of addresses and lengths.
+    /// Seed of the random addresses and lengths of operations.
     pub seed: u64,
 }
 
-/// Simulated results.
+/// Results of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SimulationResult {
-    /// The parameters.
+    /// Parameters of the simulation.
     pub setting: SimulationSetting,
     /// Messages or requests per second.
     pub throughput: f64,
-    /// Second-level miss ratio of walks.
+    /// Second-level misses / second-level requests of walks.
     pub walk_miss_ratio: f64,
-    /// Second-level miss ratio of operations.
+    /// Second-level misses / second-level requests of operations.
     pub work_miss_ratio: f64,
-    /// Structures per decision.
+    /// Mean number of structures that a decision visits.
     pub queue_length: f64,
     /// Decisions per second.
     pub decisions: f64,
@@ -93,7 +101,7 @@ pub struct SimulationResult {
 /// Simulates one setting.
 ///
 /// # Errors
-/// The machine is invalid.
+/// The machine or the setting is invalid.
 pub fn simulate(
     machine: &SmpMachine,
     setting: &SimulationSetting,
@@ -101,10 +109,10 @@ pub fn simulate(
     simulate_workload(machine, setting, setting.load.workload().as_ref())
 }
 
-/// Simulates one setting with the caller's workload in its initial state.
+/// Simulates one setting with a given workload, which must be in its initial state.
 ///
 /// # Errors
-/// The machine is invalid.
+/// The machine or the setting is invalid.
 pub fn simulate_workload(
     machine: &SmpMachine,
     setting: &SimulationSetting,
@@ -128,7 +136,7 @@ fn outcome(
 ) -> SimulationResult {
     let seconds = counts.cycles as f64 / (machine.clock_mhz as f64 * 1e6);
     let cpu_cycles = (counts.cycles.max(1) * setting.cpus as u64) as f64;
-    // The time is 0 if nothing was to be measured.
+    // The time is 0 if the counted period is empty. The minimum avoids a division by 0.
     let seconds = seconds.max(f64::MIN_POSITIVE);
     let per = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     SimulationResult {
@@ -146,7 +154,7 @@ fn outcome(
     }
 }
 
-/// Gain of the second throughput over the first, in per cent.
+/// Returns by how much the throughput of `colored` is above that of `plain`, in per cent.
 pub fn gain_percent(plain: &SimulationResult, colored: &SimulationResult) -> f64 {
     100.0 * (colored.throughput / plain.throughput - 1.0)
 }

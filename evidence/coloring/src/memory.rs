@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coherent second-level caches of a machine with several CPUs.
+//! Simulates the coherent second-level caches of a machine with several CPUs, and counts requests
+//! and misses.
 //!
-//! Each CPU has its own cache. A write invalidates the line in all other caches, so their next
-//! access misses. Repeated accesses of a CPU to its last line hit the first level and cost nothing
-//! here. The first level is not modelled further: between two walks a task accesses more than its
-//! 16 KB.
+//! Each CPU has a cache of its own with LRU replacement. A write invalidates the line in all other
+//! caches; the next access of another CPU to the line therefore misses. An access of a CPU to the
+//! line that it accessed last is a hit in the first level, and is not counted. Limit: the first
+//! level is not modelled further, because a task accesses more than its 16 KB between two walks.
 
 use usher_cache::{Cache, Geometry, Replacement};
 
-/// Counters of one kind of access.
+/// Counters of the requests of one kind of access.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheRequests {
-    /// Reads and writes that reached the second level.
+    /// Number of reads and writes that reached the second level.
     pub requests: u64,
-    /// Requests that missed.
+    /// Number of requests that missed the second level.
     pub misses: u64,
 }
 
 impl CacheRequests {
-    /// Misses per request; 0 without requests.
+    /// Returns misses / requests; 0 without requests.
     pub fn miss_ratio(self) -> f64 {
         match self.requests {
             0 => 0.0,
@@ -38,7 +39,7 @@ impl std::ops::Sub for CacheRequests {
     }
 }
 
-/// The caches.
+/// The caches of all CPUs.
 #[derive(Debug, Clone)]
 pub struct CoherentCaches {
     caches: Vec<Cache>,
@@ -46,7 +47,7 @@ pub struct CoherentCaches {
     last: Vec<u64>,
 }
 
-/// No line.
+/// Value for no line.
 const NONE: u64 = u64::MAX;
 
 impl CoherentCaches {
@@ -58,7 +59,7 @@ impl CoherentCaches {
         }
     }
 
-    /// Reads a line; adds the request to the second level to `counters`.
+    /// Reads a line. If the read reaches the second level, it is added to `counters`.
     #[inline]
     pub fn read(&mut self, cpu: usize, address: u64, counters: &mut CacheRequests) {
         let cache = &mut self.caches[cpu];
@@ -71,7 +72,8 @@ impl CoherentCaches {
         counters.misses += u64::from(!cache.access(address).is_hit());
     }
 
-    /// Writes a line and invalidates it in all other caches.
+    /// Writes a line, and invalidates it in all other caches. If the write reaches the second
+    /// level, it is added to `counters`.
     #[inline]
     pub fn write(&mut self, cpu: usize, address: u64, counters: &mut CacheRequests) {
         self.read(cpu, address, counters);
@@ -93,7 +95,8 @@ mod tests {
 
     use super::*;
 
-    /// The content of each CPU's cache, as a list in the order of the last accesses.
+    /// Reference model: the content of each CPU's cache as a list of lines, in the order of their
+    /// last accesses.
     struct Lists {
         lines: Vec<Vec<u64>>,
         last: Vec<Option<u64>>,
@@ -102,7 +105,8 @@ mod tests {
     }
 
     impl Lists {
-        /// Returns whether the request hit, if it reached the CPU's second level.
+        /// Accesses a line. Returns whether the request hit the CPU's second level; `None` if the
+        /// first level served the request.
         fn look(&mut self, cpu: usize, line: u64) -> Option<bool> {
             if self.last[cpu].replace(line) == Some(line) {
                 return None;

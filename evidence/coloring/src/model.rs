@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task structures in simulated memory (paper 3a): each access goes through the caches of the
-//! accessing CPU, and its cost in cycles is added up. Structures are placed in random blocks, plain
-//! or coloured.
+//! The task structures and other data of the tasks in simulated memory (paper 3a). All data are in
+//! random blocks of 8 KiB; the structures are at the start of their blocks or coloured. Each access
+//! goes through the simulated cache of the accessing CPU, and the requests to the cache are
+//! counted. The values of the structures' fields are stored, too.
 
 use oorandom::Rand64;
 
@@ -10,36 +11,36 @@ use crate::kernel::{BLOCK_BYTES, Field, Structures};
 use crate::machine::{Colors, SmpMachine};
 use crate::memory::{CacheRequests, CoherentCaches};
 
-/// Number of words kept per structure.
+/// Number of words that are stored per structure.
 const WORDS: usize = 17;
 
-/// Structures, caches and addresses. The scheduler's number of task `n` of the workload is
-/// [`TaskStructures::number`]`(n)`.
+/// Structures, caches and addresses. The scheduler identifies the task with the index `n` in the
+/// workload by the number [`TaskStructures::number`]`(n)`.
 #[derive(Debug)]
 pub struct TaskStructures {
     memory: CoherentCaches,
-    /// Words of the head and of each task.
+    /// Field values of the list head and of each task.
     words: Vec<[u32; WORDS]>,
-    /// Addresses of the head and of each task.
+    /// Addresses of the list head and of each task's structure.
     structures: Vec<u64>,
-    /// Start of each task's private lines.
+    /// Address of each task's private lines.
     own: Vec<u64>,
-    /// Blocks of the common lines.
+    /// Addresses of the blocks with the common lines.
     common: Vec<u64>,
     lock: u64,
     random: Rand64,
-    /// The accessing CPU.
+    /// The CPU that executes the accesses.
     cpu: usize,
-    /// Cost of accesses to structures since the last [`Self::take`].
+    /// Requests to the second-level caches since the last [`Self::take`].
     requests: CacheRequests,
 }
 
-/// Number of the head; tasks follow.
+/// The scheduler's number of the list head. The tasks have the following numbers.
 const HEAD: u32 = 1;
 
 impl TaskStructures {
-    /// Places all data in random blocks. Task numbers are random too, so the order of creation is
-    /// independent of addresses.
+    /// Places all data in random blocks. The addresses of the tasks are therefore independent of
+    /// the order in which the tasks were created.
     pub fn new(
         machine: &SmpMachine,
         cpus: usize,
@@ -69,33 +70,34 @@ impl TaskStructures {
         })
     }
 
-    /// The scheduler's number of a task.
+    /// Returns the scheduler's number of the task with the index `task`.
     pub fn number(task: usize) -> u32 {
         task as u32 + HEAD + 1
     }
 
-    /// The task with this number.
+    /// Returns the index of the task with the scheduler's number `number`.
     pub fn place(number: u32) -> usize {
         (number - HEAD - 1) as usize
     }
 
-    /// Sets the accessing CPU.
+    /// Sets the CPU that executes the following accesses.
     pub fn on(&mut self, cpu: usize) -> &mut Self {
         self.cpu = cpu;
         self
     }
 
-    /// Removes and returns the second-level requests since the last call.
+    /// Returns the second-level requests since the last call, and resets their counters.
     pub fn take(&mut self) -> CacheRequests {
         std::mem::take(&mut self.requests)
     }
 
-    /// Accesses the lock's line.
+    /// Writes the cache line of the lock.
     pub fn touch_lock(&mut self) {
         self.memory.write(self.cpu, self.lock, &mut self.requests);
     }
 
-    /// The accesses of an operation: writes to private lines, reads of common lines.
+    /// Executes the accesses of an operation: writes to private lines of the task, and reads of
+    /// common lines.
     pub fn touch_operation(&mut self, machine: &SmpMachine, task: usize) {
         let line = machine.line_bytes as u64;
         let own_lines = machine.own_bytes as u64 / line;
@@ -113,14 +115,14 @@ impl TaskStructures {
         }
     }
 
-    /// Draws a CPU with equal probability. A fixed rule, such as the task's number modulo the
-    /// number of CPUs, would put tasks of one kind together if it divides the number of threads of
-    /// a chat member.
+    /// Draws a CPU with equal probability. A fixed rule, such as the number of the task modulo the
+    /// number of CPUs, would put all threads of the same kind on the same CPU if the number of CPUs
+    /// divides the number of threads of a chat member.
     pub fn draw_cpu(&mut self, cpus: usize) -> u32 {
         self.random.rand_range(0..cpus as u64) as u32
     }
 
-    /// Draws a length uniformly from three quarters to five quarters of `length`.
+    /// Draws a length uniformly from 75 % to 125 % of `length`.
     pub fn draw_length(&mut self, length: u64) -> u64 {
         length - length / 4 + self.random.rand_range(0..length / 2 + 1)
     }
@@ -164,7 +166,7 @@ impl Structures for TaskStructures {
     }
 }
 
-/// Distinct random blocks of the memory.
+/// Draws different random blocks of the memory.
 fn random_blocks(
     machine: &SmpMachine,
     count: usize,
@@ -200,8 +202,8 @@ mod tests {
         model
     }
 
-    /// Misses of a repeated walk, computed from the addresses alone: a line is still cached if the
-    /// lines of its set, all accessed since, fit the ways.
+    /// Returns the misses of a repeated walk, computed from the addresses alone. In a repeated
+    /// walk, a line hits if the number of lines in its cache set is at most the number of ways.
     fn misses_of_second_walk(model: &TaskStructures) -> u64 {
         let geometry = SmpMachine::PAPER.geometry().unwrap();
         let mut sets: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
@@ -232,7 +234,7 @@ mod tests {
             let walked = walk(&mut model, 0, 1, WalkResult::NONE);
             let requests = model.take();
             assert_eq!(walked.visits as usize, tasks);
-            // The head is read again at the end; its line was accessed first.
+            // The walk reads the list head at its start and again at its end.
             let expected = misses_of_second_walk(&model);
             let seen = requests.misses;
             assert!(

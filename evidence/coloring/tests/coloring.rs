@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the simulation of paper 3a: the published gains within their bars at the paper's point,
-//! and invariants for all parameters.
+//! Tests of the simulation of paper 3a: with 8 CPUs, the simulated gains must be near the published
+//! gains; for random parameters, each simulation must satisfy invariants.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,8 @@ use usher_coloring::{
     SimulationError, SimulationResult, SimulationSetting, gain_percent, simulate,
 };
 
-/// Shorter than the benchmark's run, but longer than the chat's initial phase without waits.
+/// Simulates a setting. The run is shorter than that of the benchmark, but longer than the initial
+/// phase of the chat, in which no member waits.
 fn at(load: WorkloadKind, cpus: usize, colors: Colors) -> SimulationResult {
     let (warm, measured) = match load {
         WorkloadKind::Web => (1_280, 1_280),
@@ -51,7 +52,8 @@ fn chat_gains_more_at_the_papers_point() {
     );
     assert!(plain.walk_miss_ratio > 0.9, "{plain:?}");
     assert!(colored.walk_miss_ratio < 0.1, "{colored:?}");
-    // One seed and a short run; the benchmark's bar applies to a median over seeds.
+    // The limits are wider than the bars of the benchmark, because the test uses one seed and a
+    // short run instead of a median over seeds.
     let gain = gain_percent(&plain, &colored);
     assert!(gain >= 35.0, "{gain}");
     assert!(colored.contention < plain.contention && colored.hold_us < plain.hold_us);
@@ -72,8 +74,8 @@ fn times_add_up_to_cpu_time() {
     for load in WorkloadKind::ALL {
         let o = at(load, 3, Colors::DEFAULT);
         let all = o.spinning + o.holding + o.working;
-        // The rest is context switches and idle time. An operation counts at its start and may end
-        // after the run.
+        // The rest of the time is context switches and idle time. The sum may exceed 1, because an
+        // operation counts at its start and may end after the run.
         assert!((0.5..1.01).contains(&all), "{o:?}");
     }
 }
@@ -95,7 +97,8 @@ fn same_seed_gives_same_result_and_another_seed_does_not() {
     assert_ne!(of(5).throughput, of(6).throughput);
 }
 
-/// Checks the queue: it contains each task that does not sleep once, and all running tasks.
+/// Checks the run queue: it contains each task that does not sleep exactly once, and all running
+/// tasks.
 fn check(engine: &SmpEngine<'_>, tasks: usize) {
     let model = engine.model();
     let mut on_queue = queue(model);
@@ -108,7 +111,7 @@ fn check(engine: &SmpEngine<'_>, tasks: usize) {
         let queued = on_queue.binary_search(&number).is_ok();
         let sleeps = model.peek(number, Field::State) == SLEEPING;
         assert!(queued || (sleeps && !runs), "{task} is lost");
-        // A task that is about to sleep is still running and on the queue.
+        // A task that is marked as sleeping may be on the queue only while it still runs.
         assert!(!(queued && sleeps) || runs, "{task} sleeps on the queue");
         assert_eq!(model.peek(number, Field::HasCpu) == 1, runs, "{task}");
     }
@@ -136,13 +139,13 @@ fn no_task_and_no_message_is_lost() {
 #[test]
 fn idle_cpus_wait_for_external_arrivals() {
     let machine = SmpMachine::PAPER;
-    // Two processes on four CPUs, with clients that take longer than the processes.
+    // Two processes run on four CPUs; the clients take longer than the processes.
     let web = Web::new(2, 1, 5_000_000);
     let model = TaskStructures::new(&machine, 4, 2, Colors::Plain, 1).unwrap();
     let mut engine = SmpEngine::new(machine, &web, model, 4);
     let counts = engine.run_until_completed(10);
     assert_eq!(counts.completed, 10);
-    // Each of the two processes completes ten halves one after the other.
+    // Each of the two processes completes ten halves, one after another.
     let seconds = machine.ns(counts.cycles) as f64 / 1e9;
     assert!((0.045..0.06).contains(&seconds), "{seconds}");
     check(&engine, 2);

@@ -1,41 +1,44 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory layout of a frame and of the data that the tasks of the H.264 decoder access: planes with
-//! margins, data per macroblock, buffers between stages, code and private memory. Addresses are
-//! assigned from 0 on, aligned to pages.
+//! Assigns addresses to the data that the tasks of the H.264 decoder access: planes of pixels with
+//! margins, data per macroblock, buffers between stages, code and private memory. Addresses start
+//! at 0, and each array is aligned to a page.
 
 use super::STAGES;
 use crate::fitted::FittedParameters;
 
-/// Share of the work of each stage, in per cent.
+/// Share of each stage in the work for a macroblock, in per cent.
 pub(super) const WORK_PERCENT: [u64; STAGES] = [5, 15, 30, 8, 17, 7, 12, 6];
-/// Code size of each stage in 64-byte lines, before scaling.
+/// Code size of each stage in lines of 64 bytes, before scaling by
+/// [`FittedParameters::code_percent`](crate::FittedParameters::code_percent).
 pub(super) const CODE_LINES: [u64; STAGES] = [48, 64, 96, 48, 88, 56, 72, 56];
-/// Code and tables of the dispatcher, and the descriptor of a task, in bytes.
+/// Sizes in bytes of the dispatcher's code, of its tables, and of the descriptor of a task.
 pub(super) const DISPATCHER_CODE_BYTES: u32 = 1024;
 pub(super) const POOL_BYTES: u32 = 512;
 pub(super) const DESCRIPTOR_BYTES: u32 = 64;
-/// Sizes per macroblock: vectors and modes, differences of 16 bits, prediction, strengths.
+/// Sizes in bytes per macroblock: vectors and modes, differences of 16 bits, predicted pixels,
+/// boundary strengths.
 pub(super) const INFO_BYTES: u32 = 128;
 pub(super) const DIFFERENCE_BYTES: u32 = 768;
 pub(super) const PREDICTION_BYTES: u32 = 384;
 pub(super) const STRENGTH_BYTES: u32 = 128;
-/// Number of rows with their own buffers for differences and predictions.
+/// Number of rows of macroblocks that have buffers of their own for differences and predictions.
+/// Row `n + BUFFER_ROWS` uses the buffers of row `n` again.
 pub(super) const BUFFER_ROWS: u32 = 10;
-/// Margin of a plane on each side, in pixels.
+/// Margin on each side of a plane, in pixels.
 pub(super) const MARGIN: u64 = 32;
-/// Maximum length of a vector in each direction, in pixels.
+/// Maximum length of a motion vector in each direction, in pixels.
 pub(super) const VECTOR_MAX: u64 = 8;
 
-/// Three consecutive planes of pixels.
+/// A picture: three consecutive planes of pixels, one for luma and two for chroma.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Planes {
     pub luma: u64,
-    /// The two chroma planes.
+    /// Addresses of the two chroma planes.
     pub chroma: [u64; 2],
     pub stride: u64,
 }
 
-/// Addresses of all data.
+/// Addresses of all data of a frame.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub columns: u32,
@@ -66,7 +69,7 @@ pub(super) struct Layout {
     pub work_cycles: [u32; STAGES],
 }
 
-/// Page-aligned allocator of addresses from 0 on.
+/// Allocator of page-aligned addresses, starting at 0.
 struct Allocator(u64);
 
 impl Allocator {
@@ -139,19 +142,19 @@ impl Layout {
         }
     }
 
-    /// Index of a macroblock.
+    /// Returns the index of a macroblock in the frame.
     pub fn at(&self, column: u32, row: u32) -> u64 {
         u64::from(row) * u64::from(self.columns) + u64::from(column)
     }
 
-    /// Index of a macroblock in the buffers that stages pass on.
+    /// Returns the index of a macroblock in the buffers between stages.
     pub fn buffer(&self, column: u32, row: u32) -> u64 {
         let slot = column / self.grain % self.slots;
         let place = (row % BUFFER_ROWS * self.slots + slot) * self.grain + column % self.grain;
         u64::from(place)
     }
 
-    /// Motion vector of a macroblock in pixels.
+    /// Returns the random motion vector of a macroblock, in pixels.
     pub fn vector(&self, column: u32, row: u32) -> (i64, i64) {
         let seed = (self.number << 40) | (u64::from(row) << 20) | u64::from(column);
         let mut dice = oorandom::Rand64::new(u128::from(seed));

@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task graphs of H.264 baseline frames, with generated addresses.
+//! Generates the task graphs of H.264 baseline frames, with the dependencies and the memory
+//! accesses of each task.
 //!
 //! Paper 5 divides the processing of a macroblock's video signal into eight stages (its figure 8;
 //! their names are not in the text). The stages 0, 1, 2, 4 and 5 form the front half, the stages 3,
-//! 6 and 7 the back half. The stages here are those of the standard that fit this division: motion
-//! vectors, residual, inter prediction, *boundary strengths*, luma and chroma reconstruction, *luma
-//! and chroma deblocking*. A task is one stage of a few adjacent macroblocks.
+//! 6 and 7 the back half. This model uses the steps of the H.264 standard that fit this division: 0
+//! motion vectors, 1 residual, 2 inter prediction, *3 boundary strengths*, 4 luma reconstruction, 5
+//! chroma reconstruction, *6 luma deblocking, 7 chroma deblocking*. A task is one stage of a few
+//! adjacent macroblocks. The words *upper* and *lower* neighbour below mean the macroblock above
+//! and below.
 //!
 //! **Dependencies**
 //!
-//! - Within a stage: on the left, upper and upper right neighbours.
-//! - Between stages of a macroblock: residual, prediction and strengths on the vectors; strengths
-//!   on the residual; reconstruction on residual and prediction; deblocking on strengths and
-//!   reconstruction.
-//! - Between macroblocks: deblocking changes pixels that the reconstruction of the row below reads,
-//!   and depends on that of the lower right neighbour.
+//! - Within a stage, a task depends on the tasks of the left, upper and upper right neighbours.
+//! - Between the stages of a macroblock: residual, prediction and strengths depend on the vectors;
+//!   strengths on the residual; reconstruction on residual and prediction; deblocking on strengths
+//!   and reconstruction.
+//! - Deblocking of a macroblock depends on the reconstruction of its lower right neighbour, because
+//!   deblocking changes pixels that the reconstruction of the row below reads.
 //! - A row continues only if the reconstruction of the row above is [`FittedParameters::lead`]
 //!   tasks ahead.
-//! - A task that fills a buffer waits until that buffer has been read. The task that filled it is
-//!   [`FittedParameters::slots`] tasks before in the same row.
+//! - A task that fills a buffer waits until all tasks that read the previous content of the buffer
+//!   have ended. The task that wrote the previous content is [`FittedParameters::slots`] tasks
+//!   before it in the same row.
 //! - A frame starts when the previous frame has ended.
 //!
-//! **Memory accesses** of a stage per macroblock: its code, once from end to end; tables shared by
-//! all cores; the core's stack, which is written several times; scratch memory of each core for
-//! each stage, half read and half written; and
+//! **Memory accesses** of a stage per macroblock: the stage's code, read once from start to end;
+//! tables that all cores share; the stack of the core, written several times; scratch memory that
+//! each core has for each stage, of which one half is read and the other half written; and the data
+//! in this table:
 //!
 //! | stage | reads | writes |
 //! |---|---|---|
@@ -35,14 +40,18 @@
 //! | 5 chroma | the same for chroma | 2 x 8 x 8 pixels |
 //! | 6, 7 deblocking | strengths, pixels with four (chroma: two) more to the left and above | the same pixels |
 //!
-//! At its start a task also reads its descriptor and the dispatcher's code and tables.
+//! At its start, a task also reads its descriptor, and the code and tables of the dispatcher.
 //!
-//! **Layout.** The parser's output, infos (128 bytes: vectors, modes) and strengths (128 bytes) are
-//! arrays over the whole frame, reused by each frame. State, differences and predictions are in
-//! ring buffers of `slots` tasks in each of ten rows. Frames alternate between two sets of planes
-//! with a margin of 32 pixels on each side. Vectors are random and up to 8 pixels long. All
-//! macroblocks are predicted from the previous frame, as most are at a quantiser of 40. The work of
-//! the chip's two other cores (parsing the stream, output of frames) is not modelled.
+//! **Layout.** The parser's output, the info (128 bytes: vectors, modes) and the strengths (128
+//! bytes) of each macroblock are in arrays over the whole frame, which each frame uses again.
+//! State, differences and predictions are in ring buffers with `slots` entries in each of ten rows;
+//! an entry has the data of one task. Frames alternate between two sets of planes with a margin of
+//! 32 pixels on each side.
+//!
+//! **Limits.** Motion vectors are random and at most 8 pixels long in each direction. All
+//! macroblocks are predicted from the previous frame; in a real stream with a quantiser of 40, most
+//! macroblocks are. The work of the chip's two other cores (parsing of the stream, output of
+//! frames) is not modelled.
 
 mod layout;
 mod touches;
@@ -58,7 +67,7 @@ use touches::AccessRecorder;
 /// Number of stages of a macroblock.
 pub const STAGES: usize = 8;
 
-/// Picture sizes of the paper.
+/// Picture sizes of the paper, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Input {
@@ -77,7 +86,7 @@ impl Input {
     /// All sizes, in ascending order.
     pub const ALL: [Self; 4] = [Self::Qvga, Self::Vga, Self::Wvga, Self::Hd];
 
-    /// Name in the paper's Table 2.
+    /// Name of the size in Table 2 of the paper.
     pub fn name(self) -> &'static str {
         match self {
             Self::Qvga => "qvga",
@@ -87,7 +96,7 @@ impl Input {
         }
     }
 
-    /// Number of macroblocks per row, and number of rows.
+    /// Returns the number of macroblocks in a row, and the number of rows.
     pub fn macroblocks(self) -> (u32, u32) {
         match self {
             Self::Qvga => (20, 15),
@@ -110,28 +119,28 @@ pub struct TaskPosition {
 /// The tasks of a frame.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// The tasks with their accesses.
+    /// The tasks of the frame with their accesses.
     pub graph: TaskGraph,
-    /// The dependencies.
+    /// The dependencies between the tasks.
     pub order: Dependencies,
-    /// Positions by task.
+    /// Position of each task in the frame.
     pub positions: Vec<TaskPosition>,
-    /// Rows of macroblocks.
+    /// Number of rows of macroblocks.
     pub rows: u32,
 }
 
-/// Two frames that are predicted from each other, to be run alternately.
+/// Generates two frames to be run alternately. Each frame is predicted from the other frame.
 ///
 /// # Errors
-/// None, if the dependencies are valid.
+/// The generated dependencies are invalid, which is a bug of the model.
 pub fn frames(input: Input, fitted: &FittedParameters) -> Result<[Frame; 2], TaskGraphError> {
     Ok([frame(input, 0, fitted)?, frame(input, 1, fitted)?])
 }
 
-/// One frame, which is written into plane `number` modulo 2.
+/// Generates one frame, which is written into the set of planes `number` modulo 2.
 ///
 /// # Errors
-/// None, if the dependencies are valid.
+/// The generated dependencies are invalid, which is a bug of the model.
 pub fn frame(
     input: Input,
     number: u64,
@@ -177,24 +186,24 @@ pub fn frame(
 }
 
 impl Frame {
-    /// The groups of all tasks, determined by position.
+    /// Returns the groups of all tasks. `of` determines the groups of a task from its position.
     pub fn groups(&self, of: impl Fn(TaskPosition) -> Groups) -> Vec<Groups> {
         self.positions.iter().map(|&place| of(place)).collect()
     }
 }
 
-/// The grid of tasks of a frame.
+/// The grid of the tasks of a frame: stages, rows, and tasks in a row.
 struct Grid {
     groups: u32,
     rows: u32,
-    /// Buffers of differences and predictions per row, one per task.
+    /// Number of buffers of differences and predictions per row; a task uses one buffer.
     slots: u32,
     /// Number of tasks by which the reconstruction of the row above must be ahead.
     lead: u32,
 }
 
 impl Grid {
-    /// The task of a stage at a position, if the position exists.
+    /// Returns the task of a stage at a position of the grid; `None` outside of the frame.
     fn task(&self, stage: u32, group: i64, row: i64) -> Option<u32> {
         let inside = (0..i64::from(self.groups)).contains(&group)
             && (0..i64::from(self.rows)).contains(&row);
@@ -212,7 +221,7 @@ impl Grid {
             6 => &[3, 4],
             _ => &[3, 5],
         };
-        // The task that used the buffer before must have ended.
+        // All tasks that use the previous content of the buffer must have ended.
         let slots = i64::from(self.slots);
         let last = i64::from(self.groups) - 1;
         let user = |stage| {
@@ -230,7 +239,8 @@ impl Grid {
                 (0, 1..) => self.task(before, ahead, row - 1),
                 _ => None,
             });
-        // The lower right neighbour of the last macroblock is in the next group.
+        // The lower right neighbour of the last macroblock of a task is part of the next task in
+        // the row below.
         let right = (group + 1).min(last);
         let below = match stage {
             6 => self.task(4, right, row + 1),
@@ -298,8 +308,8 @@ mod tests {
         );
     }
 
-    /// Every pixel of the frame is written, and every read pixel was written in this frame or
-    /// belongs to the previous one.
+    /// Every pixel of the frame is written. Every pixel that a task reads was written in this frame
+    /// or belongs to the previous frame.
     #[test]
     fn planes_do_not_overlap_and_are_covered() {
         let fitted = FittedParameters::default();

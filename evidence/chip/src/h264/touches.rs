@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory accesses of each stage of the H.264 decoder for one macroblock, on the layout of
-//! `Layout`.
+//! Records the memory accesses of each stage of the H.264 decoder for a macroblock, with the
+//! addresses of `Layout`.
 //!
-//! Each stage reads and writes the pixels, vectors, modes and states that the stage of a real
-//! decoder needs, plus code and scratch memory. Addresses are exact for the layout; the values of
-//! the pixels are not computed.
+//! Each stage reads and writes the pixels, vectors, modes and states that the same stage of a real
+//! decoder needs, and also its code and scratch memory. The table in the header of `h264` lists the
+//! accesses. Limit: the values of pixels are not computed.
 
 use super::layout::{
     DESCRIPTOR_BYTES, DIFFERENCE_BYTES, DISPATCHER_CODE_BYTES, INFO_BYTES, Layout, MARGIN,
@@ -12,7 +12,7 @@ use super::layout::{
 };
 use crate::graph::{AccessKind, TaskAccess};
 
-/// Collects the accesses of a task.
+/// Recorder of the accesses of a task.
 pub(super) struct AccessRecorder<'a> {
     layout: &'a Layout,
     stage: u32,
@@ -28,7 +28,7 @@ impl<'a> AccessRecorder<'a> {
         }
     }
 
-    /// Accesses of the dispatcher when it starts a task.
+    /// Records the accesses of the dispatcher at the start of a task.
     pub fn begin(&mut self, number: u64) {
         let layout = self.layout;
         let descriptor = layout.descriptors + number * u64::from(DESCRIPTOR_BYTES);
@@ -46,7 +46,7 @@ impl<'a> AccessRecorder<'a> {
         self.accesses.push(TaskAccess::row(kind, address, bytes));
     }
 
-    /// Accesses to pixels from (x, y) on, which may lie in the margin.
+    /// Records accesses to a rectangle of pixels that starts at (x, y), which may be in the margin.
     fn pixels(
         &mut self,
         kind: AccessKind,
@@ -55,7 +55,7 @@ impl<'a> AccessRecorder<'a> {
         from: (i64, i64),
         size: (u32, u32),
     ) {
-        // The chroma planes have half the pixels and half the margin.
+        // The chroma planes have half of the luma planes' width, height and margin.
         let margin = (MARGIN * stride / self.layout.current.stride) as i64;
         let place = (from.1 + margin) * stride as i64 + from.0 + margin;
         self.accesses.push(TaskAccess {
@@ -75,7 +75,8 @@ impl<'a> AccessRecorder<'a> {
         }
     }
 
-    /// Access to an array with `each` bytes per macroblock: `bytes` bytes from `offset` on.
+    /// Records an access to an array with `each` bytes per macroblock: `bytes` bytes, starting at
+    /// `offset` in the data of the macroblock.
     fn of(
         &mut self,
         kind: AccessKind,
@@ -88,7 +89,7 @@ impl<'a> AccessRecorder<'a> {
         self.row(kind, address, bytes);
     }
 
-    /// Code and scratch memory, with the work of the stage.
+    /// Records the accesses to code, tables, stack and scratch memory, with the work of the stage.
     fn code(&mut self) {
         let (layout, stage) = (self.layout, self.stage as usize);
         let half = layout.workspace_bytes / 2;
@@ -121,7 +122,8 @@ impl<'a> AccessRecorder<'a> {
         }
     }
 
-    /// Vectors and modes of a macroblock, if it exists.
+    /// Records an access to the vectors and modes of a macroblock, if the macroblock is in the
+    /// frame.
     fn info(&mut self, kind: AccessKind, column: i64, row: i64) {
         let layout = self.layout;
         let inside = (0..i64::from(layout.columns)).contains(&column)
@@ -132,7 +134,8 @@ impl<'a> AccessRecorder<'a> {
         }
     }
 
-    /// State that the stages of the front half exchange for a macroblock.
+    /// Records an access to the state of a macroblock that the stages of the front half pass to one
+    /// another.
     fn state(&mut self, kind: AccessKind, buffer: u64) {
         let bytes = self.layout.state_bytes;
         self.of(kind, self.layout.states, buffer, bytes, (0, bytes));
@@ -147,7 +150,7 @@ impl<'a> AccessRecorder<'a> {
         }
     }
 
-    /// Vectors and strengths.
+    /// Records the accesses of the stages for vectors and strengths.
     fn states(&mut self, column: u32, row: u32) {
         use AccessKind::{Load, Store};
         let layout = self.layout;
@@ -167,7 +170,7 @@ impl<'a> AccessRecorder<'a> {
         }
     }
 
-    /// Residual and inter prediction.
+    /// Records the accesses of the stages for residual and inter prediction.
     fn predict(&mut self, column: u32, row: u32) {
         use AccessKind::{Load, Store};
         let layout = self.layout;
@@ -184,7 +187,8 @@ impl<'a> AccessRecorder<'a> {
         }
         let (dx, dy) = layout.vector(column, row);
         let chroma = (8 * x + dx / 2, 8 * y + dy / 2);
-        // Half-pixel interpolation uses six pixels.
+        // Half-pixel interpolation reads six pixels in each direction. A block of 16 pixels
+        // therefore needs 21 pixels.
         self.luma(
             Load,
             layout.before,
@@ -196,7 +200,7 @@ impl<'a> AccessRecorder<'a> {
         self.of(Store, layout.predictions, buffer, PREDICTION_BYTES, whole);
     }
 
-    /// Reconstruction and deblocking.
+    /// Records the accesses of the stages for reconstruction and deblocking.
     fn write_pixels(&mut self, column: u32, row: u32) {
         use AccessKind::{Load, Store};
         let layout = self.layout;

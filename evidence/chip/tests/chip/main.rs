@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chip compared with a reference model (a clock that ticks every cycle, and caches as lists);
-//! invariants of every run; and the paper's headline.
+//! Tests of the simulated chip: random task graphs must give the same results as in a simple
+//! reference model (`slow`), each run must satisfy invariants, and the main result of paper 5 must
+//! be reproduced.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -46,7 +47,7 @@ fn chip(cores: usize, mode: MissModel) -> Chip {
     }
 }
 
-/// Few addresses, which make cores interfere.
+/// Draws accesses from a few addresses, so that cores often access the same lines.
 fn access() -> impl Strategy<Value = TaskAccess> {
     let kind = prop_oneof![
         1 => Just(AccessKind::Fetch),
@@ -68,7 +69,7 @@ fn access() -> impl Strategy<Value = TaskAccess> {
     )
 }
 
-/// Graphs with dependencies on earlier tasks.
+/// Draws task graphs in which tasks depend only on earlier tasks.
 fn graph(tasks: usize) -> impl Strategy<Value = TaskGraph> {
     let task = (
         prop::collection::vec(any::<prop::sample::Index>(), 0..4),
@@ -173,7 +174,7 @@ proptest! {
     }
 }
 
-/// The paper's headline and its Table 3; all cells are in `usher-bench chip`.
+/// Tests the cell of the paper's main result and Table 3. `usher-bench chip` compares all cells.
 #[test]
 fn pattern_b_gains_half_on_the_board_and_pattern_a_a_tenth_in_the_simulator() {
     let extent = FrameCounts {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A simple and slow reference model of the chip: a clock that ticks every cycle, and caches as
-//! lists of lines.
+//! A simple and slow reference model of the chip, with which tests compare `ChipMachine`. A clock
+//! advances by one cycle at a time, and each core acts when its time has come. Caches are lists of
+//! lines, in the order in which the lines will be replaced.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use usher_chip::{AccessKind, CacheCounts, Chip, MissModel, TaskGraph};
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
-/// Bytes of a row of memory; each of this number of banks has one row open.
+/// Bytes of a row of memory, and number of memory banks. Each bank has one row open.
 const ROW_BYTES: u64 = 2048;
 const BANKS: u64 = 4;
-/// Indices of a core's caches.
+/// Indices of the data cache and the instruction cache of a core.
 const DATA: usize = 0;
 const INSTRUCTIONS: usize = 1;
 
-/// A cache as lists of lines; the next line to be replaced is at the front.
+/// A cache as a list of lines for each set. The line at the front is replaced next.
 struct Lists {
     sets: Vec<VecDeque<u64>>,
     ways: usize,
@@ -32,7 +33,8 @@ impl Lists {
         }
     }
 
-    /// The set of an address, and the position of its line.
+    /// Returns the list of an address's set, and the position of its line in the list; `None` if
+    /// the cache does not contain the line.
     fn find(&mut self, address: u64) -> (&mut VecDeque<u64>, Option<usize>) {
         let line = address / self.line;
         let count = self.sets.len() as u64;
@@ -45,7 +47,7 @@ impl Lists {
         self.find(address).1.is_some()
     }
 
-    /// Reads a line. Returns whether it hit, and the line that was replaced otherwise.
+    /// Reads a line. Returns whether the read hit, and after a miss the replaced line.
     fn read(&mut self, address: u64) -> (bool, Option<u64>) {
         let (line, ways, lru) = (address / self.line, self.ways, self.lru);
         let (set, place) = self.find(address);
@@ -69,7 +71,7 @@ impl Lists {
     }
 }
 
-/// A part of a task: work, followed by an access to a first-level line if it has bytes.
+/// A part of a task: work, followed by an access to a first-level line unless `bytes` is 0.
 #[derive(Clone, Copy)]
 struct Part {
     work: u64,
@@ -78,7 +80,7 @@ struct Part {
     bytes: u64,
 }
 
-/// The work of a core before its next synchronisation with the others.
+/// What a core does next: the points at which the order of the cores matters.
 #[derive(Clone, Copy)]
 enum Step {
     Lock(Option<usize>),
@@ -86,11 +88,11 @@ enum Step {
     Halted,
 }
 
-/// Caches, buffers and memory.
+/// State of caches, write buffers and memory.
 struct Slow<'a> {
     graph: &'a TaskGraph,
     chip: Chip,
-    /// First-level caches by core.
+    /// First-level caches of each core.
     first: Vec<[Lists; 2]>,
     second: Lists,
     /// Dirty lines of the second level.
@@ -99,7 +101,7 @@ struct Slow<'a> {
     second_free: u64,
     memory_free: u64,
     open: BTreeMap<u64, u64>,
-    /// Completion times of missed stores by core, including future ones.
+    /// For each core, the completion times of its missed stores.
     stores: Vec<Vec<u64>>,
     counts: CacheCounts,
 }
@@ -124,15 +126,15 @@ impl<'a> Slow<'a> {
         }
     }
 
-    /// Start of a core's private memory: after the shared memory, in whole second-level lines for
-    /// each core plus one.
+    /// Returns the start of a core's private memory. The private memories follow the shared memory;
+    /// each has a whole number of second-level lines, one more than needed.
     fn own_memory(&self, core: usize) -> u64 {
         let (shared, private) = self.graph.extent().unwrap();
         let lines = |bytes: u64| bytes.div_ceil(self.second.line);
         (lines(shared) + (lines(private) + 1) * core as u64) * self.second.line
     }
 
-    /// The parts of a task on a core.
+    /// Returns the parts of a task on a core.
     fn parts(&self, core: usize, task: usize) -> VecDeque<Part> {
         let line = self.chip.caches.l1_line_bytes as u64;
         let mut parts = VecDeque::new();
@@ -163,7 +165,7 @@ impl<'a> Slow<'a> {
         parts
     }
 
-    /// Accesses a line at `now`. Returns the stall.
+    /// Accesses a line at the time `now`. Returns the cycles for which the core stalls.
     fn touch(&mut self, core: usize, part: Part, now: u64) -> u64 {
         let Part {
             kind,
@@ -181,7 +183,8 @@ impl<'a> Slow<'a> {
                 self.counts.data_words += words;
                 self.first[core][DATA].read(address).0
             }
-            // A store bypasses a cache that lacks the line; the other caches lose the line.
+            // A store does not load a missing line into the core's own cache. The line is removed
+            // from the caches of all other cores.
             AccessKind::Store => {
                 self.counts.data_words += words;
                 self.written.insert(address / self.second.line);
@@ -204,7 +207,8 @@ impl<'a> Slow<'a> {
         }
     }
 
-    /// Returns whether the second level hits, and the line to be written back.
+    /// Accesses a line in the second level. Returns whether the access hit, and the line that must
+    /// be written back.
     fn second_level(&mut self, address: u64) -> (bool, Option<u64>) {
         let (hit, gone) = self.second.read(address);
         self.counts.l2_misses += u64::from(!hit);
@@ -221,7 +225,7 @@ impl<'a> Slow<'a> {
         }
     }
 
-    /// Arrival time of a word requested at `now`.
+    /// Returns the arrival time of a word that is requested at the time `now`.
     fn arrival(&mut self, address: u64, now: u64) -> u64 {
         let timing = self.chip.timing;
         let line = address / self.second.line;
@@ -234,14 +238,15 @@ impl<'a> Slow<'a> {
         }
         let there = self.moves(address, answered) + timing.first_word_cycles;
         self.arrives.insert(line, there);
-        // The write-back follows directly, before other requests to memory.
+        // The write-back follows directly after the transfer, before other requests to memory.
         if let Some(back) = back {
             self.moves(back * self.second.line, self.memory_free);
         }
         there
     }
 
-    /// Transfers a line at `at` or later. Returns the time at which its row is open.
+    /// Transfers a line at the time `at`, or as soon as memory is free. Returns the time at which
+    /// the row of the line is open.
     fn moves(&mut self, address: u64, at: u64) -> u64 {
         let timing = self.chip.timing;
         let row = address / ROW_BYTES;
@@ -255,8 +260,8 @@ impl<'a> Slow<'a> {
         open
     }
 
-    /// Buffers a missed store. Returns the wait for room. Stores complete in the order of their
-    /// issue.
+    /// Puts a missed store into the write buffer. Returns the cycles for which the core waits
+    /// because the buffer is full. Stores complete in the order in which they were issued.
     fn buffer(&mut self, core: usize, address: u64, now: u64) -> u64 {
         let done = self.arrival(address, now);
         let stores = &mut self.stores[core];
@@ -273,18 +278,18 @@ impl<'a> Slow<'a> {
 /// A core of the reference model.
 #[derive(Clone)]
 struct SlowCore {
-    /// Time of its next step.
+    /// Time of the core's next step.
     at: u64,
-    /// Time from which it waits for the step.
+    /// Time from which the core waits for the step.
     came: u64,
     step: Step,
-    /// Remaining parts of its task.
+    /// Remaining parts of the core's task.
     rest: VecDeque<Part>,
     task: usize,
 }
 
 impl SlowCore {
-    /// Continues with the rest of its task at `at`.
+    /// Continues with the rest of the core's task at the time `at`.
     fn go_on(&mut self, at: u64) {
         let (at, step) = match self.rest.pop_front() {
             Some(part) => (at + part.work, Step::Touch(part)),
@@ -323,7 +328,8 @@ impl SlowChip<'_> {
         }
     }
 
-    /// Holds the lock, and may have completed a task.
+    /// Executes a dispatch on a core that has the lock. `of` is the task that the core has
+    /// completed.
     fn dispatch(&mut self, core: usize, now: u64, of: Option<usize>) {
         if let Some(of) = of {
             self.ended[of] = self.cores[core].came;
@@ -370,7 +376,7 @@ impl SlowChip<'_> {
         }
     }
 
-    /// The core that acts next at this time.
+    /// Returns the core that acts next at the time `now`.
     fn first(&self, now: u64) -> Option<usize> {
         let acts = |core: &SlowCore| core.at == now && !matches!(core.step, Step::Halted);
         let order = (0..self.cores.len()).filter(|&core| acts(&self.cores[core]));
@@ -378,10 +384,10 @@ impl SlowChip<'_> {
     }
 }
 
-/// Result of a run by ticks.
+/// Result of a run of the reference model.
 pub struct SlowRunResult {
     pub cycles: u64,
-    /// End of each task.
+    /// End time of each task.
     pub ended: Vec<u64>,
     pub counts: CacheCounts,
 }

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chat benchmark: members of rooms that send messages to one another.
+//! The chat workload: the members of chat rooms send messages to one another through a server.
 //!
-//! Structure according to its description (Franke et al., "PMQS: Scalable Linux Scheduling for High
-//! End Servers", ALS 2001; after VolanoMark): 20 members per room. Each member has four threads: a
-//! pair (send, receive) at the client and a pair at the server. A message goes from the client's
-//! sender to the server's receiver. The receiver passes it to the sender of every member of the
-//! room, which sends it to that member's client.
+//! The structure follows the description of the benchmark (Franke et al., "PMQS: Scalable Linux
+//! Scheduling for High End Servers", ALS 2001; after VolanoMark). A room has 20 members. Each
+//! member has four threads (tasks of this workload): a sender and a receiver in the client process,
+//! and a receiver and a sender in the server process. A message takes these steps:
 //!
-//! One parameter is not in the description: how far members run ahead. In the benchmark the socket
-//! buffers limit it. Here a member sends at most a given number of messages before it has received
-//! the others' messages.
+//! 1. The member's sender in the client sends the message to the member's receiver in the server.
+//! 2. This receiver passes a copy to the server's sender of every member of the room, one copy per
+//!    operation.
+//! 3. Each of these senders sends its copy to the receiver in the client of its member. The copy is
+//!    then completed.
+//!
+//! The description does not state by how many messages a member may be ahead of the others. In the
+//! benchmark, the sizes of the socket buffers limit this number. In this model, a member may be at
+//! most `ahead` messages ahead of the messages that it has received.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use super::{OperationResult, Workload};
 
-/// Messages that wait for one reader.
+/// A queue of messages for one reader, of which only the number is stored.
 #[derive(Debug, Default)]
 struct Mailbox {
     count: AtomicU32,
@@ -23,17 +28,19 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    /// Adds a message. Returns whether the reader waited for it.
+    /// Adds a message. Returns whether the reader was waiting for a message.
     fn put(&self) -> bool {
         self.count.fetch_add(1, SeqCst);
         self.reader_waits.load(SeqCst) && self.reader_waits.swap(false, SeqCst)
     }
 
-    /// Takes a message. If there is none, the reader waits and the result is false.
+    /// Takes a message and returns true. If there is no message, marks the reader as waiting and
+    /// returns false.
     fn take(&self) -> bool {
         if self.count.load(SeqCst) == 0 {
             self.reader_waits.store(true, SeqCst);
-            // A writer may have checked the mark before it was set.
+            // A writer may have added a message and checked the mark before this reader set the
+            // mark. The count is therefore checked again.
             if self.count.load(SeqCst) == 0 {
                 return false;
             }
@@ -46,26 +53,26 @@ impl Mailbox {
 
 #[derive(Debug, Default)]
 struct Member {
-    /// From the client's sender to the server's receiver.
+    /// Messages from the client's sender to the server's receiver.
     said: Mailbox,
-    /// From the room's receivers to the server's sender.
+    /// Copies from the receivers of the room to the server's sender.
     queued: Mailbox,
-    /// From the server's sender to the client's receiver.
+    /// Copies from the server's sender to the client's receiver.
     heard: Mailbox,
-    /// Messages sent.
+    /// Number of messages that the member has sent.
     sent: AtomicU64,
-    /// Copies received.
+    /// Number of copies that the member has received.
     received: AtomicU64,
-    /// Whether the client's sender waits for permission to send.
+    /// Whether the client's sender waits, because it is `ahead` messages ahead.
     silent: AtomicBool,
-    /// Copies that the server's receiver still has to pass on.
+    /// Number of copies of the present message that the server's receiver still has to pass on.
     copies: AtomicU32,
 }
 
 /// Number of threads of a member.
 const THREADS: usize = 4;
 
-/// The chat.
+/// The state of the chat.
 #[derive(Debug)]
 pub struct Chat {
     members_a_room: usize,
@@ -75,8 +82,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Creates rooms with this number of members, four tasks each. A member may be `ahead` messages
-    /// (at least 1) ahead of those it has received.
+    /// Creates `rooms` rooms with `members_a_room` members each; a member has four tasks. A member
+    /// may be `ahead` messages (at least 1) ahead of the messages that it has received.
     pub fn new(rooms: usize, members_a_room: usize, ahead: u64) -> Self {
         Self {
             members_a_room,
@@ -88,12 +95,13 @@ impl Chat {
         }
     }
 
-    /// Messages sent by all members.
+    /// Returns the number of messages that all members have sent.
     pub fn sent(&self) -> u64 {
         self.members.iter().map(|m| m.sent.load(SeqCst)).sum()
     }
 
-    /// Copies in transit; a message that was not passed on yet counts for all its copies.
+    /// Returns the number of copies in transit. A message that the server has not passed on yet
+    /// counts as all its copies.
     pub fn on_their_way(&self) -> u64 {
         let of = |m: &Member| {
             let whole = u64::from(m.said.count.load(SeqCst)) * self.members_a_room as u64;
@@ -124,7 +132,8 @@ impl Chat {
         Some(member.said.put())
     }
 
-    /// Takes a message or passes on one of its copies. Returns the recipient, if it waited.
+    /// Executes an operation of the server's receiver: takes a message, or passes on one copy of
+    /// it. Returns `None` if there is no message, otherwise the recipient if it was waiting.
     fn hand_out(&self, number: usize) -> Option<Option<usize>> {
         let member = &self.members[number];
         let left = member.copies.load(SeqCst);
@@ -158,7 +167,8 @@ impl Workload for Chat {
     }
 
     fn address_space(&self, task: usize) -> u32 {
-        // The threads of all clients form one process, those of the server another.
+        // The threads of all clients are in one process, and the threads of the server in another
+        // process.
         match task % THREADS {
             0 | 3 => 1,
             _ => 2,
@@ -168,7 +178,7 @@ impl Workload for Chat {
     fn step(&self, task: usize, _now_ns: u64, woken: &mut Vec<usize>) -> OperationResult {
         let number = task / THREADS;
         let member = &self.members[number];
-        // The woken task: a thread of this member, or the sender of another.
+        // The task to wake: a thread of this member, or the server's sender of another member.
         let wakes = match task % THREADS {
             0 => self.speak(member).map(|w| w.then_some(task + 1)),
             1 => self
@@ -204,7 +214,7 @@ impl Workload for Chat {
 mod tests {
     use super::*;
 
-    /// Steps all tasks that do not wait, in turn, and checks the number of copies.
+    /// Executes the operations of all tasks in turn, and checks the number of copies.
     #[test]
     fn every_message_reaches_every_member_once() {
         let chat = Chat::new(3, 4, 10);

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A web server: each process answers one request at a time, for clients on other machines.
+//! The web workload: a server whose processes each answer one request at a time, for clients on
+//! other machines.
 //!
-//! The model is Apache 1.3 without persistent connections. A process waits for a request, answers
-//! it, waits until the client has closed the connection, and cleans up. Both halves take the same
-//! number of operations. A client sends its next request as soon as it has the answer. Nearly all
-//! processes are therefore runnable, as observed by the paper's authors (Yamamura et al., "Speeding
-//! Up Kernel Scheduler by Reducing Cache Misses", USENIX 2002, FREENIX track, section 5.1).
+//! The model is Apache 1.3 without persistent connections.
+//!
+//! 1. A process waits for a request and answers it (first half).
+//! 2. The process waits until the client has closed the connection, and cleans up (second half).
+//!    Each half takes the same number of operations.
+//! 3. A client sends its next data a fixed time (`network_ns`) after a half is completed.
+//!
+//! Nearly all processes are therefore runnable, as the authors of the paper observed (Yamamura et
+//! al., "Speeding Up Kernel Scheduler by Reducing Cache Misses", USENIX 2002, FREENIX track,
+//! section 5.1).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -15,12 +21,12 @@ use super::{OperationResult, Workload};
 
 #[derive(Debug, Default)]
 struct Process {
-    /// Whether data from the client have arrived.
+    /// Whether data of the client have arrived that the process has not handled.
     ready: AtomicBool,
     waits: AtomicBool,
-    /// Remaining operations of this half.
+    /// Number of operations that are left of the present half.
     left: AtomicU32,
-    /// Completed halves.
+    /// Number of completed halves.
     halves: AtomicU64,
 }
 
@@ -30,16 +36,17 @@ pub struct Web {
     operations: u32,
     network_ns: u64,
     processes: Vec<Process>,
-    /// Data in transit from clients, in order of arrival: time and process.
+    /// Data on their way from clients, in the order of their arrival: time of arrival, and process.
     network: Mutex<VecDeque<(u64, usize)>>,
-    /// Time of the first arrival; `u64::MAX` if there is none.
+    /// Time of the next arrival; `u64::MAX` if no data are on their way.
     first_ns: AtomicU64,
     answered: AtomicU64,
 }
 
 impl Web {
-    /// Creates this number of processes, each with a request; `operations` per half request;
-    /// `network_ns` between a reply and the client's next data.
+    /// Creates `processes` processes, each with a request that has arrived. A half of a request
+    /// takes `operations` operations; after a half, the client's next data arrive after
+    /// `network_ns`.
     pub fn new(processes: usize, operations: u32, network_ns: u64) -> Self {
         let process = |_| Process {
             ready: AtomicBool::new(true),
@@ -64,7 +71,7 @@ impl Web {
         self.first_ns.store(first, SeqCst);
     }
 
-    /// Completes half a request: the client continues.
+    /// Completes half of a request. The client's next data are then on their way.
     fn reply(&self, task: usize, now_ns: u64) {
         let halves = self.processes[task].halves.fetch_add(1, SeqCst) + 1;
         if halves.is_multiple_of(2) {
@@ -72,12 +79,12 @@ impl Web {
         }
         let mut network = self.network();
         let last = network.back().map_or(0, |&(when, _)| when);
-        // Clocks of two threads may differ slightly; the queue must stay sorted.
+        // The clocks of two threads may differ slightly. The maximum keeps the queue sorted.
         network.push_back(((now_ns + self.network_ns).max(last), task));
         self.note_first(&network);
     }
 
-    /// Operations of half a request.
+    /// Number of operations of half a request.
     pub fn operations(&self) -> u32 {
         self.operations
     }
@@ -98,7 +105,8 @@ impl Workload for Web {
         if left == 0 {
             if !process.ready.swap(false, SeqCst) {
                 process.waits.store(true, SeqCst);
-                // The data may have arrived before the mark was set.
+                // The data may have arrived before this process set the mark that it waits. The
+                // arrival is therefore checked again.
                 if !process.ready.swap(false, SeqCst) {
                     return OperationResult::Waits;
                 }
