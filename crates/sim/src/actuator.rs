@@ -5,14 +5,22 @@
 //!
 //! The format of the records and their replay are the code of the real journal
 //! ([`usher_act::journal`]). This module models only the order in which records are written and
-//! steps are undone (`act/src/mask.rs`, `acting.rs`, `release.rs`). An action takes time in
-//! proportion to the threads of the program. Every thread of the simulation represents a process of
-//! one thread. There are two backends:
+//! steps are undone (`act/src/mask.rs`, `acting.rs`, `release.rs`). In the backend of affinities
+//! and signals, an action takes a number of steps in proportion to the threads of the program. Each
+//! change of an affinity visits all threads of the program again (module `threads`): a seat or a
+//! release takes quadratic time in the number of threads. In the backend of cgroups, an action is
+//! one step. Every thread of the simulation represents a process of one thread. There are two
+//! backends:
 //!
 //! - Cgroups: a seat or a freeze is one write to a cgroup. Removing the cgroup's directory undoes
 //!   it.
 //! - Affinities and signals: an action changes one thread after another, and can be interrupted
 //!   after any of them.
+//!
+//! Limits: a journal above 64 KiB is rewritten at each further record. An undo ends after a given
+//! number of steps, and leaves the rest to a later undo. Errors: an injected failure or death, a
+//! seat without a CPU that a thread may use, and every demotion, because priorities are not
+//! modelled. A failed action is not retried here.
 
 use std::collections::BTreeMap;
 

@@ -2,6 +2,9 @@
 //! Runs a program once alone on a simulated machine, and returns its duration, its work and its
 //! mean number of busy CPUs. NTTs and scalability curves refer to these values. A run is limited to
 //! one virtual hour.
+//!
+//! The number of events is not limited. If the program has not ended after the virtual hour, or the
+//! run ends with a fault (module `fault`), there is no result.
 
 use std::sync::Arc;
 

@@ -3,6 +3,9 @@
 //! work and waiting times of programs, masks, frozen threads. The state does not depend on plans,
 //! or on the observations that the policy received. [`SimKernel::audit`] checks that no thread runs
 //! on a CPU outside its mask or while it is stopped.
+//!
+//! Reads take linear time in the threads of the program, or in the CPUs; [`SimKernel::audit`]
+//! visits all running and waiting threads. Times are in virtual nanoseconds.
 
 use usher_model::{CpuId, CpuSet};
 

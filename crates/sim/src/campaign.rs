@@ -11,6 +11,11 @@
 //!
 //! The paper does not publish the thresholds of the classes. [`GOOD`] and [`POOR`] were chosen
 //! between programs of known class.
+//!
+//! Limits: a simulation of a mix covers 2 to 15 virtual seconds of transient
+//! ([`Scheduler::settle_s`]) and the given steady state. For n programs and mixes of k, there are
+//! "n choose k" mixes. The first fault in the order of the mixes is returned, after all mixes have
+//! run; measured programs are limited to one virtual hour per run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

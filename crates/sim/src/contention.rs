@@ -6,7 +6,7 @@
 //! the recent past, not on the threads that run at this instant. Every [`PERIOD_NS`], the model
 //! computes for each program and LLC domain the mean number of running threads over the last
 //! period. From these numbers, it sets the speed of each program in each domain, in time
-//! proportional to the number of programs times that of domains:
+//! proportional to the number of programs times that of domains and nodes:
 //!
 //! ```text
 //! speed = clock / ((1 - stall) + stall * slow)
@@ -26,6 +26,9 @@
 //!
 //! SMT has its effect at once, not per period: two threads on one core together do `smt` times the
 //! work of one thread.
+//!
+//! Speeds are relative to an undisturbed core. A thread waits for memory for at most 99 % of its
+//! time; the pressure on a node has no upper limit.
 
 use crate::cpu::CpuState;
 use crate::job::Job;
@@ -34,8 +37,8 @@ use crate::task_table::TaskTable;
 
 /// Time between two updates of the model.
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
-/// Upper limit of one core's memory bandwidth. A thread waits for memory for at least the fraction
-/// traffic / limit of its time.
+/// Upper limit of one core's memory bandwidth in GB/s. A thread waits for memory for at least the
+/// fraction traffic / limit of its time.
 const CORE_GBPS: f64 = 12.0;
 /// Upper limit of the share of time that a thread waits for memory.
 const STALL_MAX: f64 = 0.99;

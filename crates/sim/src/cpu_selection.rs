@@ -3,7 +3,8 @@
 //! `queue_order` selects the next thread of a CPU.)
 //!
 //! The model follows Linux's fair scheduler. Each CPU has a queue, and the load of a CPU is the sum
-//! of the weights of its threads. Each selection visits all CPUs at most a few times.
+//! of the weights of its threads. A selection takes time in proportion to the CPUs and to the
+//! threads in their queues, which it visits at most a few times.
 //!
 //! 1. A woken thread goes to its last CPU if that CPU is idle, else to an idle CPU of the same
 //!    domain. A kernel with SMT awareness prefers CPUs of idle cores.
@@ -13,6 +14,8 @@
 //! 3. A new thread goes to the least loaded CPU of the machine.
 //! 4. An idle CPU pulls a waiting thread from the nearest CPU that has waiting threads.
 //! 5. Periodically, busy CPUs pull waiting threads from more loaded CPUs.
+//!
+//! A selection finds no CPU if the mask is empty, or if no suitable thread waits.
 
 use crate::cpu::CpuState;
 use crate::job::ThreadId;
@@ -20,7 +23,7 @@ use crate::kernel::{Kernel, mix};
 use crate::machine::{Machine, Mask};
 use crate::task_table::TaskTable;
 
-/// The loads of two CPUs count as balanced up to this ratio.
+/// The loads of two CPUs count as balanced up to this ratio of the larger load to the smaller load.
 const IMBALANCE: f64 = 1.25;
 
 /// The state that the selection reads. The selection changes nothing.

@@ -13,7 +13,9 @@
 //!    the caller ([`SimEvent`]).
 //!
 //! An event takes O(log n) for n CPUs and timers, in addition to the time of the kernel's
-//! selections. Runs that cannot continue end with a [`Fault`].
+//! selections (module `sim_kernel`) and of the steps that threads execute at the event. The number
+//! of events is not limited unless [`Engine::limit_events`] sets a limit. Runs that cannot continue
+//! end with a [`Fault`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

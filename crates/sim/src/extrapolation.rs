@@ -14,6 +14,11 @@
 //! T   = max over programs of settle + (repetitions * work - done in settle) / rate
 //! NTT = (T / repetitions done until T) / seconds alone
 //! ```
+//!
+//! Limits: the simulation covers `settle_s + steady_s` virtual seconds, however long the programs
+//! are; `steady_s` must be positive. A program without progress in the steady state is an error
+//! ([`Fault::Starved`]). The model assumes constant rates after the simulated time; the error of
+//! this assumption is not estimated.
 
 use usher_control::{ControlLoop, World};
 use usher_model::{Action, Decision, FailedAction, Observation};

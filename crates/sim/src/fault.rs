@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Detection of runs that cannot continue: deadlocks of threads, and steps or events without end.
 //!
-//! A simulation could run for ever for three reasons. Each of them is detected:
+//! A simulation could run for ever for these reasons. Each of them is detected:
 //!
-//! - Steps that take no virtual time: the number of steps at one instant is limited.
+//! - Steps or events that take no virtual time: at most 4,000,000 steps and events at one instant.
+//! - Wake-ups without work: at one instant, at most 1,000 threads may wake one another in a chain.
+//! - A repetition of a program that takes no virtual time.
 //! - Deadlock of a program's threads: each program is checked once per virtual second. Programs do
 //!   not wait for other programs, so that each program is checked alone.
-//! - Too many events: `Engine::limit_events` sets the limit.
+//! - Too many events: `Engine::limit_events` sets the limit; by default, there is none.
 //!
-//!   A check of the limits takes constant time; the check for deadlocks visits all threads.
+//! The first fault is kept, and ends the run for good. A check of the limits takes constant time;
+//! the check for deadlocks visits all threads.
 
 use crate::job::{RunState, Thread, ThreadId};
 use crate::script::Op;
 use crate::task_table::TaskTable;
 
-/// Maximum number of steps and events at one virtual instant. A barrier that wakes a thread on each
-/// CPU of the largest machine takes a hundredth of this number.
+/// Maximum number of steps and events of all threads together at one virtual instant. A barrier
+/// that wakes a thread on each CPU of the largest machine takes a hundredth of this number.
 const INSTANT_MAX: u32 = 4_000_000;
 /// Maximum nesting of wake-ups at one instant: a thread wakes a thread, which wakes the next thread
 /// without working itself.

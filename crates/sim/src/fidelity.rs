@@ -2,6 +2,10 @@
 //! Computes the deviation of the program models from published speed-ups of the programs alone. The
 //! models were fitted to the speed-ups on one machine (a Xeon), and are validated by those on
 //! another machine (a Xeon Phi). A comparison simulates one run for each published point.
+//!
+//! A run has 12 frames and is limited to one virtual hour. A program with a run that does not end,
+//! or without published points for the machine, has no comparison. An error is the fraction
+//! |simulated / published - 1|.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,7 +99,11 @@ impl ModelFit {
     }
 }
 
-/// Compares each model that has a published curve for the machine with that curve.
+/// Compares each model that has a published curve for the machine with that curve. Models with a
+/// run that does not end are left out.
+///
+/// # Errors
+/// The built-in file is malformed; a test reads it.
 pub fn fits(
     machine: &Machine,
     name: &str,

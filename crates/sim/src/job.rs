@@ -16,7 +16,8 @@
 //!
 //! Work is in nanoseconds of an undisturbed core. A [`Queue`] holds items that threads pass to one
 //! another; it is not a run queue. A program has at most `script::THREADS_MAX` threads.
-//! [`Job::reset`] takes time in proportion to the numbers of steps, barriers and queues.
+//! [`Job::reset`] takes time in proportion to the number of steps times that of barriers and
+//! queues, since each barrier and each queue counts the threads that use it.
 
 use std::collections::VecDeque;
 use std::ops::Deref;

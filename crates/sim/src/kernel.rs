@@ -5,6 +5,9 @@
 //! The presets contain the constants from the source of the kernels. Usher's scheduler can be
 //! simulated on at most [`CPUS_MAX`] CPUs and [`LLCS_MAX`] last-level caches, because its C source
 //! has tables of that size.
+//!
+//! Times are in nanoseconds; 0 switches a preemption rule or busy balancing off. Module `mixfile`
+//! limits the values in sim files.
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;

@@ -2,7 +2,9 @@
 //! The simulated hardware: a topology with index tables and bit masks for fast access, and
 //! [`Costs`], the parameters of switches, migrations, caches, memory and clock rates. The file has
 //! the costs of three machines, with the sources of the values. A set of CPUs takes one bit per
-//! CPU.
+//! CPU, and an operation on it one step per 64 CPUs. Building a [`Machine`] takes quadratic time in
+//! the number of CPUs. The values of [`Costs`] are not checked here; module `mixfile` checks those
+//! of sim files.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};

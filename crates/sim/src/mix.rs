@@ -2,6 +2,10 @@
 //! Runs several programs together under a policy, by the protocol of paper 1: each program is
 //! repeated until all programs have completed the required repetitions. Also measures programs
 //! alone, for profiles and NTTs. A run of a mix ends after one virtual hour at the latest.
+//!
+//! If the hour ends first, a program without a completed repetition has the NTT NaN. If the run
+//! ends with a fault (module `fault`), the results up to the fault are returned without an error.
+//! The number of events is not limited.
 
 use std::sync::Arc;
 

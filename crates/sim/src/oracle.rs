@@ -8,6 +8,11 @@
 //! 3. Select the distribution with the lowest simulated ANTT.
 //!
 //! Domains are assigned in order, program by program; which programs share a package is not varied.
+//!
+//! Limits: a simulation covers 5 virtual seconds. Every distribution is evaluated, however many
+//! there are; module `trial` rejects mixes with more than 2,000,000. With more programs than
+//! domains, there is no distribution, and no program gets a seat. A distribution under which a
+//! simulation fails is used only if all six fail.
 
 use std::collections::BTreeMap;
 

@@ -23,6 +23,10 @@
 //! threads per stage. x264 has one frame per thread. No speed-up of x264 is published. Its model
 //! assumes that a frame can start when 7 % of the frame before are done, so that 14 threads are
 //! busy.
+//!
+//! Limits: a script needs at least one thread per stage. A frame has at most 1,000 rows, and a
+//! pipeline at most 2^32 - 1 items, 100 per frame. Building a script takes time in proportion to
+//! its steps. Work is in nanoseconds of an undisturbed core; shares are fractions.
 
 use serde::{Deserialize, Serialize};
 

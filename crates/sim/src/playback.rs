@@ -5,6 +5,10 @@
 //!
 //! [`usher_control::replay`] replays only a policy. This module runs the whole control loop, and
 //! thereby also tests how the loop handles failed actions and in which order it acts.
+//!
+//! Two steps of the record are in memory at a time. The loop finishes the iteration in which it
+//! differs. Errors: an unreadable or inconsistent record, an unknown policy, an empty record, a
+//! difference.
 
 use std::io::BufRead;
 

@@ -4,6 +4,9 @@
 //! A repetition creates all threads of the program's script anew, and ends with its last thread.
 //! The program then starts the next repetition or is removed. A script that takes no virtual time
 //! is reported as a fault, because its repetitions would never end.
+//!
+//! A start or a kill takes time in proportion to the threads, times the kernel's time to place or
+//! remove a thread. The record of an ended program is kept until the end of the simulation.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Selects the next thread of a CPU's queue, and determines the length of slices, as Linux's fair
-//! schedulers do. A selection visits each thread of the queue.
+//! schedulers do. A selection, and each addition or removal of a thread, visits each thread of the
+//! queue.
 //!
 //! Every thread has a *virtual runtime*, which grows as the thread runs, at a rate inversely
 //! proportional to its weight. On each CPU the scheduler keeps the virtual runtimes of all threads

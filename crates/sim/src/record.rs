@@ -3,7 +3,8 @@
 //!
 //! A span is a period in which threads of one program run on a CPU without interruption by another
 //! program. Recording is off by default. When the requested number of spans is reached, the
-//! recording stops and stores the time. Each change of the running program takes constant time.
+//! recording stops and stores the time. The spans that are open at this time are added: at most one
+//! per CPU. Each change of the running program takes constant time.
 
 use serde::{Deserialize, Serialize};
 

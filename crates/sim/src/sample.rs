@@ -3,6 +3,10 @@
 //! and with seats of 12, 12, 18 and 6 cores. The seats are placed in two ways: in the first, no two
 //! programs share caches and memory controllers; in the second, some programs do. Each result is
 //! the mean over five seeds.
+//!
+//! Limits: five simulations for each placement and scheduler, each of the transient (2 s for the
+//! fixed placements) and `steady_s` virtual seconds. The first fault ends the sample mix without a
+//! result.
 
 use std::collections::BTreeMap;
 

@@ -62,8 +62,8 @@ impl FreeParameter {
     }
 }
 
-/// All free parameters. A value in the middle of its range is the default in
-/// [`EvaluationSetup::new`].
+/// All free parameters. The range of each parameter contains the default in
+/// [`EvaluationSetup::new`]. Values outside of the range are not rejected.
 pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     FreeParameter {
         name: "node bandwidth",

@@ -6,6 +6,9 @@
 //! the two long loops share a core to the end, they need about twice as long as on two cores. A
 //! scheduler that prefers idle cores moves a long loop when the short loops have ended. The test
 //! runs once for each seed, which determines the order in which the loops start.
+//!
+//! A run has no limit of virtual time, because the loops always end; with a fault, its result is
+//! NaN.
 
 use std::sync::Arc;
 

@@ -6,7 +6,9 @@
 //! CPU, waits or ends. The work of a step is done later, while the thread runs on a CPU (module
 //! `engine`). A released lock goes to the waiting thread that arrived first. Module `fault` limits
 //! the number of steps at one instant, and so ends scripts that would never advance virtual time. A
-//! step takes constant time, except that the opening of a barrier wakes all its threads.
+//! step takes constant time, plus the kernel's time for each thread that it wakes. The opening of a
+//! barrier wakes all its threads, and the closing of a queue all its takers. The end of a thread
+//! visits the steps of its role once per queue.
 
 use std::sync::Arc;
 

@@ -4,8 +4,9 @@
 //!
 //! Three properties of a thread are computed only in this file: whether it is stopped, which CPUs
 //! it may use, and its weight. The index of a thread that has ended is reused; the index of a
-//! program is not. Each access takes constant time, except that a change of masks visits all
-//! threads of a program.
+//! program is not. Each access takes constant time. A change of masks visits all threads of a
+//! program, in one step per thread and 64 CPUs. Memory grows with the number of programs that have
+//! arrived, and with the greatest number of simultaneous threads.
 
 use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::kernel::GroupBy;

@@ -6,8 +6,22 @@
 //! CPU selection (module `cpu_selection`) uses a program's mask, which is the union of its threads'
 //! allowed CPUs. The sets of the threads differ only while an operation is incomplete. In this
 //! case, a thread may wait in the queue of a CPU that it may not use. When it is selected there, it
-//! is moved to another queue, so that it never runs outside its set. An operation on a program
-//! visits all its threads.
+//! is moved to another queue, so that it never runs outside its set.
+//!
+//! *Cost.* Let T be the threads of the program, C the CPUs, and Q the waiting threads of all
+//! programs.
+//!
+//! - [`SimKernel::set_affinity`], for one thread, and [`SimKernel::seat`] compute the masks of all
+//!   threads of the program: T x C / 64 steps. Each thread that leaves its CPU, and each idle CPU
+//!   of the mask, then causes one selection of order C + Q.
+//! - [`SimKernel::bind`] calls [`SimKernel::set_affinity`] for each thread: T^2 x C / 64 steps, and
+//!   T times the selections.
+//! - [`SimKernel::set_online`] does the work of a seat for every program that has ever arrived.
+//! - [`SimKernel::freeze`] visits T threads, [`SimKernel::set_signal_stopped`] one thread, with one
+//!   selection for each thread that stops or continues.
+//!
+//! Calls for a thread that has ended have no effect. An affinity without an allowed CPU is replaced
+//! by the seat, and a seat without an online CPU by all online CPUs.
 
 use usher_model::CpuSet;
 

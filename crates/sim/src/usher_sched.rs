@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An instance of Usher's own scheduler for a simulated machine. All decisions come from the C
 //! source of the scheduler's BPF programs, which is compiled for the host ([`HostSched`]). This
-//! module maps simulated threads to the tasks of the instance, in constant time;
-//! `sim_kernel/usher.rs` calls it.
+//! module maps simulated threads to the tasks of the instance; `sim_kernel/usher.rs` calls the
+//! module. The mapping takes constant time, and the conversion of a thread's CPUs linear time in
+//! the number of CPUs. The numbers of CPUs and LLCs are limited ([`Kernel::check`]); the caller
+//! checks them.
 
 use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
 use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};

@@ -8,8 +8,10 @@
 //! 2. `observe` returns arrivals, departures and samples of all programs as an observation.
 //! 3. `act` carries out an action on the simulated kernel.
 //!
-//! Each call takes time in proportion to the programs, in addition to the simulated events.
-//! Priorities are not modelled, so that demotions are rejected.
+//! `wait` and `observe` take time in proportion to the programs and CPUs, in addition to the
+//! simulated events. `act` takes the time of the operation in module `threads`. All plans of a run
+//! are kept in memory. Priorities are not modelled, so that demotions are rejected; an action on a
+//! departed program is an error, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,6 +3,9 @@
 //! the probability of each fault. The machines come from a list of fixed descriptions, so that a
 //! seed gives the same case on each host. A run lasts 6 virtual seconds; at most nine programs
 //! arrive in the first 5 seconds.
+//!
+//! A program has at most twice as many threads as the machine has cores. Probabilities are
+//! fractions; the greatest probability of each fault is in function `faults`.
 
 use std::fmt;
 use std::sync::Arc;

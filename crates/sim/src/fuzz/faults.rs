@@ -7,6 +7,12 @@
 //! or a killed daemon. After the death of the daemon, the keeper or the launchers undo its actions
 //! by the journal, as on a real machine. A new daemon then admits the running programs. The
 //! invariants (module `checks`) are checked at least every 20 ms of virtual time.
+//!
+//! Limits: a run ends after 6 virtual seconds, plus the time of a recovery in progress. A departure
+//! is reported up to 0.5 s late, a loop wakes up to 0.3 s late. A recovery by the keeper takes at
+//! most 0.3 s, or 1.3 s if the keeper dies half-way. A recovery without the keeper takes at most
+//! 0.2 s per launcher and 1.5 s more. The next daemon starts up to 0.2 s later. The number of
+//! injected faults is not limited. The first violation or fault of the simulation ends the run.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -114,7 +120,7 @@ impl<'a> FaultyWorld<'a> {
     }
 
     /// Returns true with probability `chance`. If the result is true, a fault is about to be
-    /// injected, and the checkers' time limits are restarted.
+    /// injected, and the time limit of idle cores is restarted.
     fn draw(&mut self, chance: f64) -> bool {
         let strikes = chance > 0.0 && f64::from(self.random.rand_float()) < chance;
         if strikes {

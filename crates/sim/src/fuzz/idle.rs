@@ -3,6 +3,9 @@
 //! program may use the core, the kernel must balance within 40 ms. If the core belongs to another
 //! program's seat, the policy must lend it within 200 ms; cases in which the design does not
 //! require a loan are exempt. A check compares each program with each core.
+//!
+//! An injected fault, a new plan and, for the kernel's limit, a change of the program's CPUs
+//! restart the time. Programs whose threads have different CPUs are exempt from the kernel's limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

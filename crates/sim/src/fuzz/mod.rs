@@ -13,6 +13,9 @@
 //!    and a new daemon starts.
 //! 4. The invariants are checked at least every 20 ms (modules `checks` and `idle`). The first
 //!    violation ends the run, and is reported with the seed and the last actions.
+//!
+//! The number of daemons in a run is not limited; after the end of the run, a further death only
+//! leads to the undo. A failure to write a record counts as a violation.
 
 mod case;
 mod checks;

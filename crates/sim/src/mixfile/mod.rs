@@ -6,7 +6,10 @@
 //! 2. Module `check` validates the values, and resolves presets and defaults.
 //! 3. The result is a [`SimMix`], or a [`SimMixError`] with file, line and reason.
 //!
-//! A file has at most [`PROGRAMS_MAX`] programs.
+//! A file has at most [`PROGRAMS_MAX`] programs, copies included, and at most as many random
+//! arrivals. Text that is nested too deeply is rejected before it is parsed. The first error is
+//! returned. Reading takes quadratic time in the number of programs, because their names are
+//! compared in pairs.
 
 mod check;
 mod raw;
@@ -23,10 +26,12 @@ use crate::machine::Costs;
 use crate::parsec::ParsecTraits;
 use crate::script::Script;
 
-/// Maximum number of programs of a file, including copies and arrivals. It is more than the number
-/// of CPUs of the largest machine that can be described.
+/// Maximum number of programs of a file, including copies. Also the maximum number of random
+/// arrivals, which count separately. It is more than the number of CPUs of the largest machine that
+/// can be described.
 pub const PROGRAMS_MAX: usize = 10_000;
-/// Maximum number of simultaneous programs per CPU. With more programs, seats would have no effect.
+/// Maximum number of programs and copies per CPU, without random arrivals. Programs that arrive at
+/// different times count as simultaneous. With more programs, seats would have no effect.
 pub const PROGRAMS_PER_CPU_MAX: usize = 16;
 
 /// Names of the machines with known costs, by processor.

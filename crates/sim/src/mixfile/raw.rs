@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tables of a sim file, as serde deserialises them: the structs list the permitted keys and
 //! their defaults. Module `check` then checks and resolves the values.
+//!
+//! Defaults of the protocol: the schedulers `linux`, `equal`, `casas` and `usher`, 3 repetitions, 1
+//! round, seed 1, 3,600 virtual seconds, 500,000,000 events. Unknown keys are errors.
 
 use serde::Deserialize;
 use toml::Spanned;

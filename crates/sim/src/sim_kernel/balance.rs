@@ -7,8 +7,10 @@
 //! - In each period of busy balancing, each online CPU takes at most one waiting thread from the
 //!   most loaded CPU, if the loads are more equal afterwards.
 //!
-//! A load is the sum of the weights of a CPU's threads. One balancing pass visits each pair of CPUs
-//! at most a few times. Under Usher's scheduler, this module only passes on new threads and ticks.
+//! A load is the sum of the weights of a CPU's threads. One balancing pass visits each pair of
+//! CPUs, and for each idle or busy CPU the waiting threads, at most a few times. Placing a new
+//! thread visits all CPUs. Under Usher's scheduler, this module only passes on new threads and
+//! ticks.
 
 use super::SimKernel;
 

@@ -12,8 +12,10 @@
 //!    CPU's next event.
 //! 4. Periodically: balance loads (`balance`), and update the speed of programs.
 //!
-//! Each of these operations takes time in proportion to the CPUs and their waiting threads. The
-//! kernel combines these parts, which get all data as arguments:
+//! Each of steps 1 to 3 takes time in proportion to the CPUs and the waiting threads. A balancing
+//! pass takes that time for each CPU (module `balance`); an update of speeds takes time of order
+//! CPUs + programs x (domains + nodes). The kernel combines these parts, which get all data as
+//! arguments:
 //!
 //! - `queue_order`: the order of a CPU's queue; `cpu_selection`: the CPU of a thread;
 //! - `usher_sched`: an instance of Usher's scheduler, which replaces `queue_order` and

@@ -5,6 +5,9 @@
 //! larger machines, 1, 2, 3, 4, 6, 8, 12, … domains and all domains. The measurements give the
 //! program's curve, best time and work. A measurement is limited to ten times the maximum length of
 //! a run.
+//!
+//! A measurement is also limited to the number of events of a run. A measurement that exceeds a
+//! limit is an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,6 +2,11 @@
 //! Computes the arrivals and departures of a trial: copies of programs at given times, and random
 //! arrivals (a Poisson process). Arrivals depend only on the sim file and the seed, so that they
 //! are the same for every scheduler.
+//!
+//! Limits: the copies in the file must not exceed 16 per CPU or 10,000, even if they arrive at
+//! different times; otherwise there is an error. Random arrivals are not part of that limit: there
+//! are at most 10,000, and at most as many as the file requests. The time is that of sorting the
+//! arrivals.
 
 use std::sync::Arc;
 
@@ -36,7 +41,8 @@ pub struct ArrivalSpec {
 /// Returns all arrivals in the order of their times.
 ///
 /// # Errors
-/// More programs would be present at once than the limit for this number of CPUs.
+/// The file has more programs and copies, without random arrivals, than the limit for this number
+/// of CPUs.
 pub fn arrival_specs(mix: &SimMix, cpus: usize, seed: u64) -> Result<Vec<ArrivalSpec>, TrialError> {
     let mut all = Vec::new();
     for (index, program) in mix.programs.iter().enumerate().filter(|(_, p)| p.resident) {

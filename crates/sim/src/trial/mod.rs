@@ -9,8 +9,11 @@
 //!    round.
 //! 3. A [`MixReport`] converts the trials to tables.
 //!
-//!    A run ends when all programs have completed their repetitions, and at the latest after a
-//!    given virtual time or number of events.
+//!
+//! A run ends when all programs have completed their repetitions, and at the latest after a given
+//! virtual time. A run that exceeds the given number of events is an error. The schedulers `oracle`
+//! and `oracle-lending` reject mixes with arrivals during the run, with more programs than domains,
+//! or with more than 2,000,000 distributions of domains.
 
 mod alone;
 mod arrivals;

@@ -2,6 +2,9 @@
 //! Converts the trials of a simulated mix to the data of tables and reports: NTTs, ANTT, arrival
 //! statistics and timelines. The data has the same form as that of a measured mix. A timeline has
 //! at most 1,500 spans, and states the time after which it is incomplete.
+//!
+//! An NTT or a mean without values is missing instead of 0. Building a report takes linearithmic
+//! time in the number of seat periods, and linear time in all other results.
 
 use std::collections::BTreeMap;
 

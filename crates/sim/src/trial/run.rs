@@ -4,6 +4,9 @@
 //! - ends programs after their lifetime;
 //! - records seats, and at most 10,000 notes of the policy;
 //! - ends the run when all programs have completed their repetitions or have departed.
+//!
+//! A wait lasts at least 1 ns, until the next departure at the latest. A wait takes linear time in
+//! the number of programs. A fault of the engine ends the run as incomplete.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,6 +2,8 @@
 //! Records the seats of programs during a simulated run, and counts actions. A record is a period
 //! in which the seat of a program does not change; plans and actions begin new periods. At most
 //! 50,000 periods are kept; later periods are dropped.
+//!
+//! A decision takes time in proportion to the programs times the loans.
 
 use std::collections::BTreeMap;
 
