@@ -136,7 +136,7 @@ impl<'a> CachegrindOutput<'a> {
         Ok(self.counts(&values))
     }
 
-    /// Returns the summed counts of all functions whose names contain `function`; `None` if there
+    /// Returns the summed counts of all functions with `function` in their names; `None` if there
     /// is no such function.
     pub fn of(&self, function: &str) -> Option<Counts> {
         let (mut sum, mut inside, mut seen) = (Counts::default(), false, false);

@@ -144,7 +144,7 @@ fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
 }
 
 /// Returns programs that report their progress themselves, by heartbeats or OMPT. They are compiled
-/// from the examples; a program whose compiler is not installed is left out.
+/// from the examples; a program is left out if its compiler is not installed.
 fn own_programs(scratch: &Path) -> Vec<(String, LaunchSpec)> {
     let build = |compiler: &str, options: &[&str], name: &str| {
         let out = scratch.join(name);

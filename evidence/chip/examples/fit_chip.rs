@@ -10,7 +10,7 @@
 //! 3. The program prints simulated and published figures of all cells, and the parameters.
 //!
 //! The environment variables `FRAMES=1` and `CORES=1,4,6` (their default values) set the number of
-//! frames to simulate, and the numbers of cores whose cells are used.
+//! frames to simulate, and the numbers of cores. Only cells with these numbers of cores are used.
 //!
 //! With `HOLD_OUT=1`, the fit starts from round values that were chosen without the tables, and
 //! uses only four of the seven curves of Table 2. The program prints the other three curves

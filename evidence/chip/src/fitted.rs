@@ -100,7 +100,7 @@ impl FittedParameters {
                 l1_miss_cycles: 10,
                 l2_miss_cycles: 200,
                 first_word_cycles: self.first_word_cycles,
-                // One cycle of the second-level cache, whose clock rate is 166 MHz (Table 1): two
+                // One cycle of the second-level cache at its clock rate of 166 MHz (Table 1): two
                 // cycles of a core.
                 l2_busy_cycles: 2,
                 line_busy_cycles: self.line_busy_cycles,

@@ -18,8 +18,8 @@ pub enum AccessKind {
     Store,
 }
 
-/// A block of memory that a task accesses: `rows` rows of `bytes` bytes, whose starts are `stride`
-/// bytes apart.
+/// A block of memory that a task accesses: `rows` rows of `bytes` bytes each. The starts of two
+/// neighbouring rows are `stride` bytes apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskAccess {
@@ -143,7 +143,7 @@ pub enum TaskGraphError {
 /// Size of the modelled shared memory, and of the modelled private memory of a core.
 pub const MEMORY_BYTES: u64 = 1 << 30;
 /// Size of the segments in which `compact` moves addresses. The lower address bits do not change;
-/// these bits select the set in each cache whose ways have at most this size.
+/// these bits select the set in each cache with ways of at most this size.
 pub const SEGMENT_BYTES: u64 = 128 << 10;
 
 impl TaskGraph {

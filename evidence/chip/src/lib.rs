@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulates the chip of paper 5: an H.264 decoder whose tasks run on several cores in different
+//! Simulates the chip of paper 5: the tasks of an H.264 decoder run on several cores, in different
 //! orders.
 //!
 //! The figures of the paper were measured on an evaluation board and on a simulator, which are not

@@ -197,7 +197,7 @@ pub fn compare(
 pub struct Ratio {
     /// The cell of Table 2.
     pub cell: TableCell,
-    /// The pattern whose figure is divided by that of FCFS.
+    /// The figure of this pattern is divided by that of FCFS.
     pub pattern: Pattern,
     /// Simulated ratio.
     pub simulated: f64,
@@ -232,7 +232,7 @@ pub fn ratios(rows: &[CellComparison], of: impl Fn(&Figures) -> Option<f64>) -> 
     others.filter_map(ratio).collect()
 }
 
-/// Returns the share of the ratios whose simulated and published values differ by at most `limit`.
+/// Returns the share of the ratios that differ between simulation and paper by at most `limit`.
 pub fn share_within(ratios: &[Ratio], limit: f64) -> f64 {
     let within = ratios.iter().filter(|ratio| ratio.off() <= limit).count();
     within as f64 / ratios.len().max(1) as f64

@@ -92,7 +92,7 @@ pub trait Structures {
     fn write(&mut self, task: u32, field: Field, value: u32);
 }
 
-/// Returns the goodness of a task on a CPU whose loaded address space is `space`.
+/// Returns the goodness of a task on a CPU on which the address space `space` is loaded.
 #[inline(always)]
 pub fn goodness<S: Structures>(s: &mut S, task: u32, cpu: u32, space: u32) -> i32 {
     let counter = s.read(task, Field::Counter) as i32;
@@ -261,7 +261,8 @@ fn give_quanta<S: Structures>(s: &mut S) {
 pub struct WakeupResult {
     /// Whether the task was added to the list; false if the task was already on the list.
     pub added: bool,
-    /// The CPU that must call the scheduler: an idle CPU, or a CPU whose task must be preempted.
+    /// The CPU that must call the scheduler: an idle CPU, or a CPU on which the current task must
+    /// be preempted.
     pub cpu: Option<usize>,
 }
 

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reasons why a mix could not be measured. The exit status is 127 if a program does not exist,
-//! 126 if it cannot be executed, 130 if the user cancelled the measurement, and otherwise 125.
+//! The error type of the measurement of a mix, which is a set of programs that run at the same
+//! time.
+//!
+//! The variants of [`MixError`] follow the steps of a measurement: selection of the policies,
+//! opening of the programs' input files, setup commands that create inputs, measurement of the
+//! programs' curves, and the runs. [`MixError::code`] returns the exit status of Usher: 127 if a
+//! program does not exist, 126 if a program cannot be executed, 130 if the user cancelled the
+//! measurement, and otherwise 125.
 
 use std::path::PathBuf;
 
@@ -34,7 +40,7 @@ pub enum MixError {
         /// The cause.
         source: LaunchError,
     },
-    /// A file that a program needs cannot be opened.
+    /// A file that a program of the mix needs as input cannot be opened.
     #[error("the {what} {} of the program '{name}' cannot be read: {source}", path.display())]
     Input {
         /// Name of the program in the mix.
@@ -46,7 +52,7 @@ pub enum MixError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A command that makes inputs failed.
+    /// A setup command, which creates inputs of programs, failed.
     #[error(
         "the setup command '{command}' ended with {exit}{}",
         stderr_text(stderr)
@@ -54,12 +60,12 @@ pub enum MixError {
     Setup {
         /// The command.
         command: String,
-        /// Exit of the command.
+        /// The way in which the command ended.
         exit: Exit,
         /// The last part of the command's standard error.
         stderr: String,
     },
-    /// A command that makes inputs did not create its output.
+    /// A setup command succeeded, but did not create the file that a program needs.
     #[error("the setup command '{command}' did not create the file {}", path.display())]
     MissingOutput {
         /// The command.
@@ -67,10 +73,10 @@ pub enum MixError {
         /// The missing file.
         path: PathBuf,
     },
-    /// The curve of a program was not measured.
+    /// The scalability curve of a program could not be measured.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A run failed.
+    /// A run of the mix failed, or the user cancelled it.
     #[error(transparent)]
     Run(#[from] RunError),
 }

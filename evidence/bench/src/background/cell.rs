@@ -33,7 +33,8 @@ use crate::processes::wait_for;
 pub struct Limits {
     /// Minimum number of pairs of each treatment.
     pub pairs_min: usize,
-    /// Maximum number of pairs of a treatment whose confidence interval must become narrow.
+    /// Maximum number of pairs of a treatment that gets pairs until its confidence interval is
+    /// narrow.
     pub pairs_max: usize,
     /// A foreground beside the background is stopped after this multiple of its time alone.
     pub cut: f64,

@@ -13,7 +13,7 @@ use usher_policy::background::contention::{MeteringWindow, ResourceUse};
 
 use super::calibrate::Shares;
 
-/// The meter, and the processes whose use at present counts as background use.
+/// The meter, and the processes that are background at present.
 pub struct BackgroundMeter {
     meter: Meter,
     managed: Vec<ProgramId>,

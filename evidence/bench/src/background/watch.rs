@@ -260,8 +260,8 @@ fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
     }
 }
 
-/// Returns the record file of the first thread, and the files of the other threads, whose names end
-/// in a number.
+/// Returns the record files of all threads. The file names of all threads except the first end in a
+/// number.
 fn numbered(path: &Path) -> Vec<PathBuf> {
     let more = (1..).map(|i| PathBuf::from(format!("{}.{i}", path.display())));
     std::iter::once(path.to_owned())

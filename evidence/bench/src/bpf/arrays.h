@@ -67,7 +67,7 @@ struct o1_thread {
 	 * queued yet.
 	 */
 	__u32 is_placed;
-	/* CPU in whose arrays the thread waits, counted from 1; 0: none. */
+	/* The thread waits in the arrays of this CPU, counted from 1; 0: none. */
 	__u32 waits_on;
 };
 

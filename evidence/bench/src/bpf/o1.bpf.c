@@ -242,9 +242,9 @@ end:
 }
 
 /*
- * Clears the bit of a level whose queue is empty. Only the CPU itself clears its bits. Its
- * run-queue lock is held in this function and in `enqueue`; no bit of a thread that is just
- * enqueued is therefore lost.
+ * Clears the bit of a level with an empty queue. Only the CPU itself clears its bits. Its run-queue
+ * lock is held in this function and in `enqueue`; no bit of a thread that is just enqueued is
+ * therefore lost.
  */
 static inline void note_empty(struct o1_cpu *state, __u32 cpu, __u32 level)
 {

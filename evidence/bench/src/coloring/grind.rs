@@ -22,7 +22,7 @@ use usher_coloring::machine::{Colors, WorkloadKind};
 use super::cpus::RunTotals;
 use crate::cachegrind::{self, CacheShape, CachegrindOutput, Counts};
 
-/// Name of the function whose misses are counted.
+/// Name of the function to count the misses of.
 const FUNCTION: &str = "coloring::region::walk_queue";
 
 /// Reads the sizes of the first-level data cache and of the second-level cache of CPU 0 from sysfs.

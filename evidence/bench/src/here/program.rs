@@ -86,8 +86,8 @@ fn stream(steps: u32) {
 
 /// A barrier at which waiting threads spin and never sleep.
 ///
-/// The count of arrivals is never reset. With `n` threads, a thread whose arrival is number `k`
-/// (from 0) waits until the count is `(k / n + 1) * n`.
+/// The count of arrivals is never reset. With `n` threads, the thread with the arrival number `k`
+/// (counted from 0) waits until the count is `(k / n + 1) * n`.
 struct SpinBarrier {
     threads: usize,
     arrivals: AtomicUsize,

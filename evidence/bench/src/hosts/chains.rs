@@ -3,8 +3,9 @@
 //! thread or process (a *link* of the chain) lives for a given time and starts the next link just
 //! before it ends.
 //!
-//! - **End**: every link polls standard input, a pipe whose other end only the benchmark holds.
-//!   When the benchmark ends for any reason, the pipe hangs up, and no link starts a next link.
+//! - **End**: every link polls standard input, which is a pipe. Only the benchmark holds the other
+//!   end of the pipe. When the benchmark ends for any reason, the pipe hangs up, and no link starts
+//!   a next link.
 //! - **Reaper**: each link of a process chain becomes an orphan when its parent ends. The command's
 //!   first process, in another session than the chains, adopts and reaps the orphans as init does.
 //!   This process ends after the last orphan.

@@ -78,8 +78,8 @@ pub struct ChurnResult {
     pub narrowed: usize,
     /// Number of releases after which a chain made no progress.
     pub stalled: usize,
-    /// Share in per cent of the chains whose last link before a release had started with the mask
-    /// of the seat.
+    /// Share in per cent of the chains in which the last link before a release had started with the
+    /// mask of the seat.
     pub seated_percent: f64,
     /// Number of links that all chains of one program start per second.
     pub links_per_s: f64,

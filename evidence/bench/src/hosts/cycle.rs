@@ -83,8 +83,8 @@ pub fn run(args: &KindArgs) -> Result<()> {
 /// Times and counts from which figures of the result are computed at the end.
 #[derive(Debug, Default)]
 struct CycleTimes {
-    /// Number of chains whose last link before a release had started with the seat's mask, summed
-    /// over the releases.
+    /// Number of chains in which the last link before a release had started with the seat's mask,
+    /// summed over the releases.
     seated: usize,
     /// CPU time of the calls that apply seats.
     seating: Duration,

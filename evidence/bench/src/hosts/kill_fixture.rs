@@ -199,7 +199,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Returns those processes of `pids` whose attributes differ from the attributes without Usher.
+    /// Returns those processes of `pids` that have other attributes than without Usher.
     pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
         let is_changed = |pid: &i32| {
             let now = managed_attributes(*pid);
@@ -245,7 +245,7 @@ impl KillFixture {
     }
 
     /// Starts a daemon if no daemon answers, and ends the daemon with SIGTERM. Returns the number
-    /// of processes whose attributes still differ from those without Usher.
+    /// of processes that still have other attributes than without Usher.
     pub fn start_again_and_end(&mut self) -> Result<usize> {
         if self.status().is_none() {
             // Reaps the killed daemon.

@@ -217,8 +217,8 @@ fn sleepers_table(rows: &[ErlangResult]) -> Table {
     }
 }
 
-/// Returns a sentence that compares Usher with that EEVDF slice whose runs are most similar in
-/// length to Usher's, with the highest number of virtual machines.
+/// Returns a sentence that compares Usher with EEVDF at the base slice with the most similar length
+/// of runs, for the highest number of virtual machines.
 fn nearest(rows: &[ErlangResult]) -> Option<String> {
     let runs = of_the_most(rows).map(|row| RunLengths {
         scheduler: &row.scheduler,

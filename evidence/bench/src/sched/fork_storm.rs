@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `fork-storm`: measures whether four loops keep their fair share of two CPUs beside a
-//! process whose 16 threads each start one short program after another.
+//! process with 16 threads that each start one short program after another.
 //!
 //! 1. The four loops run alone.
 //! 2. The loops run beside the storm. If the storm gets the share of one further thread, the loops

@@ -21,7 +21,7 @@ const TITLE: &str = "Expected saving by fewer switches between address spaces";
 /// Address-space switches per second and CPU under the two schedulers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct SwitchRates {
-    /// The part with whose load the rates were counted.
+    /// The rates were counted with the load of this part.
     part: &'static str,
     eevdf: f64,
     ours: f64,

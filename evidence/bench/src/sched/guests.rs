@@ -258,7 +258,7 @@ mod tests {
     use crate::sched::tests::args;
     use crate::sched::{THREADS, TWO};
 
-    /// Returns runs whose guests are never started.
+    /// Returns measurements for tests, which start no guest.
     fn guests(args: &SchedArgs, peers: Vec<ComparedScheduler>) -> GuestRuns<'_> {
         let lab = Lab {
             kernel: KernelChoice::Newest,

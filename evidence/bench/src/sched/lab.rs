@@ -15,8 +15,8 @@
 //!    interrupted run can therefore be resumed.
 //! 4. If the guest dies, repeat from step 1, once.
 //!
-//! Limits: a guest may run for 6 hours. The samples describe the emulated machine, in whose virtual
-//! time each instruction takes 1 ns and caches have no effect.
+//! Limits: a guest may run for 6 hours. The samples describe the emulated machine. In its virtual
+//! time, each instruction takes 1 ns and caches have no effect.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

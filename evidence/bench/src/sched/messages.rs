@@ -209,7 +209,7 @@ pub struct Sample {
 pub struct SwitchCounts {
     /// Number of context switches, including switches to the idle thread.
     pub switches: u64,
-    /// Number of switches to a user thread whose address space differs from that of the last user
+    /// Number of switches to a user thread of another address space than that of the last user
     /// thread on the same CPU.
     pub space_switches: u64,
     /// Number of wake-ups with a measured latency.

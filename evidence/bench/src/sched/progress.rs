@@ -181,7 +181,7 @@ mod tests {
         .map(turn);
         let mut pace = RunProgress::default();
         pace.expect("one", &turns, &turns);
-        // A second machine, half of whose samples an earlier run has measured.
+        // A second machine. An earlier run has measured half of its samples.
         pace.expect("plain", &turns[..2], &turns[1..2]);
         pace.starts("one");
         assert_eq!(

@@ -4,8 +4,8 @@
 //!
 //! With longer runs there are fewer switches, even under a scheduler that ignores address spaces.
 //! Usher is therefore also compared with EEVDF with several base slices. A note selects the base
-//! slice whose mean run is most similar in length to Usher's (smallest ratio), and compares the
-//! numbers of address-space switches. The mean run is CPU time / switches; if CPUs are idle at
+//! slice with the mean run that is most similar in length to Usher's (smallest ratio), and compares
+//! the numbers of address-space switches. The mean run is CPU time / switches; if CPUs are idle at
 //! times, this is an upper bound.
 
 use super::medians::{cell, ratio};
@@ -32,8 +32,8 @@ pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
     Some(1e3 * CPUS * ratio(last_s, switches)?)
 }
 
-/// Returns a sentence that compares Usher with that EEVDF slice whose runs are most similar in
-/// length. The sentence starts with `begin`, which is "Of", or a condition followed by "of".
+/// Returns a sentence that compares Usher with EEVDF at the base slice with the most similar length
+/// of runs. The sentence starts with `begin`, which is "Of", or a condition followed by "of".
 pub fn nearest(begin: &str, all: &[RunLengths]) -> Option<String> {
     let ours = all
         .iter()

@@ -113,8 +113,8 @@ fn random_curve(cores: u32, rng: &mut oorandom::Rand64) -> Result<Curve> {
     Ok(Curve::from_rates(&points.collect())?)
 }
 
-/// Returns the number of random plans whose sum of NTTs is larger than that of the best allocation
-/// of domains.
+/// Returns the number of random plans with a larger sum of NTTs than the best allocation of
+/// domains.
 fn not_optimal(rng: &mut oorandom::Rand64) -> Result<usize> {
     let mut wrong = 0;
     for _ in 0..RANDOM_CASES {

@@ -48,8 +48,8 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let mut part = Part::new("footprint", "Memory of tasks");
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
-        // The bar applies to tasks whose closure contains a pointer, because a task of paper 5
-        // consists of a function and its argument.
+        // The bar applies to tasks with a closure that contains a pointer, because a task of paper
+        // 5 consists of a function and its argument.
         Bar::at_most(
             "memory of a registered task whose closure has a pointer",
             of("pointer"),

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::tasks::contestants::{Contestant, FORK_JOIN, SPAWNING_PEERS, WAVEFRONT_PEERS};
 
-    /// Compiles the peers whose libraries are installed. Each program checks its own results.
+    /// Compiles the peers that have their libraries installed. Each program checks its own results.
     #[test]
     fn peers_do_what_they_should_in_every_form() {
         let folder = tempfile::tempdir().unwrap();

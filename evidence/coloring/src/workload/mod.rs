@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two workloads of paper 3a, chat and web server. A workload is a set of tasks; each task is a
-//! state machine, whose state is in atomic variables. Workloads therefore run on simulated CPUs
+//! state machine with its state in atomic variables. Workloads therefore run on simulated CPUs
 //! ([`crate::engine`]) and also on threads of the host.
 
 mod chat;

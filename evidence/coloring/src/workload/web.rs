@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The web workload: a server whose processes each answer one request at a time, for clients on
+//! The web workload: the processes of a server each answer one request at a time, for clients on
 //! other machines.
 //!
 //! The model is Apache 1.3 without persistent connections.

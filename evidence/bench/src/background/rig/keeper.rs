@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Undoes the set-up of an experiment, even if the benchmark is killed.
 //!
-//! 1. A keeper starts a shell in a session of its own. The standard input of the shell is a pipe,
-//!    whose other end only this process holds.
+//! 1. A keeper starts a shell in a session of its own. The standard input of the shell is a pipe.
+//!    Only this process holds the other end of the pipe.
 //! 2. The pipe ends when the keeper is dropped, and also when this process ends or is killed.
 //! 3. The shell then runs the script that undoes the set-up.
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Emulates a slow disk with one head: a FUSE file whose data is in a backing file. Each request
+//! Emulates a slow disk with one head: a FUSE file with its data in a backing file. Each request
 //! takes the time that the seek, the rotation and the transfer would take on the disk.
 //!
 //! Time of a request: if the head must move, 0.6 ms + 11.4 ms x (distance / size of the disk)^0.5 +

@@ -85,8 +85,8 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let runs = if quick { RUNS_QUICK } else { RUNS };
     let runs = args.pinning_runs.unwrap_or(runs);
     let usable = usable_cpus()?;
-    // Processes whose launcher has ended become children of this process, which can then find and
-    // end them.
+    // When a launcher has ended, its processes become children of this process, which can then find
+    // and end them.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let dir = tempfile::tempdir()?;
     let programs = Arc::new(Programs::compile(dir.path(), &usable)?);

@@ -262,7 +262,7 @@ fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, ProgramS
     Some(seen.collect())
 }
 
-/// Returns the entries of a directory whose names are numbers, as numbers.
+/// Returns the names of a directory's entries that are numbers.
 pub fn numbers(dir: &str) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();

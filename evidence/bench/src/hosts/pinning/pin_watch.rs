@@ -42,8 +42,8 @@ pub struct PinWatch {
 }
 
 impl PinWatch {
-    /// Returns a watch of the program `name`, whose threads may use the CPUs `usable` unless they
-    /// are pinned.
+    /// Returns a watch of the program `name`. Threads of the program that are not pinned may use
+    /// the CPUs `usable`.
     pub fn new(name: String, usable: CpuSet) -> Self {
         Self {
             name,

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::tasks::workload::Workload;
 
-/// Measures frames whose tasks run in the given order.
+/// Measures frames in which the tasks run in the given order.
 pub fn run(work: Workload, order: Vec<u32>) -> Result<()> {
     work.measure(|| {
         for &task in &order {

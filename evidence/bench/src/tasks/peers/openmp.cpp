@@ -49,8 +49,8 @@ template <peer::First first> class Counted
 };
 
 /*
- * Dependencies of OpenMP are addresses. Each task has one byte, whose address stands for the
- * task.
+ * Dependencies of OpenMP are addresses. Each task has one byte; the address of the byte stands for
+ * the task.
  */
 class Depending
 {
