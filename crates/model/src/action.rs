@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events that happen to programs (arrival, departure, repetition, new limits), and the actions
 //! that Usher takes on programs (seat, release, freeze, thaw, demote). All types of this module are
-//! plain values without behaviour.
+//! plain values without behaviour. Values are not checked here: a seat is never empty, and
+//! durations and quotas are positive, because the senders ensure these ranges.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! State of the background programs, as `usher status` and `usher explain` show it.
+//! The types are plain values. Shares are fractions, 0..=1; times are in nanoseconds.
 
 use serde::{Deserialize, Serialize};
 

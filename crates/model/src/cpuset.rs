@@ -2,8 +2,10 @@
 //! Sets of logical CPUs, with a parser and a formatter for the kernel's list format `0-3,8,10-11`.
 //!
 //! A [`CpuSet`] is a vector of 64-bit words with a bit for each CPU number. Operations on sets take
-//! time proportional to the highest CPU number divided by 64. The parser rejects CPU numbers above
+//! time proportional to the highest CPU number divided by 64; the iterator, the parser and the
+//! formatter take time proportional to the highest CPU number. The parser rejects CPU numbers above
 //! [`CPU_ID_MAX`], because such a number is a typing error that would allocate a large vector.
+//! [`CpuSet::insert`] and [`CpuSet::range`] accept every number; the caller limits the numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// A logical CPU (hwloc: PU) by its operating-system number.
 pub type CpuId = u32;
 
-/// The largest CPU number accepted; a larger number is rejected as a typing error.
+/// The largest CPU number that the parser accepts; a larger number is rejected as a typing error.
 ///
 /// Linux allows at most 8,192 CPUs (`CONFIG_NR_CPUS`).
 pub const CPU_ID_MAX: CpuId = 65_535;

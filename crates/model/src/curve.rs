@@ -6,6 +6,10 @@
 //! cores; above the last point, the rate is constant. A curve returns the rate and the number of
 //! busy CPUs at a number of cores (binary search), the best rate up to a number of cores (linear
 //! search), and the curve under a CPU quota. Crate `policy` fits curves to measurements.
+//!
+//! Points are finite: cores and rates are positive, relative errors (fractions) and busy CPUs are 0
+//! or more. [`Curve::new`] sorts the points, and rejects an empty list, an invalid point, and two
+//! points with the same number of cores. The number of points is not limited.
 
 use std::collections::BTreeMap;
 

@@ -5,6 +5,8 @@
 //! All amounts are totals since metering began and never decrease: the use between two samples is
 //! the difference of their totals. All times are in nanoseconds, on the clock of
 //! `Observation::at_ns`.
+//!
+//! The types are plain values. Maps contain only devices that were used, and vectors have no limit.
 
 use std::collections::BTreeMap;
 use std::fmt;

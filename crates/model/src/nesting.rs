@@ -2,6 +2,8 @@
 //! A bound on the nesting depth of TOML texts that users write: at most 64 open brackets and
 //! braces. The check prevents a stack overflow in crate toml, which parses inline tables
 //! recursively without a bound.
+//!
+//! The time is linear in the length of the text; the check ends at the 65th open bracket.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;

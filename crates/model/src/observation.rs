@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The input of a policy: the state of the machine and its programs at one moment, with progress
 //! figures by source and the confidence in each source. All types of this module are plain values.
+//! Times are in nanoseconds, confidences are fractions, 0..=1; the numbers of events and programs
+//! are not limited.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The output of a policy: the plan with all seats and loans, the actions to take now, notes with
 //! the reasons, and the time and scope of the next sample. All types of this module are plain
-//! values.
+//! values. An NTT or ANTT is at least 1 if the program is no faster than alone; values are not
+//! checked here.
 
 use serde::{Deserialize, Serialize};
 

@@ -4,6 +4,9 @@
 //! [`ProcStat::parse`] returns `None` for a truncated or malformed file. Crate procfs panics on
 //! such files, and on unbalanced parentheses in the name of a program. A program can choose a name
 //! with unbalanced parentheses.
+//!
+//! Parsing takes linear time in the length of the text. CPU times are in clock ticks (100 per
+//! second on most systems). A sum of ticks that overflows 64 bits counts as malformed.
 
 /// The fields of `/proc/PID/stat` for a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]

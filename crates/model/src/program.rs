@@ -2,6 +2,8 @@
 //! Managed programs: a program is a whole process tree with an identifier and the properties that
 //! the policy knows when the program arrives. The module also contains the key of the profile
 //! store.
+//!
+//! The types are plain values. Weights and quotas are positive, but not checked here.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Restricts a topology to a subset of its CPUs and renumbers the remaining cores, domains and
 //! packages. A core, domain or package without a kept CPU is removed. NUMA nodes keep their
-//! indices. The time is proportional to the number of CPUs, cores, domains, packages and nodes.
+//! indices. The time is proportional to the number of CPUs, cores, domains, packages and nodes,
+//! times the CPUs divided by 64. The caller ensures that at least one CPU is kept.
 
 use crate::cpuset::CpuSet;
 use crate::topology::{Core, Cpu, Domain, NumaNode, Package, Topology};

@@ -3,9 +3,11 @@
 //! of Rust's types.
 //!
 //! Among the permitted names, the name with the least edit distance (optimal string alignment) to
-//! the given name is suggested. A name is considered if its distance is at most a third of its
-//! length, or if it starts with the given name. The time for each permitted name is the product of
-//! the lengths of the two names.
+//! the given name is suggested. A permitted name is considered if the distance is at most a third
+//! of the length of the permitted name. A permitted name that starts with the given name is also
+//! considered, if the given name has at least 3 bytes. Of equal distances, the alphabetically first
+//! name is suggested. The time for each permitted name is the product of the lengths of the two
+//! names.
 
 /// Returns serde's message for users. The message about an unknown field or variant is followed by
 /// the closest permitted name, if that name is close enough. An expected type of Rust's is described.
@@ -50,7 +52,8 @@ fn without_types(message: &str) -> String {
 const PREFIX_LENGTH_MIN: usize = 3;
 
 /// The permitted name with the least edit distance from `given`, among the names that start with
-/// `given` or whose edit distance is at most a third of their length.
+/// `given` (of at least 3 bytes), and the names with an edit distance of at most a third of their
+/// length. `None`: no name is close enough.
 pub fn closest_name<'a>(
     given: &str,
     permitted: impl IntoIterator<Item = &'a str>,

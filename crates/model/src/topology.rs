@@ -7,6 +7,12 @@
 //! smallest of these units that the description contains: die, NUMA node, package, machine. Crate
 //! `topology` builds a [`Topology`]; this module defines the type, and computes sets of CPUs, cores
 //! and domains of a machine.
+//!
+//! Capacities are relative to the fastest core, in (0, 1]; sums of capacities are in cores. For `N`
+//! CPUs, a set of the cores in a CPU set takes time of order cores x N / 64, and
+//! [`Topology::check`] takes quadratic time at most. [`Topology::restrict`] fails if no CPU
+//! remains. The indices in the types are valid only within one topology: [`Topology::restrict`]
+//! renumbers cores, domains and packages.
 
 use serde::{Deserialize, Serialize};
 
