@@ -21,6 +21,9 @@
 //!    memory only. The nodes local to a domain are the owners of its CPUs, most CPUs first, then
 //!    the memory-only nodes near to the domain. Memory that is equally near to all CPUs is local to
 //!    no domain, unless a single node owns all CPUs.
+//!
+//! If several sets of one level contain a CPU, the last set owns the CPU. An input without CPUs
+//! gives an empty machine, which [`Topology::check`] rejects.
 
 use std::collections::BTreeMap;
 

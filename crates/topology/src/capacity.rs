@@ -11,7 +11,10 @@
 //!
 //! An attribute with equal values for all kinds is skipped: kernels before 6.12 give performance
 //! and efficient cores of Intel hybrids the same capacity of 1024. If no attribute distinguishes
-//! the kinds, all cores have equal capacity.
+//! the kinds, all cores have equal capacity. Capacities are limited to 0.01..=1.
+//!
+//! This file also adds the core types of Intel hybrids, which Linux lists in two files of sysfs.
+//! Files that are missing or malformed are ignored.
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,9 @@
 //! Converts hwloc's objects to plain facts, sets of CPUs with a few attributes, from which
 //! `assemble.rs` builds the topology.
 //!
-//! Offline CPUs are left out. A CPU number above [`CPU_ID_MAX`] is an error.
+//! Offline CPUs are left out. A CPU number above [`CPU_ID_MAX`], an object without a number, and
+//! input that hwloc rejects are errors. The time is that of hwloc; this file sets no limit of time
+//! or memory (module `sandbox` does for foreign input).
 
 use std::collections::BTreeMap;
 use std::path::Path;

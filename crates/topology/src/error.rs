@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of reading a topology. Each error is one line that names the input and the reason.
-//! Foreign text is shortened and escaped.
+//! Foreign text is shortened to 80 characters, and its control characters are escaped. Names of
+//! existing files are shown in full and not escaped.
 
 use std::path::PathBuf;
 

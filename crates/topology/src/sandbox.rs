@@ -16,6 +16,12 @@
 //! the work reads files, allocates (glibc resets its allocator in the child) and calls hwloc. If
 //! another thread held a lock inside the C library at the time of the fork, the child waits for
 //! that lock until the alarm ends it, and the parent reports an error.
+//!
+//! *Limits* of the child: 10 s of CPU time, 20 s of wall time, 1 GiB of memory beyond the initial
+//! size, an answer of at most 1 GiB. A limit that the system does not permit to set is ignored. The
+//! parent waits until the child has ended, hence at most about 20 s; nothing is retried. *Errors*:
+//! the error of `work`, no pipe or no child, a child that crashed or exceeded a limit, an
+//! incomplete or invalid answer.
 
 use std::ffi::{CString, c_char};
 use std::fs::File;
@@ -27,7 +33,7 @@ use std::ptr;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Limit of the child's CPU time and wall time in seconds.
+/// Limits in seconds of the child's CPU time and of the wall time since its start.
 const CPU_TIME_MAX_S: u64 = 10;
 const WALL_TIME_MAX_S: u32 = 20;
 /// Address space that the child may add to its initial size.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sources of machines (this machine, an XML file of hwloc, a one-line description, a copy of
 //! `/sys`), the parser of their names, and [`load`], which reads any of them. Foreign input is
-//! parsed in a child process.
+//! parsed in a child process (module `sandbox`), with its limits of 10 s of CPU time and 1 GiB of
+//! memory. This machine is read in this process, without a limit. An XML file has at most 64 MiB,
+//! and a description at most 8,192 CPUs (module `synthetic`). Nothing is retried. Every result has
+//! passed [`Topology::check`]; an error is one line with the source and the reason.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +17,7 @@ use usher_model::Topology;
 use crate::error::excerpt;
 use crate::{TopologyReadError, assemble, discover, sandbox, synthetic};
 
-/// Maximum size of an XML file; hwloc's own files are below 1 MiB.
+/// Maximum size of an XML file in bytes; hwloc's own files are below 1 MiB.
 const XML_MAX_BYTES: u64 = 64 << 20;
 
 /// The source of a machine.

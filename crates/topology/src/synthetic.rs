@@ -6,6 +6,9 @@
 //! parentheses, attached memory in brackets; hwloc parses attributes and memory. This module checks
 //! characters, brackets, numbers and the order of types before hwloc gets the text, because hwloc
 //! itself does not limit the number of objects that it builds.
+//!
+//! Limits: 4,096 bytes of ASCII, 8,192 CPUs, and 8,192 as the number of a single level. The check
+//! takes linear time in the length of the text. The first error is returned.
 
 /// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
 /// x86-64). The time of hwloc grows with the square of the number: seconds at this limit, minutes

@@ -5,6 +5,10 @@
 //! come back. The functions of this module read the files at every call; the kernel updates
 //! `Cpus_allowed_list` for cpusets (v1 and v2), affinity and hot-plug. The root of `/proc` and
 //! `/sys` is an argument, which lets tests use captured trees.
+//!
+//! An unreadable file, a malformed list, an empty list, or allowed CPUs of which none is online are
+//! errors; nothing is retried. Exception: without the file of online CPUs, the allowed CPUs count
+//! as online. Between the two reads, CPUs may change; the next call then returns the new set.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Blocks of styled text, which can be placed side by side, stacked and framed. Blocks are rendered
-//! as plain text or with ANSI colours. A character counts as one column; beyond six programs,
-//! colours repeat.
+//! as plain text or with ANSI colours. A text that does not fit is truncated in titles; other lines
+//! may exceed the width, if a single word or block is wider. A character counts as one column;
+//! beyond six programs, colours repeat.
 
 /// Style of a piece of text when colours are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

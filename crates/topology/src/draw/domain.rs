@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Drawing of one domain: a box with a column for every core, or a summary and a list of CPUs if
 //! the cores are too many for a box.
+//!
+//! A row has at most 16 cores, and at least one even if the width is smaller. The number of rows is
+//! not limited here; module `draw` folds the drawing of a large machine.
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,8 @@
 //! Both forms show the die and the NUMA nodes of each domain. The die and the nodes are in the
 //! title of the package if they are equal for all its domains, and in the title of each domain if
 //! no two domains share them. Otherwise they are on a line above the domains that share them. The
-//! width is at least 40 columns.
+//! width is at least 40 columns; a single longer word may exceed the width. The number of lines of
+//! the folded form is not limited.
 
 mod canvas;
 mod domain;

@@ -3,6 +3,8 @@
 //!
 //! Every program has a letter beside its CPUs, so that a drawing without colours has the same
 //! information. Beyond 52 programs, the letter is `*`.
+//!
+//! The legend takes time in proportion to the programs times the CPUs.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formatting of counts, sizes, ranges and names in the drawing of a machine, and the description
 //! of a machine in one sentence.
+//!
+//! At most three NUMA nodes are listed one by one; more nodes are listed as a range.
 
 use usher_model::{Cache, NodeId, Topology};
 
