@@ -49,7 +49,7 @@ fn compute(units: usize) {
     black_box(word);
 }
 
-/// Work of one program.
+/// Executes the work of one program: each of its threads computes `units` units.
 fn compute_in(threads: usize, units: usize) {
     thread::scope(|scope| {
         for _ in 0..threads {

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::CacheCounts;
 
-/// Totals of a run. All times are in cycles and summed over the cores, except for `cycles`.
+/// Totals of a run, as counted by the simulated chip. All times are in cycles and summed over the
+/// cores, except for `cycles`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleTotals {
     /// Cycles from the start to the end of the run.

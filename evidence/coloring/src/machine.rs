@@ -140,7 +140,7 @@ impl SmpMachine {
         format!("{cycles} cycles ({} ns)", self.ns(cycles))
     }
 
-    /// Figures from a source.
+    /// Returns the figures that are published in the paper or known from Linux 2.4.4.
     fn known(&self) -> [Parameter; 6] {
         use Source::{Linux, Paper};
         let l2 = format!(
@@ -174,7 +174,7 @@ impl SmpMachine {
         ]
     }
 
-    /// Assumed and fitted figures.
+    /// Returns the assumed and the fitted figures.
     fn chosen(&self) -> impl Iterator<Item = Parameter> {
         let memory_mib = self.memory_bytes >> 20;
         let places = format!("random blocks in {memory_mib} MiB of memory");
@@ -185,7 +185,8 @@ impl SmpMachine {
             .chain(workload_figures())
     }
 
-    /// Times of accesses, of the scheduler and of operations.
+    /// Returns the assumed and fitted times: of memory accesses, of the scheduler and of
+    /// operations.
     fn times(&self) -> [Parameter; 7] {
         use Source::{Assumed, Fitted};
         let times = [
@@ -220,7 +221,7 @@ impl SmpMachine {
         times.map(|(name, cycles, source)| of(name, self.cycles_shown(cycles), source))
     }
 
-    /// Cache lines that an operation of a task accesses.
+    /// Returns the assumed numbers of cache lines that an operation of a task accesses.
     fn lines_of_an_operation(&self) -> [Parameter; 2] {
         let own = format!("{} lines of {} B", self.own_lines, self.own_bytes);
         let common_kib = self.common_bytes >> 10;
@@ -240,7 +241,7 @@ impl SmpMachine {
     }
 }
 
-/// Assumed and fitted figures of the workloads.
+/// Returns the assumed and fitted figures of the workloads.
 fn workload_figures() -> [Parameter; 3] {
     [
         of(

@@ -14,8 +14,9 @@ use crate::memory::{CacheRequests, CoherentCaches};
 /// Number of words that are stored per structure.
 const WORDS: usize = 17;
 
-/// Structures, caches and addresses. The scheduler identifies the task with the index `n` in the
-/// workload by the number [`TaskStructures::number`]`(n)`.
+/// Field values and addresses of the task structures, and the caches through which CPUs access
+/// them. The scheduler identifies the task with the index `n` in the workload by the number
+/// [`TaskStructures::number`]`(n)`.
 #[derive(Debug)]
 pub struct TaskStructures {
     memory: CoherentCaches,

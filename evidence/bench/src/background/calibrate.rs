@@ -193,7 +193,7 @@ pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
     Some(first.steps[middle(&columns)])
 }
 
-/// The best thresholds of a map.
+/// The most accurate pair of thresholds for one resource and the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BestThresholds {
     /// Threshold of the disk or the network.

@@ -16,7 +16,7 @@ use usher_report::stats::{self, Estimate, NoiseBand, Statistic};
 use super::experiments::Cell;
 use super::treatments::BackgroundMethod;
 
-/// Seed of the bootstrap.
+/// Seed of the random samples for bootstrap intervals.
 const SEED: u64 = 1;
 /// Largest width of a confidence interval that allows a conclusion.
 pub const WIDTH_MAX: f64 = 0.03;

@@ -25,7 +25,7 @@ pub struct Curve {
 /// One small figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panel {
-    /// Title above the panel.
+    /// Title that is shown above the panel.
     pub title: String,
     /// The curves in the panel.
     pub curves: Vec<Curve>,

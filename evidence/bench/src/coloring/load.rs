@@ -12,7 +12,7 @@ use usher_report::stats::{self, Estimate, Statistic};
 
 use super::cpus::{self, RunPlan, RunTotals};
 
-/// Seed of the bootstrap.
+/// Seed of the random samples for bootstrap intervals.
 const SEED: u64 = 1;
 
 /// A workload's pairs of runs.

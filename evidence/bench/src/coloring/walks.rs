@@ -34,7 +34,7 @@ pub const VARIANTS: [Colors; 3] = [Colors::Plain, Colors::MODULO, Colors::DEFAUL
 const VISITS: usize = 25_000;
 /// Number of spells of each variant in a round.
 const SPELLS: usize = 8;
-/// Seed of the bootstrap.
+/// Seed of the random samples for bootstrap intervals.
 const SEED: u64 = 1;
 
 /// Times of the walks over one queue, with one kind of pages and one number of threads.

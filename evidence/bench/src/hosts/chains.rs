@@ -35,7 +35,7 @@ pub const PROGRAM: &str = "hosts-chains";
 
 /// Bytes of a chain's slot in the shared file.
 const SLOT_BYTES: usize = 16;
-/// Stack of a thread. The default of 2 MiB would make the creation of threads slower.
+/// Stack size of a thread. The default of 2 MiB would make the creation of threads slower.
 const STACK_BYTES: usize = 64 * 1024;
 /// Time after which the program's first process starts a chain of processes again. The first
 /// process has the mask of the present seat, and a restarted chain inherits it.

@@ -196,7 +196,7 @@ enum Phase {
     },
 }
 
-/// A program of chains.
+/// State of a measured program, which consists of [`CHAINS`] chains.
 struct ChurnProgram {
     program: ProgramId,
     chains: Chains,

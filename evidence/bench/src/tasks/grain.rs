@@ -74,7 +74,7 @@ fn point(
     Some((length_ns, length_ns / taken_ns / f64::from(threads)))
 }
 
-/// A minimum effective granularity.
+/// The minimum effective task granularity (METG) of a contestant, in ns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Granularity {
     ns: f64,

@@ -13,7 +13,7 @@ use usher_report::stats::{self, Estimate, Statistic};
 
 use super::contestants::{Contestant, Runtime};
 
-/// Seed of the bootstrap.
+/// Seed of the random samples for bootstrap intervals.
 const SEED: u64 = 1;
 
 /// Result of a case in one process.

@@ -95,7 +95,7 @@ struct Slow<'a> {
     /// First-level caches of each core.
     first: Vec<[Lists; 2]>,
     second: Lists,
-    /// Dirty lines of the second level.
+    /// Dirty lines in the second-level cache.
     written: BTreeSet<u64>,
     arrives: BTreeMap<u64, u64>,
     second_free: u64,

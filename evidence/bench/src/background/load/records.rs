@@ -66,7 +66,7 @@ impl WorkRecorder {
         })
     }
 
-    /// Units counted since the start.
+    /// Number of units counted since the start of the load generator.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -138,7 +138,7 @@ struct Sampler {
     threads: BTreeMap<(i32, i32), u64>,
     /// Samples since the last reading of the state.
     samples: Vec<Sample>,
-    /// The last state read.
+    /// State of the programs at the last reading of `usher status`.
     state: BTreeMap<String, ProgramState>,
     inside: SeatTimes,
 }
