@@ -2,6 +2,7 @@
 //! Load balancing between LLCs: when a CPU takes a waiting thread of another LLC although its own
 //! LLC has threads. The functions call those of `balance.h`, which lists the steps. Each function
 //! takes constant time. The load of an LLC is its number of waiting threads per CPU.
+//! Times are in nanoseconds and may overflow; only differences matter. No function fails.
 
 use crate::c;
 

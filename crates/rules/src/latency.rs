@@ -5,6 +5,9 @@
 //! leading bit (`numbers.h`), so that the slots cover all of `u64`. A percentile is the upper end
 //! of the slot that contains it. For latencies of 4 ns or more, this value is too high by at most a
 //! quarter.
+//!
+//! A histogram without counts has no percentile. A percentile takes linear time in the number of
+//! slots.
 
 use crate::c;
 

@@ -5,7 +5,9 @@
 //! Virtual times are in nanoseconds and may overflow; only differences matter. The caller keeps the
 //! order of the threads in each queue, as the kernel does for the scheduler. [`LlcRunQueue`] holds
 //! only the number of waiting threads and the minimum virtual time of each queue. A selection
-//! compares all [`MM_QUEUES_PER_LLC`] queues.
+//! compares all [`MM_QUEUES_PER_LLC`] queues (32), and the search for the queue of a key examines
+//! eight queues. The number of waiting threads does not matter. Address spaces share a queue when
+//! the eight queues are in use. A queue number from 32 on panics.
 
 use crate::c;
 use crate::share::{later, max_lag};

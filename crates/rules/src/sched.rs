@@ -19,7 +19,10 @@
 //!
 //! Instances share nothing. The same calls give the same results. An instance has at most
 //! [`CPUS_MAX`](crate::select_cpu::CPUS_MAX) CPUs, [`LLCS_MAX`](crate::select_cpu::LLCS_MAX) LLCs
-//! and 256 soft seats. Times are in nanoseconds; vtime is CPU time over weight.
+//! and 256 soft seats. Times are in nanoseconds; vtime is CPU time over weight. A CPU or task that
+//! does not exist panics. More than 256 seats, a task that is ended twice, or lack of memory abort
+//! the process. The callbacks take constant time; the insertion of a task by vtime, and the search
+//! for a task that may run on a CPU, take linear time in the waiting tasks.
 
 use std::ptr::NonNull;
 
@@ -327,7 +330,7 @@ impl HostSched {
         TaskId(id)
     }
 
-    /// Ends a task that neither runs nor waits.
+    /// Ends a task that neither runs nor waits. A task that has already ended aborts the process.
     pub fn end_task(&mut self, task: TaskId) {
         // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
         // exclusively; the task exists.

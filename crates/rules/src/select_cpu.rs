@@ -2,7 +2,8 @@
 //! Selection of a CPU for a thread that wakes. A CPU of an idle core comes before an idle CPU of a
 //! busy core (paper 3b). If programs have seats, the CPUs of the thread's own seat come first
 //! (paper 1). The functions call those of `choose.h`, which explains the order. Each function makes
-//! a few passes over the `CPU_WORDS` words of a CPU set.
+//! a few passes over the 8 words (`CPU_WORDS`) of a CPU set, for at most 512 CPUs. Without a
+//! suitable CPU, the result is `None`, and the thread has to wait.
 
 use usher_model::CpuSet;
 

@@ -12,6 +12,9 @@
  * Each function takes constant time. The load is a number of threads; their weights do not count.
  * An idle CPU in an LLC without waiting threads does not compare loads: it takes any thread of
  * another LLC (steal() in run_queue.h).
+ *
+ * Limits: one check per BALANCE_PERIOD_NS (50 ms) and LLC, of a single other LLC, and one thread
+ * per check. After SURPLUS_MANY, the next check may follow at once.
  */
 #ifndef USHER_RULES_BALANCE_H
 #define USHER_RULES_BALANCE_H

@@ -15,6 +15,8 @@
  * Each function takes constant time: a few passes over the CPU_WORDS words of a CPU set. The sets
  * are snapshots, which the caller (select_cpu.h in crates/scx) takes. The caller also claims the
  * selected CPU.
+ *
+ * CPU_WORDS is 8, for 512 CPUs. A function that finds no suitable CPU returns NOWHERE (-1).
  */
 #ifndef USHER_RULES_CHOOSE_H
 #define USHER_RULES_CHOOSE_H

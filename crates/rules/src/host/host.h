@@ -5,6 +5,8 @@
  *
  * sched.rs declares the same fields in the same order. Times are in nanoseconds. Fields that begin
  * with is_ are 0 or 1.
+ *
+ * The values are not checked: sched.rs checks the numbers of CPUs and tasks.
  */
 #ifndef USHER_RULES_HOST_H
 #define USHER_RULES_HOST_H

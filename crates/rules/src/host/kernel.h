@@ -7,6 +7,9 @@
  * and CPUs of one instance. Properties that the BPF build reads from the running kernel (CO-RE) are
  * fixed here: the host behaves like the newest kernel. bpf_for() also counts loop iterations, so
  * that tests check upper limits for the cost of callbacks.
+ *
+ * The file only declares; kfuncs.h states the cost of the functions. A read of a field always
+ * succeeds, except that bpf_probe_read_kernel() fails for addresses below 4,096.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H
