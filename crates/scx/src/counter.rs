@@ -6,6 +6,11 @@
 //! [`Counter::start`] begins to count, and makes each CPU switch threads once. It requires root,
 //! and CPU numbers below [`CPUS_MAX`](crate::CPUS_MAX). [`Counter::read`] sums up the counts of all
 //! CPUs. [`Counted::since`] returns the difference of two readings.
+//!
+//! A start waits until a thread has run on each allowed CPU; the wait has no limit of its own. A
+//! reading takes time in proportion to the CPUs. Totals have 64 bits and are not reset. Errors: a
+//! CPU number from [`CPUS_MAX`](crate::CPUS_MAX) on, programs that the kernel rejects, a map that
+//! cannot be read; nothing is retried.
 
 use std::fmt;
 
@@ -73,7 +78,8 @@ impl Counted {
         }
     }
 
-    /// Returns the difference to an earlier reading.
+    /// Returns the difference to an earlier reading of the same counter. A later reading as
+    /// `before` may overflow.
     pub fn since(&self, before: &Self) -> Self {
         let latency = self.latency.iter().zip(&before.latency);
         Self {

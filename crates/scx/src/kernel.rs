@@ -4,7 +4,8 @@
 //! possible and which are on line.
 //!
 //! The state and the name are in two files. If the scheduler ends between the two reads, both files
-//! are read again, in at most `READS_MAX` attempts.
+//! are read again, in at most 3 attempts without a pause. After the third attempt, the error of the
+//! last read is returned. No other file is read twice.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -92,7 +93,8 @@ impl Kernel {
     /// compares this number with the current number, to detect an event during the preparation.
     ///
     /// # Errors
-    /// The kernel has no sched_ext, or the number cannot be read.
+    /// The kernel has no sched_ext, or the file cannot be read. A file without a number counts as
+    /// 0.
     pub fn hotplug_seq(&self) -> Result<u64, ScxError> {
         Ok(self.read("hotplug_seq")?.parse().unwrap_or(0))
     }

@@ -4,6 +4,9 @@
 //! bytes in the byte order of this machine. Tests compare the fields with the compiled programs
 //! (`shared`). The sizes are compared when a map is opened. Each conversion takes time in
 //! proportion to the size of the value.
+//!
+//! A value that is shorter than its type panics; the size check when a map is opened excludes such
+//! values. Numbers of an unknown reason become [`Why::Unknown`].
 
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};

@@ -6,6 +6,9 @@
 //! A CPU number from [`CPUS_MAX`] on is an error. LLC n from [`LLCS_MAX`] on shares the queues of
 //! LLC n modulo [`LLCS_MAX`]. The scheduler requests idle masks per node only if there are several
 //! nodes with CPUs, their numbers are below 64, and each CPU is in one of these nodes.
+//!
+//! The conversion takes quadratic time in the number of CPUs. A CPU outside all nodes counts as in
+//! node 0, with the CPUs of its LLC.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
 use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, Place, words_of};

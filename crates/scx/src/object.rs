@@ -3,8 +3,11 @@
 //! counter.
 //!
 //! A map is accepted only if its values have the expected size. If the kernel rejects the programs,
-//! the last `LOG_LINES` lines of the verifier's log become part of the error. libbpf has only one
-//! stream of messages in a process, so that callers must open and load objects one at a time.
+//! the last 20 lines of the verifier's log become part of the error. libbpf has only one stream of
+//! messages in a process, so that callers must open and load objects one at a time.
+//!
+//! Nothing is retried: each error of the kernel is returned with the name of the map or operation.
+//! Reading or writing a value takes time in proportion to its size.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -12,6 +12,11 @@
 //!
 //! The kernel runs one sched_ext scheduler at a time, and ends it at a CPU hotplug event. Starting
 //! a scheduler requires root, and CPU numbers below 512.
+//!
+//! Limits: the kernel ends the scheduler when a thread has waited for 5 s (30 s in FIFO order). A
+//! failed start leaves the kernel's own scheduler in place; nothing is retried here.
+//! [`Scheduler::set`] takes effect at the next decision of each CPU, and does not check the
+//! settings. [`Scheduler::ending`] does not wait, and copies 130 KiB.
 
 use std::ffi::OsStr;
 use std::fmt;

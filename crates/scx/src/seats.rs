@@ -4,8 +4,10 @@
 //!
 //! A soft seat is a set of CPUs that the threads of a cgroup prefer (`bpf/seats.h`). After each
 //! change of the seats, a new version number is written, so that each thread reads its seat again.
-//! The map holds 256 seats. A seat has CPUs that are on line and below [`CPUS_MAX`], and a name of
-//! at most 31 bytes.
+//! The map holds 256 seats. A seat has CPUs that are on line and below [`CPUS_MAX`], and a name,
+//! which is cut after 31 bytes. A 257th seat is an error of the kernel. A change takes effect when
+//! a thread next wakes, is enqueued or has a tick. Reading the seats takes time in proportion to
+//! seats times CPUs; nothing is retried.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;

@@ -24,6 +24,10 @@
  * update the counts, clocks and CPU sets that several CPUs write. A minimum vtime may be stale for
  * a while (run_queue.h). No loop depends on the number of threads. All loops have constant limits:
  * CPUs, nodes, LLCs, queues of an LLC, nested cgroups, and STEPS_MAX entries of a queue.
+ *
+ * A thread without state in the scheduler runs in the local queue of its CPU, with slices of 20 ms.
+ * usher_init_task() fails with -ENOMEM without memory for the state, and usher_init() with the
+ * error of a dispatch queue that cannot be created.
  */
 #ifndef USHER_SCX_CALLBACKS_H
 #define USHER_SCX_CALLBACKS_H

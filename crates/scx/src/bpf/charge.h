@@ -16,7 +16,9 @@
  * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. A
  * `stopping` callback would cost each switch some three hundred instructions.
  *
- * A charge takes constant time. With more than FAMILIES families, two families may share a vtime.
+ * A charge takes constant time; a refresh of the cgroups' weights visits 8 cgroups at most
+ * (state.h). With more than FAMILIES (128) families, two families may share a vtime.
+ * FAMILY_LAG_MAX_NS is 200 ms.
  * The kernel may put a thread on a CPU without a callback (from 6.14 on, threads with migration
  * disabled). Such a thread is charged at the next callback.
  */

@@ -18,6 +18,9 @@
  * constant time. User space (src/counter.rs) reads the maps `counts` (per CPU) and `sharing`, and
  * rejects machines with CPU numbers from CPUS_MAX on. A CPU on which no switch has occurred since
  * the start counts as idle.
+ *
+ * A histogram has LATENCY_SLOTS (256) slots. If the kernel has no memory for the state of a thread,
+ * the migrations and wake-ups of that thread are not counted.
  */
 #include "machine.h"
 #include "choose.h"

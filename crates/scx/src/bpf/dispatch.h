@@ -26,8 +26,8 @@
  * --------
  * 1. Take an urgent thread of this LLC. Exception: if only urgent threads have run for too long,
  *    another thread is next (take_urgent()).
- * 2. At most once per BALANCE_PERIOD_NS and LLC, take a thread from another LLC with more load
- *    (balance_llcs()).
+ * 2. At most once per BALANCE_PERIOD_NS (50 ms) and LLC, take a thread from another LLC with more
+ *    load (balance_llcs()).
  * 3. Take the next thread of this LLC, or let the previous thread continue (pick_in_own_llc()).
  *    Queues of programs that do not prefer this CPU are excluded.
  * 4. If no thread can be taken and the previous thread is not a borrower, it continues.

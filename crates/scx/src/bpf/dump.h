@@ -6,6 +6,9 @@
  * dump, the kernel calls `dump`. This callback writes for each LLC the numbers of waiting threads,
  * the clock and each queue in use. For each CPU, it writes the CPU's clock, its turn and whether it
  * is busy. The kernel cuts the dump at DUMP_BYTES.
+ *
+ * The loops visit at most LLCS_MAX (64) LLCs with MM_QUEUES_PER_LLC (32) queues each, and all CPUs.
+ * DUMP_BYTES is 128 KiB.
  */
 #ifndef USHER_SCX_DUMP_H
 #define USHER_SCX_DUMP_H

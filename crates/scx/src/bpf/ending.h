@@ -6,7 +6,10 @@
  * error, a stalled thread or a CPU hotplug. The callback copies the exit code, the reason, the
  * message and the dump into maps, and sends an event to the ring buffer `ended`, on which user
  * space polls. The reason, the message and the dump are cut at REASON_BYTES, MESSAGE_BYTES and
- * DUMP_BYTES.
+ * DUMP_BYTES (128 bytes, 1 KiB, 128 KiB).
+ *
+ * A text that cannot be read stays empty. A full ring buffer loses the event; the maps still hold
+ * the report, because the callback writes `kind` last.
  */
 #ifndef USHER_SCX_ENDING_H
 #define USHER_SCX_ENDING_H

@@ -38,7 +38,8 @@
  * --------
  * A selection tries each queue at most once: MM_QUEUES_PER_LLC = 32 attempts, each of which
  * compares all queues. A search in a queue examines STEPS_MAX = 64 entries. clock_of_preferred()
- * visits the CPUs of an LLC. turns.h states the bound on waits.
+ * visits the CPUs of an LLC. steal() makes one selection in each of the at most 63 other LLCs.
+ * turns.h states the bound on waits.
  *
  * 6. Known limits
  * ---------------

@@ -61,7 +61,9 @@
  * 6. Bound
  * --------
  * turns.h states the bound on the wait of a thread. The kernel ends the scheduler if a thread waits
- * for `timeout_ms`, and takes all threads back to its own scheduler.
+ * for `timeout_ms` (5 s; 30 s in FIFO order), and takes all threads back to its own scheduler. The
+ * cost of a callback does not depend on the number of threads, except for the kernel's insertion
+ * into a queue ordered by vtime (enqueue.h).
  *
  * 7. Known limits
  * ---------------

@@ -21,6 +21,7 @@
  *
  * Each step takes constant time; step 2 examines 16 cgroups at most, step 5 the 32 queues of an
  * LLC. A process that moves to another cgroup keeps its seat for about SEAT_REFRESH_NS.
+ * SEATS_MAX is 256, SEAT_REFRESH_NS is 1 s. A seat that is missing in the map counts as no seat.
  */
 #ifndef USHER_SCX_SEATS_H
 #define USHER_SCX_SEATS_H

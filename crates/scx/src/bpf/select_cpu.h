@@ -46,9 +46,10 @@
  *
  * 4. Bound
  * --------
- * CLAIM_ATTEMPTS attempts, each with a constant number of passes over CPU_WORDS words and at most
- * BORROWER_SCANS_MAX cores. The idle CPUs of the other nodes (at most NODES_MAX nodes) are read
- * once. Step 5 takes at most 2 * (PULL_SCANS_MAX + CPU_WORDS + 1) = 50 loop iterations.
+ * CLAIM_ATTEMPTS (4) attempts, each with a constant number of passes over CPU_WORDS (8) words and
+ * at most BORROWER_SCANS_MAX (8) cores. After the last failed attempt, the thread waits in a queue.
+ * The idle CPUs of the other nodes (at most NODES_MAX = 64 nodes) are read once. Step 5 takes at
+ * most 2 * (PULL_SCANS_MAX + CPU_WORDS + 1) = 50 loop iterations.
  *
  * 5. Known limits
  * ---------------

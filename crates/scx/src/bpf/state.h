@@ -11,6 +11,11 @@
  * difference (is_before()). The clock of an LLC is the highest minimum vtime of waiting threads
  * that a selection has found there, so that it never decreases. Several CPUs write such a clock,
  * and only through advance().
+ *
+ * Limits: advance() makes CLOCK_ATTEMPTS (4) attempts, and may then leave a clock behind. The
+ * weights of GROUP_DEPTH_MAX (8) nested cgroups count; a change of a weight takes effect after
+ * WEIGHT_REFRESH_TICKS (250 ticks, 0.25 to 2.5 s). Functions on sets take a pass over the CPU_WORDS
+ * (8) words, all others constant time.
  */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
