@@ -2,10 +2,15 @@
 //! The command line of `usher`: global options, the list of commands, and the one-line format of
 //! usage errors.
 //!
-//! clap parses the arguments. Two things differ from clap's defaults: an environment variable that
-//! is set to an empty value counts as unset, and an error is printed in one line with clap's tip
-//! and the help command to use. `--color` is read before clap parses, because it also applies to
-//! help output.
+//! clap parses the arguments. Two things differ from clap's defaults. An environment variable that
+//! is set to an empty value counts as unset. An error is printed in one line with clap's tip and
+//! the help command to use. `--color` is read before clap parses, because it also applies to help
+//! output.
+//!
+//! The one-line format names a similar option for a long option with one dash too few. Help and the
+//! version go to clap's own stream and have exit status 0. A usage error, and help because of
+//! missing arguments, has exit status 125. The cost is linear in the number of arguments and
+//! commands.
 
 pub mod environment;
 pub mod numbers;

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The client side of the daemon's interface: finds a daemon that this user may trust, makes calls
-//! with a time limit of 10 s, and converts errors to text.
+//! with time limits, and converts errors to text.
 //!
 //! 1. The client tries the sockets of the system daemon and of the user's own daemon, in this
 //!    order. If the user names a runtime directory, the client tries only the socket in this
 //!    directory.
-//! 2. The client rejects a socket that another user (other than root) created, and a daemon of
-//!    another PID namespace.
+//! 2. The client skips a socket in a directory to which other users can write. The client also
+//!    rejects a socket that another user (other than root) created, and a daemon of another PID
+//!    namespace.
 //! 3. The client sends a call and waits for the reply. If the registration or the attach of a
 //!    program times out, the client shuts the connection down: the daemon then undoes the call,
 //!    unless its reply had already been delivered.
+//!
+//! Bounds:
+//!
+//! - Each read and each write of the socket waits for at most 10 s ([`ANSWER_TIMEOUT`]), or for the
+//!   limit that the caller of [`Daemon::find_with`] gives.
+//! - Connecting has no time limit: the connection waits while the daemon's queue of new connections
+//!   is full.
+//! - The client repeats no call. After a reply of another version, the client asks the daemon for
+//!   its version by one more call.
+//! - The path of a socket has at most 107 bytes.
+//! - Each error becomes a text that names the cause. After a timeout, `crate::unanswered` adds the
+//!   state of the daemon's process. [`Daemon::need`] also names the command that starts a daemon.
 
 use std::fmt;
 use std::io::{self, BufReader, Read};
@@ -31,7 +44,7 @@ use crate::peer;
 use crate::runtime;
 use crate::unanswered::ListeningProcess;
 
-/// Upper limit of the time for an answer of the daemon.
+/// Default upper limit of the time for which one read or write of the daemon's socket waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the text that states why a daemon of another PID namespace cannot be used, and the

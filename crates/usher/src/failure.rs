@@ -1,6 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Exit statuses, as in `env` and `timeout`: a launched program's own status is passed on; 125 is
-//! Usher's own failure, 126 a command that cannot be executed, 127 a command that does not exist.
+//! Exit statuses and error messages of all commands: maps errors to exit statuses, formats an error
+//! as one line, prints the line, and combines the errors of independent parts.
+//!
+//! Exit statuses are those of `env` and `timeout`. A launched program's own status is returned
+//! unchanged. Usher's own failure has status 125, a command that cannot be executed 126, and a
+//! command that does not exist 127. A measurement that a signal ended has status 128 plus the
+//! number of the signal.
+//!
+//! 1. [`exit_code`] ignores an error if its chain of causes contains an I/O error of the kind
+//!    `BrokenPipe`. Such an error counts as a closed reader of standard output, as in `usher topo |
+//!    head -1`, and the exit status is 0. The check does not distinguish standard output from other
+//!    pipes.
+//! 2. [`line`] joins the texts of all causes by `: `. A cause that the text before it already
+//!    contains is omitted. Blanks and line ends become single blanks, and Rust's " (os error 13)"
+//!    is removed.
+//! 3. [`print_error`] writes `usher: ` and the line to standard error, with control characters
+//!    escaped. Errors of the write are ignored.
+//! 4. [`combine`] prints all errors but the last, and returns the last error, which determines the
+//!    exit status. Errors that count as a closed reader are dropped.
+//!
+//! The cost is linear in the length of the texts, except for the search for repeated causes, which
+//! is quadratic.
 
 use std::io;
 use std::process::ExitCode;
@@ -11,7 +31,7 @@ use usher_host::profile::ProfileError;
 
 use crate::output;
 
-/// Usher itself failed.
+/// Exit status of a failure of Usher itself: 125.
 pub const OWN: u8 = usher_host::launch::OWN_FAILURE;
 
 /// The result of a command: the exit status of the process.
@@ -32,8 +52,8 @@ impl EndedBySignal {
     }
 }
 
-/// Prints an error as one line, `usher: …`, and returns the exit status. A closed reader (`usher
-/// topo | head -1`) is no failure.
+/// Prints an error as one line, `usher: …`, and returns the exit status. A `BrokenPipe` anywhere in
+/// the chain of causes counts as a closed reader (`usher topo | head -1`), which is no failure.
 pub fn exit_code(outcome: Outcome) -> ExitCode {
     let error = match outcome {
         Ok(status) => return ExitCode::from(status),
@@ -46,8 +66,8 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
     ExitCode::from(status(&error))
 }
 
-/// Combines the results of independent parts: prints every failure; the last failure determines the
-/// exit status.
+/// Combines the results of independent parts: prints every failure except the last, and returns the
+/// last failure, which determines the exit status. Failures by a closed reader are dropped.
 pub fn combine(parts: impl IntoIterator<Item = anyhow::Result<()>>) -> Outcome {
     let failed = parts.into_iter().filter_map(Result::err);
     let mut failed: Vec<anyhow::Error> = failed.filter(|e| !is_closed_reader(e)).collect();
@@ -58,7 +78,7 @@ pub fn combine(parts: impl IntoIterator<Item = anyhow::Result<()>>) -> Outcome {
     Err(last)
 }
 
-/// Returns whether the only error is a closed reader.
+/// Returns whether the chain of causes contains a `BrokenPipe`, which counts as a closed reader.
 fn is_closed_reader(error: &anyhow::Error) -> bool {
     let causes = error.chain().filter_map(|e| e.downcast_ref::<io::Error>());
     causes
@@ -80,8 +100,8 @@ fn status(error: &anyhow::Error) -> u8 {
     error.chain().find_map(known).unwrap_or(OWN)
 }
 
-/// Formats the chain of causes in one line; a cause that its effect already contains is not
-/// repeated.
+/// Formats the chain of causes in one line; a cause that the text before it already contains is
+/// omitted.
 pub fn line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The `usher` command: parses the command line, runs the command, and turns errors into one line
-//! and an exit status.
+//! The `usher` command: parses the command line, warns of unknown variables `USHER_…`, runs the
+//! command, and turns errors into one line and an exit status.
+//!
+//! If the stack limit is less than 2 MiB, the command runs on a thread with a stack of 8 MiB. If
+//! this thread cannot be started, the command runs on the main thread. A write beyond the limit of
+//! file sizes returns an error instead of ending the process.
 
 // Text reaches a terminal through `output` and `failure`, which filter it.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -26,7 +30,7 @@ use std::process::ExitCode;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Upper limit of the stack that a command needs.
+/// Stack of the thread that runs the command, in bytes: an upper limit of what a command needs.
 const STACK_BYTES: usize = 8 << 20;
 /// If the main thread has less stack than this, another thread runs the command.
 const STACK_MIN_BYTES: u64 = 2 << 20;

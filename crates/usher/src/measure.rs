@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Functions that `usher profile` and `usher mix` share: an engine in this process with a keeper
-//! that undoes its changes, the handling of signals that end a measurement, and the search for the
-//! OMPT tool.
+//! Functions that `usher profile` and `usher mix` share:
+//!
+//! - the configuration of an engine in this process, with a keeper that undoes its changes;
+//! - the handling of signals that end a measurement;
+//! - the warning about programs that a daemon manages at the same time;
+//! - the search for the OMPT tool, and the terminal's style for tables.
+//!
+//! SIGINT, SIGTERM or SIGHUP requests the end of the measurement. A second signal ends the process
+//! at once, and the keeper undoes the changes. Signals that were ignored at the start stay ignored.
+//! The warning waits for a daemon within the time limit of `client`, 10 s for each read and write.
 
 use std::mem::MaybeUninit;
 use std::path::PathBuf;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Standard output of all commands: text or JSON, colour, columns, and the filter against control
-//! characters.
+//! Standard output of all commands: text or JSON, colour, columns, files of reports, and the filter
+//! against control characters.
 //!
 //! Names of programs are foreign text. [`shown`] escapes control characters, characters without
 //! width and changes of text direction, so that a name can neither move the cursor nor imitate
 //! another name. [`Output::text`] filters once more and lets only line ends, tabs and, if colour is
 //! on, styles pass.
+//!
+//! A text is built and filtered as a whole, in linear time, and written at once. A file of a report
+//! that cannot be written is removed, and the other files are still written. An error of the write
+//! is returned; a closed reader is handled in `failure`.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};

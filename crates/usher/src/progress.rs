@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Progress of a long command, on standard error, so that standard output contains only the result.
-//! On a terminal, progress is a bar with the present activity; elsewhere, only permanent lines are
-//! printed.
+//! On a terminal, progress is a bar with the present activity, drawn at least every 120 ms;
+//! elsewhere, only permanent lines are printed. Errors of writing are ignored.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

@@ -4,10 +4,16 @@
 //!
 //! 1. [`LocalRegulator::start`] starts the control loop and its keeper. If this process is killed,
 //!    the keeper undoes the changes, so that no process stays stopped.
-//! 2. The program is launched, or running processes are admitted, as background work.
+//! 2. The program is launched, or running processes are admitted, as background work. A refused
+//!    process does not prevent the admission of the others.
 //! 3. The process waits for the program, and then for the processes that the program has left
-//!    behind (checked every [`CHECK_INTERVAL`]).
-//! 4. At the end, or after a signal, the control loop ends and undoes all changes.
+//!    behind, which are checked every 200 ms ([`CHECK_INTERVAL`]). A process that lives in three
+//!    checks is reported. The waits have no time limit.
+//! 4. At the end, or after SIGINT or SIGTERM, the control loop ends and undoes all changes. A
+//!    launched program gets the signal after its release.
+//!
+//! SIGTSTP is ignored with `--attach`. An error of the control loop ends the regulation; the exit
+//! status of a launched program is returned all the same.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Adds the duration of a program that ran without a daemon to the profile store, as a point of the
-//! program's scalability curve at the number of cores of the whole machine. A run counts only if it
-//! succeeded, took at least 0.5 s, and other programs used at most 0.1 CPUs during the run.
+//! Adds the duration of a program that ran without a daemon to the profile store. The duration
+//! becomes a point of the program's scalability curve at the number of cores of the whole machine.
+//!
+//! A run counts only if it succeeded, took at least 0.5 s, and other programs used at most 0.1 CPUs
+//! on average during the run. The measurement reads `/proc/stat` at the start and at the end of the
+//! run. A run that counts also costs the identification of the executable and one transaction of
+//! the store. Errors are printed and do not change the exit status.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +22,7 @@ use crate::{failure, runtime};
 /// Minimum duration of a run that counts: the duration of a shorter run says little about
 /// scalability.
 pub const DURATION_MIN: Duration = Duration::from_millis(500);
-/// CPUs that other programs may use without counting as a disturbance.
+/// CPUs that other programs may use on average without counting as a disturbance.
 const QUIET_CPUS: f64 = 0.1;
 
 /// A run from its start to its end.

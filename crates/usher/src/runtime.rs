@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The paths that commands and daemon share: runtime directory, socket, profile store and
-//! thresholds of background work.
+//! thresholds of background work. Also creates and checks the runtime directory, checks the length
+//! of socket paths (at most 107 bytes), and reads the thresholds.
 //!
 //! Each path is the given option, else an environment variable, else a default that depends on the
-//! user (root: `/run/usher`; others: the XDG directories, or a directory in `/tmp`). A runtime
-//! directory to which other users can write is rejected.
+//! user (root: `/run/usher`; others: the XDG directories, or a directory in `/tmp`). clap reads the
+//! variables of options.
+//!
+//! - A runtime directory to which other users can write is rejected, with the remedy in the error.
+//!   The check covers the directory itself, but not the directories above it.
+//! - Thresholds without an option come from the file beside the profile store. A missing or
+//!   unreadable file leads to the published thresholds; any other error is returned.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};

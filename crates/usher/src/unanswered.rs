@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Explains why a process that listens on a socket of Usher's does not answer: by the state of the
 //! process in `/proc`, with the command that remedies it.
+//!
+//! 1. Read the state of the process: ended, stopped by a signal, or stopped by a debugger.
+//! 2. Otherwise read the process's cgroup of version 2, and whether this cgroup is frozen.
+//! 3. Otherwise the process waits for a device (state D), or is busy.
+//!
+//! An explanation reads at most five small files and waits for nothing. A process without a
+//! readable state counts as ended, a cgroup that cannot be read as not frozen. The state may have
+//! changed since the missing answer.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Reports environment variables `USHER_…` that no program of Usher reads: a misspelt or outdated
 //! variable, in a shell or a unit, would otherwise have no effect and no message.
+//!
+//! A name is known if it is in [`OWN`], or begins with an entry of [`OTHERS`]. Each unknown
+//! variable leads to one warning, in alphabetical order, with the closest name of [`OWN`] if there
+//! is a similar one. A name that is not UTF-8 is ignored.
 
 use std::ffi::OsString;
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The parsers of numbers on the command line. Each error states the accepted range; the texts of
-//! the standard library's parsers ("number too large to fit in target type") do not.
+//! The parsers of numbers on the command line: whole numbers, pids (1 to 4,194,304), weights (0.001
+//! to 1000), seconds (positive and finite) and numbers without a range.
+//!
+//! Each error states the accepted range; the texts of the standard library's parsers ("number too
+//! large to fit in target type") do not.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

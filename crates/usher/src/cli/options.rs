@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Options that several commands share: the global options, the profile store, the options for
-//! background work, and the parser of program names (1 to 256 bytes).
+//! background work, and the parser of program names.
+//!
+//! A program name has 1 to 256 bytes and no control characters. The options for background work are
+//! rejected if a daemon runs, because a daemon uses the options of its own command line.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +12,7 @@ use usher_policy::background::Thresholds;
 use crate::output::Color;
 use crate::runtime;
 
-/// Upper limit of the length of a program's name, because a name must fit into a table.
+/// Upper limit of the length of a program's name in bytes, because a name must fit into a table.
 const NAME_BYTES_MAX: usize = 256;
 
 /// Checks the name of a program.

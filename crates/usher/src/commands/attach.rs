@@ -2,8 +2,13 @@
 //! `usher attach`: the daemon starts to manage running processes, each with its descendants as one
 //! program.
 //!
-//! Sends one `Attach` call per pid. If the daemon refuses a pid, the command still attaches the
-//! other pids, and returns an exit status of failure. Requires a daemon.
+//! 1. Find the daemon; without a daemon, the command fails.
+//! 2. For each pid, in the given order and each pid once, send an `Attach` call and a `Status`
+//!    call. The second call provides the name and the seat for the output.
+//! 3. If the daemon refuses a pid, the command still attaches the other pids. The exit status is
+//!    then 125.
+//!
+//! Each call has the time limit of `client`, 10 s for each read and write.
 
 use std::collections::BTreeSet;
 

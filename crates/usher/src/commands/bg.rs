@@ -2,10 +2,17 @@
 //! `usher bg`: runs or attaches background work, which uses idle resources and stops while
 //! foreground work needs them.
 //!
-//! If a daemon listens, the daemon regulates the program. If no daemon listens, this process
-//! regulates the program with its own engine until the program ends. With `--attach`, running
-//! processes become background work; an ancestor of this command is rejected. The rules by which
-//! background work stops and continues are in `usher_policy::background`.
+//! 1. If a daemon listens, the daemon regulates the program. The options `--thresholds` and
+//!    `--ignore` are then errors.
+//! 2. If no daemon listens, this process regulates the program with its own engine until the
+//!    program ends, without a time limit.
+//! 3. With `--attach`, running processes become background work. An ancestor of this command and a
+//!    process of Usher are rejected. With a daemon, such a process ends the command before any
+//!    process is attached.
+//! 4. A process that the daemon or the engine refuses does not prevent the attachment of the other
+//!    processes. The exit status is then 125.
+//!
+//! The rules by which background work stops and continues are in `usher_policy::background`.
 
 use std::ffi::OsString;
 

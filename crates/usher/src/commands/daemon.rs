@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher daemon`: parses the options of the service that gives programs their seats, and runs the
 //! service. The service itself is in `crate::daemon`.
+//!
+//! The process stays in the foreground until SIGTERM, SIGINT or a failure ends it. The exit status
+//! is 0 after a signal and 125 after a failure.
 
 use std::path::PathBuf;
 

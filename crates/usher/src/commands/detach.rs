@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher detach`: ends the management of programs, which keep running with their former affinity.
 //!
-//! Programs are given by pid, name or the number in `usher status`; a name selects every program of
-//! that name. For a pid that is not the first process of a program, the daemon finds the program
-//! that contains the process. If the daemon refuses to release a program, the command still
-//! releases the other programs.
+//! 1. Programs are given by pid, name or (`--id`) the number in `usher status`; a name selects
+//!    every program of that name. For a pid that is not the first process of a program, the daemon
+//!    finds the program that contains the process.
+//! 2. If an argument selects no program, the command fails before it releases any program.
+//! 3. Each selected program is released by one call. If the daemon refuses to release a program,
+//!    the command still releases the other programs. The exit status is then 125.
+//!
+//! Requires a daemon. Each call has the time limit of `client`, 10 s for each read and write.
 
 use std::ffi::OsString;
 

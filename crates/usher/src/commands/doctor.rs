@@ -3,9 +3,14 @@
 //! works without the missing ones.
 //!
 //! The report covers kernel features, the daemon, the way in which launched programs get a cgroup,
-//! the sched_ext scheduler, journals of dead daemons and the profile store. The command reads each
-//! part once, prints one line per finding, and changes nothing; it succeeds even if features are
-//! missing.
+//! the sched_ext scheduler, journals of dead daemons and the profile store. The command determines
+//! each part once and prints one line per finding.
+//!
+//! - The command changes no program and no setting. Opening an existing profile store migrates a
+//!   store of an older version of Usher.
+//! - The exit status is 0 even if features are missing. A part that cannot be read, or a daemon
+//!   that does not answer, is reported as a finding.
+//! - Such a daemon delays the command by the time limit of `client`, 10 s for each read and write.
 
 use std::path::Path;
 

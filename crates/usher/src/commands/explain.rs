@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher explain`: requests from the daemon the reasons for the present plan and the predicted
 //! cost of its alternatives, and prints them for one program or for all.
+//!
+//! Requires a daemon. The command makes one call, with the time limit of `client`, and computes
+//! nothing itself. A name or number without a program is an error with exit status 125.
 
 use std::ffi::OsString;
 

@@ -4,7 +4,8 @@
 //!
 //! The program is searched first in the directory of this executable, where programs have the same
 //! version, and then in `PATH`. A NAME with other characters than letters, digits, `-` and `_` is
-//! an unknown command.
+//! an unknown command, and so is a NAME without a program; both have exit status 125. A program
+//! that cannot be executed has exit status 126.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -5,6 +5,9 @@
 //! `clap_mangen` formats options. The synopsis, the paragraphs below the options and the examples
 //! are formatted here, because `clap_mangen` omits the values of options in the synopsis and
 //! rewraps the lines of examples.
+//!
+//! Existing pages are overwritten. The first page that cannot be written ends the command with an
+//! error; pages that were written before stay. Hidden commands have no page.
 
 mod sections;
 

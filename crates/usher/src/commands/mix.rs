@@ -3,8 +3,14 @@
 //! policies.
 //!
 //! `usher_host::mix` measures. This file parses the options, reports progress, prints the result,
-//! and writes a report page, the figures as JSON and a trace into a directory. The result is
-//! printed even if a file cannot be written.
+//! and writes a report page, the figures as JSON and a trace into a directory.
+//!
+//! - Without `--max-seconds`, the duration has no limit. With the option, rounds and repetitions
+//!   are reduced, but one round with one repetition is always run.
+//! - SIGINT, SIGTERM or SIGHUP ends the measurement without a result. The exit status is then 128
+//!   plus the number of the signal.
+//! - After a failed measurement, the directory is removed if it is empty.
+//! - The result is printed even if a file cannot be written; the exit status is then 125.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,12 @@
 //! `usher plan`: runs only the planner of `usher_policy`, for programs with given scalability
 //! curves on any described machine. The command measures nothing and changes nothing.
 //!
-//! Input is JSON of at most 64 MiB from a file or standard input; output is JSON or a table.
+//! 1. Load the described machine, or the usable CPUs of this machine.
+//! 2. Read the programs as JSON, of at most 64 MiB, from a file or standard input.
+//! 3. Run the planner once, and print the plan as JSON or as a table.
+//!
+//! The cost is that of `usher_policy`'s planner; the command has no time limit of its own. Invalid
+//! input ends the command with an error that names the program and the field.
 
 use std::fs::File;
 use std::io::Read;
@@ -48,7 +53,7 @@ pub struct Args {
     table: bool,
 }
 
-/// Upper limit of the input; longer than any list of programs.
+/// Upper limit of the input in bytes; longer than any list of programs.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
 
 /// Plans and prints.

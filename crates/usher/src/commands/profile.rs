@@ -2,8 +2,17 @@
 //! `usher profile`: measures the scalability curve of a program, draws it and stores it as the
 //! program's profile.
 //!
-//! The command runs the program at several core counts in several passes (`usher_host::profile`).
-//! The result is printed even if the picture or the store cannot be written.
+//! 1. Check that the picture of `--svg` can be written.
+//! 2. Run the program at several core counts in several passes (`usher_host::profile`), at most
+//!    `--repeats` times per count, by default three times.
+//! 3. Print the curve, store it unless `--forget` is given, and draw the picture.
+//!
+//! - Without `--max-seconds`, the duration has no limit. With the option, no further run starts
+//!   that would exceed the limit.
+//! - SIGINT, SIGTERM or SIGHUP ends the measurement without a result, with exit status 128 plus the
+//!   number of the signal.
+//! - The result is printed even if the picture or the store cannot be written; the exit status is
+//!   then 125.
 
 use std::ffi::OsString;
 use std::fs;

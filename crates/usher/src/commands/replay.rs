@@ -2,8 +2,12 @@
 //! `usher replay`: passes the recorded observations of a daemon to the recorded policy again, and
 //! checks that the policy returns the recorded decisions.
 //!
-//! The command prints the first decision that differs beside the recorded decision, and fails. An
-//! incomplete last line, as a killed daemon leaves it, is reported and ignored.
+//! The command prints the first decision that differs beside the recorded decision, and fails with
+//! exit status 125. A record of an unknown policy is an error, too. An incomplete last line, as a
+//! killed daemon leaves it, is reported and ignored.
+//!
+//! The replay keeps one line of the record in memory at a time. The time is that of the policy for
+//! all steps; the command does not wait between steps.
 
 use std::fs::File;
 use std::io::BufReader;

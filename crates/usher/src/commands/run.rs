@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher run`: runs a program in managed seats and returns its exit status. The launch itself is in
-//! `crate::launch`.
+//! `usher run`: runs a program in managed seats and returns its exit status. The launch itself,
+//! with its time limits, is in `crate::launch`.
 
 use std::ffi::OsString;
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher seated`, a hidden command that `usher run --hints` launches in place of the program. The
-//! command counts the CPUs that it may use (its seat), sets `OMP_NUM_THREADS` and similar variables
-//! to this number unless they are set, and executes the program.
+//! `usher seated`, a hidden command that `usher run --hints` launches in place of the program.
+//!
+//! 1. Count the CPUs that this process may use: those of its affinity mask (its seat), or fewer if
+//!    the CPU quota of its cgroups is smaller.
+//! 2. Set `OMP_NUM_THREADS` and similar variables to this number, unless they are set.
+//! 3. Execute the program in this process. A missing program has exit status 127, a program that
+//!    cannot be executed 126.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

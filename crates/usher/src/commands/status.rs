@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher status`: requests the daemon's state and prints the seat, the progress and the loans of
 //! each program. Also holds formats of numbers and durations that other commands use.
+//!
+//! Requires a daemon. The command makes one call, with the time limit of `client`, 10 s for each
+//! read and write.
 
 use usher_model::ProgressSource;
 

@@ -2,8 +2,14 @@
 //! `usher top`: draws the machine with the seats of all programs, and the output of `usher status`
 //! below, until Ctrl-C.
 //!
-//! Requests the daemon's state once per interval and uses the terminal's alternate screen. Without
-//! a terminal, or with `--json`, the state is printed once.
+//! 1. Request the daemon's state, with the time limit of `client`, 10 s for each read and write.
+//! 2. Draw the picture on the terminal's alternate screen.
+//! 3. Sleep for the interval, 1 s by default, in parts of at most 0.25 s, and repeat until SIGINT
+//!    or SIGTERM.
+//!
+//! The interval begins after the drawing. If the daemon ends or does not answer, the command
+//! restores the screen and fails. Without a terminal, or with `--json`, the state is printed once.
+//! The topology is read once at the start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher topo`: draws the packages, dies, caches, cores, hardware threads and NUMA nodes of this
-//! machine or of a described machine. The drawing is `usher_topology::draw`.
+//! machine or of a described machine. The drawing is `usher_topology::draw`, in the width of the
+//! terminal, or 80 columns without a terminal.
 
 use usher_topology::{DrawOptions, Source};
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher undo`: undoes the actions that dead daemons recorded in their journals: affinity masks,
-//! priorities, frozen cgroups.
+//! priorities, frozen cgroups. Programs of a running daemon are not changed.
 //!
-//! During an undo, new threads may inherit the mask or priority that the undo removes. An
-//! incomplete attempt is therefore repeated for up to 5 s. Programs of a running daemon are not
-//! changed.
+//! 1. Undo the journals of all dead daemons in the runtime directory.
+//! 2. Threads that start during an undo may inherit the mask or priority that the undo removes. An
+//!    incomplete attempt is therefore repeated, without a pause, until 5 s have passed
+//!    ([`ATTEMPTS_TIME_MAX`]). An attempt that has begun is not interrupted.
+//! 3. Print the sum of all attempts, and each different error once. An error that a later attempt
+//!    resolved is not printed; any other error leads to exit status 125.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -21,11 +21,21 @@
 //!    user's daemon gives up `user` and abstains until the connection ends.
 //! 3. The system daemon then connects to `user`. The daemon that holds `user` releases its seats
 //!    when root connects, and then gives up the name. The system daemon begins to give seats when
-//!    its connection to `user` ends, or after [`HANDOVER`].
+//!    its connection to `user` ends, or 2 s after the connection was made ([`HANDOVER`]).
 //!
 //! Each daemon binds its own name before it connects to the other name. Of two daemons that start
 //! at the same time, at least one therefore notices the other. The holder keeps the connections of
 //! the abstaining daemons open; they end with its process.
+//!
+//! Bounds:
+//!
+//! - Attempts are 20 ms apart. After 50 attempts without a stable state, about 1 s, the daemon
+//!   abstains and continues its attempts.
+//! - While another user holds `system`, the system daemon tries to bind the name about once per
+//!   second. The pause is 3 s if a user's daemon keeps its seats.
+//! - A holder keeps 256 connections open. A further daemon is disconnected and tries again.
+//! - Connecting has no time limit. A holder with a full queue of new connections therefore delays a
+//!   daemon, also at its start, until the holder accepts a connection or ends.
 //!
 //! Limits: while another user holds `system`, a second daemon of root and users' daemons do not
 //! notice the system daemon. Abstract sockets belong to a network namespace, so a daemon in a
@@ -44,11 +54,13 @@ use crate::peer::{self, Credentials};
 /// independently of one another.
 pub const CLAIM_NAME: &str = "USHER_CLAIM_NAME";
 
-/// Longest time for which the system daemon waits until a user's daemon has released its seats.
+/// Longest time for which the system daemon, once connected, waits until a user's daemon has
+/// released its seats.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// Pause after an attempt that found no stable state.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// Attempts without a stable state after which the daemon abstains.
+/// Consecutive attempts without a stable state after which the daemon abstains. The attempts
+/// continue.
 const ATTEMPTS_MAX: u32 = 50;
 /// Pause of the system daemon between attempts to bind a name that another user
 /// holds.
@@ -120,7 +132,7 @@ impl Claim {
             let _ = settled.try_send(());
         };
         thread.spawn(move || self.run(&changed))?;
-        // The thread calls `changed` within HANDOVER and ATTEMPTS_MAX attempts.
+        // The thread calls `changed` within HANDOVER and ATTEMPTS_MAX attempts, if no `connect` waits.
         let _ = is_settled.recv();
         Ok(())
     }

@@ -2,10 +2,23 @@
 //! One client connection of the daemon's socket: buffers received bytes, divides them into messages
 //! that end with a zero byte, and buffers the part of the reply that is not sent yet.
 //!
-//! A connection processes one call at a time and reads nothing while a reply is unsent, so that a
-//! client that does not read cannot fill memory. All transfers are non-blocking; the event loop
-//! polls the socket. The connection is closed in two cases: a message exceeds the quota, or the
-//! peer delays the rest of a message or the reading of a reply for too long.
+//! 1. While no whole message is buffered, `transfer` reads at most 16 KiB at a time.
+//! 2. `next_call` takes the first whole message. The connection processes one call at a time.
+//! 3. `answered` buffers the reply and writes as much as the peer accepts. The connection reads
+//!    nothing while a reply is unsent, so that a client that does not read cannot fill memory.
+//!
+//! All transfers are non-blocking; the event loop polls the socket. The connection is closed in
+//! these cases:
+//!
+//! - The peer disconnects, or a read or write fails.
+//! - The peer sends an invalid message, or a method panics.
+//! - The buffered bytes reach the limit of a message (256 KiB by default) and contain no zero byte.
+//!   A message is therefore at most 16 KiB longer than the limit.
+//! - The peer delays the rest of a message, or the reading of a reply, for longer than the time
+//!   limit (5 s by default). A part of the message or of the reply does not restart the time.
+//!
+//! The search for a zero byte reads each buffered byte once per message at most, and once more on
+//! arrival.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

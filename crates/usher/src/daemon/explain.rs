@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The reasons for the plan, for `usher explain`: the seat of each program, the effect of one core
-//! more or less, its scalability curve, and the predicted ANTT of alternatives (time sharing, other
-//! modes, each program left out). The planner computes the alternatives from the scalability
-//! curves; if the curve of a program is unknown, there are no alternatives. The effect of leaving a
-//! program out is computed for up to [`LEFT_OUT_MAX`] programs.
+//! more or less, and its scalability curve. The reply also contains the predicted ANTT of
+//! alternatives: time sharing, equal shares, each program left out.
+//!
+//! 1. Select the programs by name or number, or all programs.
+//! 2. Describe the seat, the known curve and the loans of each selected program, with its latest
+//!    notes, at most four ([`NOTES_MAX`]).
+//! 3. Compute the alternatives from the scalability curves of all foreground programs. If one of
+//!    these curves is unknown, the alternatives have no ANTT.
+//!
+//! The planner runs once for each program left out, for two to eight foreground programs
+//! ([`LEFT_OUT_MAX`]). All other steps cost a pass over the programs, notes and loans per selected
+//! program. A name or number without a program is an error.
 
 use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{CpuSet, Curve, SeatMode, Topology};
@@ -15,7 +23,8 @@ use super::refusal::Refusal;
 use super::{regulated, view};
 use crate::{api, output};
 
-/// With more programs than this, the effect of leaving out one program is too small to be shown.
+/// With more foreground programs than this, the effect of leaving out one program is too small to
+/// be shown.
 const LEFT_OUT_MAX: usize = 8;
 /// Number of latest notes about a program that are shown.
 const NOTES_MAX: usize = 4;

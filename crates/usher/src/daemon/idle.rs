@@ -2,10 +2,14 @@
 //! The end of a daemon that is no longer needed (`usher daemon --exit-when-idle`, which `usher
 //! sched start` starts).
 //!
-//! A thread checks two conditions every [`CHECK_EVERY`]. The daemon ends when it manages no
-//! program, and the scheduler was stopped on request or could not be started. If no scheduler was
-//! requested within [`FIRST_REQUEST`] of the start, the second condition also holds. When the
-//! kernel ended the scheduler, the daemon stays, so that `usher sched status` reports the reason.
+//! A thread checks two conditions every 200 ms ([`CHECK_EVERY`]). The daemon ends when it manages
+//! no program, and the scheduler was stopped on request or could not be started. If no scheduler
+//! was requested within 30 s ([`FIRST_REQUEST`]) of the start, the second condition also holds.
+//! When the kernel ended the scheduler, the daemon stays, so that `usher sched status` reports the
+//! reason.
+//!
+//! Each check makes at most one request to the control loop, and waits for the answer without a
+//! time limit. An error of the request counts as a managed program.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,6 +24,7 @@ use super::scheduler::SchedulerControl;
 /// register a program. In this time, launchers register their programs again after the keeper has
 /// started the next daemon.
 const FIRST_REQUEST: Duration = Duration::from_secs(30);
+/// Pause between two checks.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 
 /// Makes `ending` readable when the daemon is no longer needed.

@@ -2,14 +2,18 @@
 //! The daemon's runtime directory and socket: creation, permissions, and the lock that permits only
 //! one daemon per directory.
 //!
-//! 1. Create the directory, and check that no other user can write to it.
-//! 2. Lock the lock file; an error names the process that holds the lock. The kernel releases the
-//!    lock when the daemon dies.
+//! 1. Check that the path of the socket has at most 107 bytes. Create the directory, and check that
+//!    no other user can write to it.
+//! 2. Lock the lock file without waiting; an error names the process that holds the lock. The
+//!    kernel releases the lock when the daemon dies.
 //! 3. Remove a socket of a dead daemon: while this daemon holds the lock, no other daemon can
 //!    listen.
-//! 4. Listen on a new socket. Root's socket serves all users; another user's socket serves only
-//!    that user. `usher sched start --foreground` uses a separate socket and a separate lock in the
-//!    same directory.
+//! 4. Listen on a new socket. Root's socket serves all users (mode 0666); another user's socket
+//!    serves only that user (mode 0600). `usher sched start --foreground` uses a separate socket
+//!    and a separate lock in the same directory.
+//!
+//! A failed step ends the start with an error; only the lock of a file of an earlier version is
+//! tried a second time. Dropping [`DaemonSocket`] removes the socket and releases the lock.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

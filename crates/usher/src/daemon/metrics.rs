@@ -2,8 +2,17 @@
 //! Metrics for Prometheus, in the OpenMetrics text format, over HTTP on a Unix socket or a loopback
 //! port. The option `--metrics` switches the metrics on.
 //!
-//! A thread accepts connections, and each scrape is answered on a thread of its own within 5 s; at
-//! most 16 scrapes run at a time. Only GET is supported, and the request may have 8 KiB.
+//! 1. A thread accepts connections, and each scrape is answered on a thread of its own. At most 16
+//!    scrapes run at a time; further connections are closed.
+//! 2. The request is read up to its empty line, or up to 8 KiB, and is then answered. GET gets the
+//!    page for any path, another method status 405. If the control loop has ended, the status is
+//!    503.
+//! 3. Each read, and each write of 16 KiB, waits only for the rest of 5 s ([`SCRAPE_MAX`]).
+//!    Otherwise the connection is closed.
+//!
+//! The time limit does not cover the request to the control loop for its state. A peer that accepts
+//! only parts of a write can prolong the last write. If no descriptor is left, the thread accepts
+//! no connection for 20 ms. A page costs a pass over the programs and loans.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -75,7 +84,7 @@ pub struct Timings {
     seating: Histogram,
 }
 
-/// Upper ends of the histogram's buckets in seconds.
+/// Upper ends of the buckets of the histogram of seating times, in seconds.
 const BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 
 impl Default for Timings {
@@ -246,11 +255,12 @@ const MODES: [(Option<SeatMode>, &str); 4] = [
 /// Makes the page; `None` if the engine no longer answers.
 pub type MakePage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Upper limit of the duration of one scrape, from the first byte of the request to the last byte
-/// of the answer.
+/// Upper limit of the time from the accepted connection to the beginning of the last write of the
+/// answer. Each read and write waits for the rest of this time.
 const SCRAPE_MAX: Duration = Duration::from_secs(5);
 /// Upper limit of simultaneous scrapes; further connections are closed.
 const SCRAPES_MAX: usize = 16;
+/// Number of bytes of a request after which the request is answered without its rest.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
 /// A connection with time limits for each read and write.
@@ -328,7 +338,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Reads a request's head and answers GET with the page, all within [`SCRAPE_MAX`].
+/// Reads a request's head and answers GET with the page, within the limit of [`SCRAPE_MAX`].
 fn answer(mut stream: Box<dyn Timed>, make_page: &MakePage) -> io::Result<()> {
     let until = Instant::now() + SCRAPE_MAX;
     let limit = |stream: &dyn Timed| match until.checked_duration_since(Instant::now()) {

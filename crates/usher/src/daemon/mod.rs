@@ -5,11 +5,15 @@
 //! 2. Start the thread that loads and holds the sched_ext scheduler (`scheduler`).
 //! 3. Start the engine: the control loop, which acts on programs on a thread of its own, and its
 //!    keeper.
-//! 4. Claim the machine (`claim`). While another daemon holds the claim, this daemon gives no
-//!    seats.
-//! 5. Serve the socket in one thread that never blocks on a peer (`server`); other threads answer
+//! 4. Claim the machine (`claim`), which usually takes at most 3 s. While another daemon holds the
+//!    claim, this daemon gives no seats.
+//! 5. Start the threads of `--exit-when-idle` (`idle`) and `--metrics` (`metrics`).
+//! 6. Serve the socket in one thread that never blocks on a peer (`server`); other threads answer
 //!    the calls (`workers`).
-//! 6. At SIGTERM, SIGINT or a failure, undo all changes, unload the scheduler and release the lock.
+//! 7. At SIGTERM, SIGINT or a failure, undo all changes, unload the scheduler and release the lock.
+//!
+//! An error in one of the steps 1 to 6 ends the daemon with exit status 125; the changes so far are
+//! undone. Step 7 has no time limit of its own. A change that cannot be undone is printed.
 //!
 //! When the control loop ends, the daemon ends, too. If the daemon ends without having undone its
 //! changes, its keeper undoes them and becomes the next daemon; under systemd, systemd starts the

@@ -6,6 +6,10 @@
 //! its program in time. Usher's own executable counts, and each executable with the name `usher`,
 //! because several versions may run. Commands that only compute, such as `usher sim`, may be
 //! attached.
+//!
+//! A check reads the executable's link and the command line of one process. A process that cannot
+//! be read counts as no process of Usher. A process can change its own command line, so the check
+//! prevents mistakes and is no protection against a malicious process.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

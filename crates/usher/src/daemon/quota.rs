@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The quotas of the daemon's socket (connections and buffered bytes per user, connections in
-//! total, bytes of a message), and the error message that a client receives when its connection is
-//! closed because of a quota. The event loop (`server`) and `connection` enforce the quotas;
-//! docs/security.md lists their values.
+//! The quotas of the daemon's socket, and the error message that a client receives when its
+//! connection is closed because of a quota.
+//!
+//! The event loop (`server`) and `connection` enforce the quotas. The values are in
+//! `Limits::default` of `server`, and in docs/security.md:
+//!
+//! - 256 connections of one user other than root;
+//! - 3,840 connections while a user other than root connects, and 4,096 while root connects;
+//! - 16 MiB of buffered messages and replies of one user other than root;
+//! - 256 KiB of one message, also of root.
 
 use serde_json::json;
 

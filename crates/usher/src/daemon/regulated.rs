@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Formats, for `usher status`, why a background program runs or is stopped: the state in one
+//! Formats, for `usher explain`, why a background program runs or is stopped: the state in one
 //! sentence, and the measured values that caused the last stop beside their thresholds.
+//!
+//! The share of time in which the program was allowed to run refers to the last 10 s
+//! ([`SHARE_SECONDS`]), or to the whole time of a younger program.
 
 use usher_host::engine::{BackgroundStatus, ProgramStatus};
 use usher_model::{Contention, Regulation, Resource};

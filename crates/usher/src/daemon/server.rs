@@ -12,19 +12,31 @@
 //! **Rules.**
 //!
 //! - No read or write waits.
-//! - A connection buffers at most one message of bounded size.
+//! - A connection reads no more when it has a whole message. The bytes of an incomplete message are
+//!   limited.
 //! - A write stops when the peer accepts no more bytes. Until the whole reply is written, nothing
 //!   is read from the peer.
 //! - A peer that leaves a message half sent, or a reply half read, for too long is disconnected.
-//! - Each user has a quota of connections and of bytes, and some connections and threads are kept
-//!   for root. A request over a quota is rejected with an error that names the quota
-//!   ([`super::quota`]).
+//! - Each user other than root has a quota of connections and of bytes, and some connections and
+//!   threads are kept for root. A request over a quota is rejected with an error that names the
+//!   quota ([`super::quota`]).
 //! - A connection that is idle between messages costs a descriptor and may stay: each launcher
 //!   keeps a connection open while its program runs, to notice the daemon's death.
 //!
 //! The threads of [`super::workers`] answer the calls, because the admission of a program waits for
 //! the control loop. The control loop admits all programs that wait at the same time in one
 //! iteration. A connection has one call in progress at a time, so that answers keep their order.
+//!
+//! **Bounds** ([`Limits::default`]):
+//!
+//! - 4,096 connections, of which 256 are kept for root, and 256 connections per user;
+//! - 16 MiB of buffers per user, and 256 KiB per message;
+//! - 5 s for a half-sent message or a half-read reply;
+//! - 32 threads. A call that waits for a thread, or for its method, has no time limit.
+//!
+//! One iteration costs time proportional to the number of connections; each reply and each new
+//! connection costs another pass. If no descriptor is left, no connection is accepted for 100 ms.
+//! Only an error of `poll` ends the loop.
 
 use std::collections::BTreeMap;
 use std::io;

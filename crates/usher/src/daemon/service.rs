@@ -3,9 +3,16 @@
 //! and the result to a reply.
 //!
 //! 1. The connection determines the calling user, by the credentials from the kernel.
-//! 2. This file checks sizes and arguments of a call: at most 4,096 words and 128 KiB of command
-//!    line, and no pids of a caller in another PID namespace.
+//! 2. This file checks sizes and arguments of a call. A pid of a caller in another PID namespace is
+//!    rejected.
 //! 3. The engine checks that the processes belong to the user, and carries out the call.
+//! 4. If the reply to a registration or an attach cannot be delivered, the program is released
+//!    again.
+//!
+//! Bounds: pids from 1 to 4,194,304; at most 4,096 words and 128 KiB of command line; a name of 1
+//! to 256 bytes; paths of at most 4,096 bytes. Each call waits for the control loop without a time
+//! limit. `Ping` waits for nothing. `Explain` also runs the planner up to eight times in the
+//! calling thread (`explain`).
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -2,6 +2,10 @@
 //! Converts the engine's state (`Status`) to the types of the Varlink interface. Values of the
 //! engine that do not exist in the interface are replaced: for example, a seat of all CPUs without
 //! an affinity mask becomes the set of all usable CPUs.
+//!
+//! Only the latest note about each program, and about all programs, is converted. The cost is
+//! proportional to programs times loans and seats, plus the square of the number of notes; the
+//! engine keeps at most 400 notes.
 
 use usher_act::ActDescription;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};

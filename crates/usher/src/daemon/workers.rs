@@ -2,13 +2,16 @@
 //! The threads that answer calls, so that a call that waits for the control loop does not block
 //! other calls.
 //!
-//! 1. The event loop (`server`) starts a call if [`Workers::admits`] permits it: one user may use
-//!    only a share of the threads, and all users together leave some threads to root.
+//! 1. The event loop (`server`) starts a call if [`Workers::admits`] permits it.
 //! 2. A thread calls the method, and queues the reply for the event loop.
-//! 3. A method can register an action that undoes its call ([`if_undelivered`]). The action runs if
-//!    the reply cannot be delivered, because the caller has disconnected.
+//! 3. A method can register an action that undoes its call ([`if_undelivered`]). The action runs on
+//!    one of the threads if the reply cannot be delivered, because the caller has disconnected.
 //!
-//! A panic in a method closes only the connection of its caller.
+//! Bounds, for the number of threads that the event loop gives (32): a user other than root has at
+//! most a quarter of the threads in use, all users except root together at most seven eighths.
+//! Calls of root are always admitted, and wait in the queue if all threads are in use. Undo actions
+//! also wait in the queue. A call has no time limit. A panic in a method, or an invalid message,
+//! closes only the connection of its caller.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -139,7 +142,8 @@ impl Workers {
         })
     }
 
-    /// Returns whether a thread is free for a call of this user.
+    /// Returns whether a call of this user may start: always for root, and for other users within
+    /// their share of the threads.
     pub fn admits(&self, uid: u32) -> bool {
         self.share.admits(uid)
     }

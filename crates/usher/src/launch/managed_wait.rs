@@ -2,13 +2,20 @@
 //! The launcher's wait for the end of a managed program. During the wait, the launcher forwards
 //! signals to the program, and registers the program with another daemon when its daemon has ended.
 //!
-//! 1. The launcher polls the program, its own signals and the daemon's socket.
+//! 1. The launcher polls the program, its own signals and the daemon's socket, without a time
+//!    limit.
 //! 2. When the daemon has ended, its keeper undoes the daemon's changes to the program. If the
-//!    keeper is dead, too, the launcher undoes the changes.
-//! 3. The launcher searches for a daemon, at intervals that double from [`RETRY_MIN`] to
-//!    [`RETRY_MAX`], and registers the program again.
+//!    keeper is dead, too, the launcher undoes the changes. While a keeper works, step 3 waits.
+//! 3. The launcher searches for a daemon and registers the program again: at once, then at
+//!    intervals that double from 100 ms to 2 s, and after each signal. The attempts have no limit.
 //! 4. When the program has ended, the launcher reports its duration to the daemon and returns its
-//!    exit status.
+//!    exit status. Only a run that succeeded, took at least 0.5 s and was never stopped is
+//!    reported.
+//!
+//! Bounds: one undo takes up to 2.2 s, and one registration waits for 1 s, doubled after each late
+//! answer up to 10 s. During these times, the launcher handles neither signals nor the program's
+//! end. Background work that has received a signal to end is released and not registered again. A
+//! refusal or an error of an undo is printed when it differs from the last printed one.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -55,8 +62,9 @@ enum UndoProgress {
     Failed,
 }
 
-/// Interval of the search for a new daemon, at first and later.
+/// Half of the first interval of the search for a new daemon; each attempt doubles the interval.
 const RETRY_MIN: Duration = Duration::from_millis(50);
+/// Upper limit of the interval.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// First limit for the answer of a daemon when the launcher registers the program again. While the
 /// launcher waits for the answer, it handles neither signals nor the program's end. A daemon that

@@ -2,8 +2,9 @@
 //! The launcher, the process of `usher run` and `usher bg`: launches the program, registers it with
 //! the daemon, and waits for its end.
 //!
-//! 1. The launcher searches for a daemon. Without a daemon, `usher run` runs the program unmanaged,
-//!    and `usher bg` regulates the program itself (`crate::regulate`).
+//! 1. The launcher searches for a daemon. Without a daemon, `usher run` undoes the changes of dead
+//!    daemons, runs the program unmanaged and stores its duration (`crate::remember`). `usher bg`
+//!    regulates the program itself (`crate::regulate`).
 //! 2. The launcher starts a child process that waits before its `exec`, and registers the child
 //!    with the daemon, which gives the child its seat.
 //! 3. The child executes the program; the launcher waits for its end (`managed_wait`).
@@ -11,6 +12,12 @@
 //! Whatever happens to the daemon, the program keeps running and the launcher waits for the
 //! program. After the daemon's death, the launcher ensures that the changes to the program are
 //! undone, and registers the program with the next daemon.
+//!
+//! Bounds: the registration delays the program by at most 10 s for each read and write of the
+//! socket (`crate::client`). A refused program runs unmanaged, and a refused background program at
+//! the lowest priority; after a late answer, the launcher tries to register the program again. Less
+//! than 64 KiB and fewer than 4,096 words of the command line are sent. The wait for the program
+//! has no time limit.
 
 mod managed_wait;
 mod progress_page;
@@ -58,10 +65,10 @@ pub struct RunOptions {
     pub store: Option<PathBuf>,
 }
 
-/// Arguments beyond this number of bytes are not sent to the daemon. The daemon uses arguments only
-/// to recognise the program, for which the first arguments suffice.
+/// Only leading arguments of together less than this number of bytes are sent to the daemon. The
+/// daemon uses arguments only to recognise the program, for which the first arguments suffice.
 const ARGV_BYTES_MAX: usize = 64 * 1024;
-/// Upper limit of words sent.
+/// Fewer words than this number are sent.
 const ARGV_WORDS_MAX: usize = 4096;
 
 /// Runs the program and returns its exit status.

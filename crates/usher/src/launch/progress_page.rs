@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The heartbeat page that a launcher offers to its program: a file in `/dev/shm`, which the
-//! launcher creates before the program's start and removes at its own end.
+//! The heartbeat page that a launcher offers to its program: the file `/dev/shm/usher-UID-PID`,
+//! which the launcher creates before the program's start and removes at its own end.
 //!
-//! A launcher that was killed cannot remove its page; the next launch removes it. If no page can be
+//! If the user names a page in `USHER_HEARTBEAT`, this page is offered and not removed. A launcher
+//! that was killed cannot remove its page; the next launch removes it, unless another process has
+//! the same pid now. This cleanup reads the directory `/dev/shm` once per launch. If no page can be
 //! created, the program runs without a page.
 
 use std::path::{Path, PathBuf};

@@ -3,12 +3,19 @@
 //! other runtime directory is requested, else `usher daemon --exit-when-idle`, which ends after
 //! `usher sched stop`.
 //!
-//! 1. The command takes a file lock, so that of several `usher sched start` at the same time only
-//!    one starts a daemon; the others wait and use this daemon.
-//! 2. The command starts the service, or a daemon process with a session of its own and a log file.
-//! 3. The command polls every [`CHECK_EVERY`] until the daemon answers, for at most
-//!    [`READY_WITHIN`]. If the daemon ends before it answers, the command returns the last line of
-//!    the daemon's log as the error.
+//! 1. If systemd runs and the runtime directory is the default, the command starts the service by
+//!    `systemctl start`. If the service is installed, the command returns; a service that does not
+//!    listen then is an error.
+//! 2. Otherwise the command takes a file lock. Of several `usher sched start` at the same time,
+//!    only one starts a daemon; the others wait and use this daemon.
+//! 3. The command starts a daemon process with a session of its own and a log file.
+//! 4. The command polls every 20 ms ([`CHECK_EVERY`]) until the daemon answers, for at most 30 s
+//!    ([`READY_WITHIN`]). If the daemon ends before it answers, the command returns the last line
+//!    of the daemon's log as the error.
+//!
+//! Bounds: `systemctl start` and the wait for the lock have no time limit of their own. A daemon
+//! that accepts the connection but does not answer can prolong step 4 by the time limit of
+//! `remote`, 10 s per read and write.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -30,8 +37,9 @@ const UNIT: &str = "usher.service";
 const SYSTEMD: &str = "/run/systemd/system";
 /// `systemctl`'s exit status if the unit is not installed.
 const NOT_INSTALLED: i32 = 5;
-/// Upper limit of the time until a new daemon answers.
+/// Upper limit of the time for which the command polls for the first answer of a new daemon.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Pause between two polls.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 
 /// Starts a daemon and waits until it answers.

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The part of `usher doctor` about sched_ext: the scheduler that runs, why `usher sched start`
-//! would refuse, and the warnings that it would print. Only reads.
+//! would refuse, and the warnings that it would print.
+//!
+//! The report makes the checks of `usher sched start` in the same order and starts nothing. An
+//! error of a check becomes the reason of the refusal; the report itself never fails. The search
+//! for cgroups with CPU limits visits the whole cgroup tree (`limits`).
 
 use std::path::Path;
 

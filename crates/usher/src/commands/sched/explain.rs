@@ -2,9 +2,15 @@
 //! `usher sched explain`: shows for each thread of a process where it runs or waits, and why the
 //! scheduler put it there.
 //!
-//! For each thread in `/proc/PID/task`, the kernel's state is combined with the scheduler's own
-//! record of the thread, read from the BPF maps. Values that the scheduler's settings make
-//! meaningless are omitted. The output is a snapshot: threads may move while they are read.
+//! 1. Connect to the process that holds the scheduler, and open the BPF maps of the scheduler.
+//! 2. For each thread in `/proc/PID/task`, combine the kernel's state with the scheduler's own
+//!    record of the thread, read from the BPF maps.
+//! 3. Omit values that the scheduler's settings make meaningless, and print one row per thread.
+//!
+//! The output is a snapshot: threads may move while they are read. The cost is one file and one map
+//! entry per thread, and one pass over all seats per process. A process that does not exist is
+//! reported, and the other processes are still shown; the exit status is then 125. Without a
+//! running scheduler of Usher's, the command fails.
 
 use std::path::Path;
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Detects cgroups that limit CPU time (`cpu.max`, `cpu.cfs_quota_us`). Under a sched_ext
 //! scheduler, the kernel does not enforce such limits, and neither does Usher's scheduler; `usher
-//! sched start` therefore warns of them. The search walks the cgroup tree to a depth of 16 levels.
+//! sched start` therefore warns of them.
+//!
+//! The search walks the tree below `/sys/fs/cgroup` to a depth of 16 levels, and reads at most two
+//! files per directory. Symbolic links are not followed. An unreadable file or directory counts as
+//! no limit. The warning names the first limited cgroup by path and the number of the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched`: controls Usher's sched_ext scheduler (start, stop, set, status, stats, explain).
 //! The scheduler itself is in crate `usher-scx`.
+//!
+//! All subcommands except `usher sched status` require root.
 
 mod daemon_launch;
 mod doctor_report;

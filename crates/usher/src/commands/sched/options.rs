@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Options that `usher sched start` and `usher sched set` share: the values `on` and `off`, times
-//! of 1 to 200 ms, and a warning if `--turn-ms` has no effect.
+//! of 1 to 200 whole milliseconds, and a warning if `--turn-ms` has no effect.
 
 use usher_scx::Settings;
 
@@ -20,7 +20,7 @@ impl Switch {
     }
 }
 
-/// Parses `--turn-ms` and `--max-lag-ms`.
+/// Parses `--turn-ms` and `--max-lag-ms`, in milliseconds.
 ///
 /// # Errors
 /// The value is out of range.
@@ -29,8 +29,8 @@ pub fn limit_ms(text: &str) -> Result<u64, &'static str> {
     ms.ok_or("the value must be a whole number of milliseconds from 1 to 200")
 }
 
-/// Returns the error if a turn length is given, alone or with a maximum lag, and the settings have
-/// no turns.
+/// Returns the warning if a turn length is given, alone or with a maximum lag, and the settings
+/// have no turns. `given` holds `--turn-ms` and `--max-lag-ms`, in this order.
 pub fn turn_warning(given: [Option<u64>; 2], settings: &Settings) -> Option<&'static str> {
     let [turn_ms, max_lag_ms] = given;
     if turn_ms.is_none() || settings.aggregate {

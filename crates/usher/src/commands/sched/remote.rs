@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The client side of the scheduler's interface `org.usher.Scheduler1`: finds the process that
 //! holds the scheduler by the sockets in the runtime directory, and requests starts, changes and
-//! stops from this process. Two kinds of processes can hold the scheduler: a daemon, and `usher
-//! sched start --foreground`. If both listen, the process that holds a scheduler is used. Each call
-//! has a time limit ([`ANSWER_TIMEOUT`]).
+//! stops from this process.
+//!
+//! Two kinds of processes can hold the scheduler: a daemon, and `usher sched start --foreground`.
+//! If both listen, the process that holds a scheduler is used. [`Found::at`] skips a socket without
+//! a trusted listener.
+//!
+//! Each read and write of a socket waits for at most 10 s ([`ANSWER_TIMEOUT`]). The answer to a
+//! start, a change or a stop may take 60 s ([`CHANGE_TIMEOUT`]). [`Found::at`] queries up to two
+//! processes one after another, and returns an error if one of them does not answer. The error
+//! names the reason (`crate::unanswered`). No call is repeated.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,8 +29,8 @@ use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, ke
 use crate::runtime;
 use crate::unanswered::ListeningProcess;
 
-/// Upper limit of the time for the answer to a change. Before the answer, the kernel verifies the BPF
-/// programs or ends the scheduler, which may take seconds.
+/// Upper limit of the time for the answer to a start, a change or a stop: 60 s. Before the answer,
+/// the kernel verifies the BPF programs or ends the scheduler, which may take seconds.
 const CHANGE_TIMEOUT: Duration = ENDING.saturating_mul(3);
 
 /// Text for [`Phase::Restarting`].
@@ -48,7 +55,7 @@ pub struct SchedulerClient {
     client: VarlinkClient,
     /// The same socket.
     stream: UnixStream,
-    /// Upper limit of the time for an answer.
+    /// Upper limit of the time for the next answer.
     timeout: Duration,
     process: ListeningProcess,
     /// The process in messages.

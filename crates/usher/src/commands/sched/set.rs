@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched set`: changes settings of the running scheduler.
 //!
-//! One request carries all changed settings to the process that holds the scheduler, and the reply
-//! arrives when the scheduler applies them. The order `--fifo` cannot be changed while the
-//! scheduler runs: a change of the order requires a new start.
+//! One request carries all changed settings to the process that holds the scheduler. The reply
+//! arrives when the scheduler applies them, within the time limit of `remote` (60 s). Times are
+//! whole milliseconds from 1 to 200. The order `--fifo` cannot be changed while the scheduler runs:
+//! a change of the order requires a new start. A call without an option is an error.
 
 use std::path::Path;
 

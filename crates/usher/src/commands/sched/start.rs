@@ -2,10 +2,15 @@
 //! `usher sched start`: loads the scheduler in root's daemon, or with `--foreground` in this
 //! process.
 //!
-//! The command first checks that no sched_ext scheduler runs, and that the kernel has sched_ext and
-//! BTF. Then the command prints warnings (untested kernel, cgroups with CPU limits), starts a daemon
-//! if none listens, and requests the start. The reply arrives when the kernel has verified the BPF
-//! programs, or has rejected them.
+//! 1. Check that no sched_ext scheduler runs, that the kernel has sched_ext and BTF, and that BPF
+//!    programs may be loaded. A failed check ends the command.
+//! 2. Print warnings: untested kernel, cgroups with CPU limits, `--turn-ms` without an effect.
+//! 3. With `--foreground`, hold the scheduler until a signal or a stop ends it. Otherwise start a
+//!    daemon if none listens, and request the start.
+//! 4. The reply arrives when the kernel has verified the BPF programs, or has rejected them.
+//!
+//! The request waits for at most 60 s (`remote`); the start of a daemon has limits of its own
+//! (`daemon_launch`). After 1 s of waiting, the command prints the reason on a terminal.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -83,7 +88,7 @@ impl Args {
     }
 }
 
-/// Time after which the command prints why it waits.
+/// Time of waiting for the reply after which the command prints on a terminal why it waits.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts the scheduler.

@@ -2,10 +2,16 @@
 //! `usher sched stats`: prints the counters of the running scheduler since its start, or their
 //! differences over the run of a command.
 //!
-//! With a command, the counters are sampled before and after the command, and a separate counter
-//! counts the context switches and migrations of the whole machine while the command runs. If
-//! another scheduler started while the command ran, the counts of the new scheduler since its start
-//! are shown.
+//! 1. Without a command, the counters of Usher's scheduler are read once. If the scheduler does not
+//!    run, the subcommand fails.
+//! 2. With a command, the counters are sampled before and after the command. A separate counter
+//!    counts the context switches and migrations of the whole machine while the command runs, under
+//!    any scheduler.
+//! 3. If another scheduler started while the command ran, the counts of the new scheduler since its
+//!    start are shown. Counts of Usher's scheduler that cannot be read are left out.
+//!
+//! The command runs without a time limit, and its exit status is returned. A daemon that does not
+//! answer within 10 s (`remote`) is an error before the command runs.
 
 use std::ffi::OsString;
 use std::path::Path;

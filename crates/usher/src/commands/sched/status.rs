@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched status`: shows which scheduler runs the threads, the phase and settings of Usher's
-//! scheduler, and how its last run ended. Combines the kernel's sched_ext state with the state that
-//! the process at the sockets of the runtime directory reports. Only reads.
+//! scheduler, and how its last run ended.
+//!
+//! The command combines the kernel's sched_ext state with the state that the process at the sockets
+//! of the runtime directory reports, and only reads. The exit status is 0 with and without a
+//! running scheduler. A process that does not answer within 10 s (`remote`) is an error.
 
 use std::path::Path;
 

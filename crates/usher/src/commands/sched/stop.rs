@@ -2,9 +2,13 @@
 //! `usher sched stop`: unloads the scheduler, after which the kernel's own scheduler runs all
 //! threads.
 //!
-//! The command also works while the scheduler starts. A daemon that was started only for the
-//! scheduler ends after the stop. The command waits for this end for a limited time
-//! ([`EXIT_WITHIN`]), and then names the process if it still runs.
+//! 1. Find the process that holds the scheduler; the command also works while the scheduler starts.
+//! 2. Request the stop, with the time limit of `remote` (60 s).
+//! 3. A daemon that was started only for the scheduler ends after the stop. The command waits for
+//!    this end for at most 20 s ([`EXIT_WITHIN`]).
+//!
+//! If the process still runs after this time, or no scheduler was loaded, the command fails with
+//! exit status 125.
 
 use std::path::Path;
 use std::time::Duration;

@@ -2,10 +2,18 @@
 //! `usher sim casas`: repeats the evaluation of paper 1 (CASAS) on a simulated machine: mixes of
 //! four PARSEC programs on 48 cores under several schedulers.
 //!
-//! [`Evaluation`] simulates the transient of each mix, in which the policy still changes seats, and
-//! the steady state after it. From the simulated speeds, [`Evaluation`] extrapolates the times of
-//! programs that run for minutes. With `--ranges`, every seventh mix is simulated again with each
-//! free parameter at both ends of its range. Mixes run in parallel, one thread per CPU of the host.
+//! 1. [`Evaluation`] simulates each program alone. Then it simulates the transient of each mix, in
+//!    which the policy still changes seats, and the steady state after it.
+//! 2. From the simulated speeds, [`Evaluation`] extrapolates the times of programs that run for
+//!    minutes.
+//! 3. With `--ranges`, every seventh mix, or every Nth with a larger `--stride N`, is simulated
+//!    again with each free parameter at both ends of its range.
+//! 4. The tables are printed, and the report page is written into the directory of `--out`.
+//!
+//! Mixes run in parallel, one thread per CPU of the host. There are 210 mixes, divided by
+//! `--stride`; all mixes take about ten minutes on two CPUs. `--seconds` and `--steady` are virtual
+//! seconds above 0 and at most 3600. The result depends only on the options and the seed. A
+//! directory that cannot be written ends the command before the simulation.
 
 mod page;
 mod table;
@@ -75,9 +83,10 @@ struct EvaluationOutput {
     seconds: f64,
 }
 
-/// Upper limit; longer simulations do not change the result.
+/// Upper limit of `--seconds` and `--steady` in virtual seconds; longer simulations do not change
+/// the result.
 const SECONDS_MAX: f64 = 3600.0;
-/// Stride of the mixes that are run for the ends of ranges.
+/// Minimum stride of the mixes that are run for the ends of ranges.
 const RANGES_STRIDE: usize = 7;
 
 /// Runs the command.

@@ -2,9 +2,15 @@
 //! `usher sim fuzz`: runs fuzz cases, which are simulated runs with injected faults, and checks
 //! invariants of the control loop in each.
 //!
-//! The seed alone determines a case. One seed prints the case and, after a violation, the last log
-//! entries; `--record` writes the daemon's record for `usher replay`. A range of seeds runs on all
-//! CPUs of the host and prints totals, or all violations sorted by seed.
+//! 1. The seed alone determines a case.
+//! 2. One seed prints the case and, after a violation, the last log entries; `--record` writes the
+//!    daemon's record for `usher replay`.
+//! 3. A range of seeds runs on all CPUs of the host, one thread per CPU. Each thread takes the next
+//!    seed until no seed is left. The command prints totals, or all violations sorted by seed.
+//!
+//! A violation does not end a range early; the exit status is then 125. A range has no upper limit
+//! of its length: the time grows with the number of seeds, and the memory with the number of
+//! violations.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sim`: the subcommands that run the control loop and the policies on simulated machines.
-//! Nothing on the host is changed. The simulator is crate `usher-sim`.
+//! The simulator is crate `usher-sim`.
+//!
+//! The subcommands change nothing on the host, except for the files that their options name.
 
 mod casas;
 mod fuzz;

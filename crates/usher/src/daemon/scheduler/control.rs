@@ -3,8 +3,12 @@
 //!
 //! 1. The caller sends a request through a channel, with a second channel for the answer, and wakes
 //!    the scheduler's thread by an eventfd.
-//! 2. The caller blocks until the answer arrives. If the thread ends first, the request fails. Only
-//!    the scheduler's thread changes the state; all threads may read it.
+//! 2. The caller blocks until the answer arrives, without a time limit. If the thread ends first,
+//!    the request fails.
+//!
+//! The queue of requests has no limit of its own; each caller waits for its answer, so that a
+//! thread has at most one request in the queue. Only the scheduler's thread changes the state; all
+//! threads may read it, under a mutex that is held only for a copy.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The scheduler without a daemon: `usher sched start --foreground`.
 //!
-//! The process loads the scheduler, serves only its interface `org.usher.Scheduler1` at a socket of
-//! its own, and waits. The process unloads the scheduler and ends on SIGTERM, SIGINT or SIGHUP, and
-//! on `usher sched stop`. When the kernel ends the scheduler, the process ends with an error.
+//! 1. Take the lock of the foreground scheduler in the runtime directory, and listen on a socket of
+//!    its own.
+//! 2. Serve only the interface `org.usher.Scheduler1` on the socket, and load the scheduler.
+//! 3. Wait without a time limit for SIGTERM, SIGINT, SIGHUP, `usher sched stop` or the end of the
+//!    scheduler by the kernel.
+//! 4. Unload the scheduler. When the kernel ended the scheduler, the process ends with an error.
+//!
+//! A signal during the load takes effect when the load ends.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -2,8 +2,13 @@
 //! The server side of the interface `org.usher.Scheduler1`: checks the rights and arguments of one
 //! peer, and passes its requests to the scheduler's thread.
 //!
-//! Only root may start, change and stop the scheduler; every user may read its state. If the caller
-//! of a start has disconnected when the answer is ready, the scheduler is stopped again.
+//! - Only root may start, change and stop the scheduler; every user may read its state.
+//! - The length of a turn and the maximum lag are 1 to 200 ms ([`LIMIT_MS`]); other values are
+//!   rejected.
+//! - A start, a change or a stop waits for the scheduler's thread without a time limit; reading the
+//!   state waits for no request.
+//! - If the caller of a start has disconnected when the answer is ready, the scheduler is stopped
+//!   again.
 
 use std::sync::Arc;
 

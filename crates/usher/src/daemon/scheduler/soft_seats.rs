@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Implements the control loop's interface for soft seats (`SoftSeats`) on the scheduler of the same
-//! daemon: writes seats, by the id of the program's cgroup, to the scheduler's BPF map.
+//! Implements the control loop's interface for soft seats (`SoftSeats`) on the scheduler of the
+//! same daemon: writes seats, by the id of the program's cgroup, to the scheduler's BPF map.
 //!
 //! Each call opens the maps of the scheduler that runs at the time of the call. A restart of the
 //! scheduler therefore needs no notification. [`SoftSeats::running`] returns another number after a
 //! restart; the control loop then gives the seats again.
+//!
+//! A call costs a few system calls; `unseat_all` visits each seat. A call waits for no request to
+//! the scheduler's thread. If the scheduler does not run, or a map cannot be written, the call
+//! returns the reason.
 
 use std::sync::Arc;
 

@@ -8,8 +8,11 @@
 //! 3. The next attempt to load the scheduler again after such a change.
 //!
 //! The thread serves one request after another. A request takes as long as the kernel needs to
-//! verify and load the BPF programs, or to unload the scheduler. A restart after a hotplug is
-//! attempted every 50 ms (`RETRY_AFTER`), for 20 s at most (`ENDING`).
+//! verify and load the BPF programs, or to unload the scheduler; the thread sets no limit. A failed
+//! start leaves the previous state. A restart after a hotplug is attempted after each event, at
+//! least every 50 ms (`RETRY_AFTER`). The first attempt that fails later than 20 s (`ENDING`) after
+//! the hotplug ends the scheduler with an error. If the thread itself fails, it unloads the
+//! scheduler and ends.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -29,9 +32,10 @@ use super::control::{Request, Requests, SchedulerControl, Shared};
 use super::state::{self, Phase, SchedulerState, SettingsChange};
 use crate::failure;
 
-/// Upper limit of the time in which the kernel ends a scheduler.
+/// Expected upper limit of the time in which the kernel ends a scheduler. Restarts are attempted
+/// for this time, and clients derive their time limits from the constant.
 pub const ENDING: Duration = Duration::from_secs(20);
-/// Time between two attempts to restart the scheduler.
+/// Longest time between two attempts to restart the scheduler.
 const RETRY_AFTER: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,

@@ -2,6 +2,10 @@
 //! Formats an evaluation of `usher sim casas` as a report page: sample mix, crowding, scalability,
 //! means by kind of mix, all mixes, smallest gains and ranges of free parameters, each with the
 //! paper's figures for comparison.
+//!
+//! The page lists at most twenty mixes with Usher's smallest gains. Missing values are left out of
+//! figures and become "–" in tables. The cost is proportional to the number of mixes, times the
+//! number of schedulers, plus the sort of the mixes.
 
 use usher_model::{Curve, CurvePoint};
 use usher_report::figure::{CurveFigure, Dot, DotRow, Dots, Series, curve_panel, dots};

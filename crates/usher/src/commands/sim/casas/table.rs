@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Formats an evaluation of `usher sim casas` as tables for the terminal: classes of programs, mean
 //! results by scheduler and kind of mix beside the paper's figures, and results at the ends of
-//! parameter ranges.
+//! parameter ranges. Missing values become "–".
 
 use usher_sim::campaign::Scheduler;
 use usher_sim::evaluation::{Evaluation, MixKind};

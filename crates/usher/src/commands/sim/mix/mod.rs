@@ -3,12 +3,16 @@
 //! several rounds each.
 //!
 //! 1. Read the sim file and apply the options of the command line.
-//! 2. For each round, draw the arrivals from the seed of the round, and simulate every scheduler
-//!    with these arrivals.
-//! 3. Compute NTT and ANTT, print them, and write the report and the traces (`report`).
+//! 2. For each round, draw the arrivals from the seed of the round, which is the seed of the mix
+//!    plus the number of the round.
+//! 3. Simulate every program alone, and then every scheduler in every round, with the arrivals of
+//!    the round. The simulations run in parallel, one thread per CPU of the host.
+//! 4. Compute NTT and ANTT, print them, and write the report and the traces (`report`).
 //!
 //! The same file and seed lead to the same results. A run ends at `max_seconds` of virtual time or
-//! fails at `events_max` events.
+//! fails at `events_max` events; a failed run ends the command. A trace contains at most 100,000
+//! spans of CPU time ([`SPANS_MAX`]). After an error, the directory of `--out` is removed if it is
+//! empty.
 
 mod report;
 
@@ -32,8 +36,8 @@ use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Maximum number of spans of CPU time in a trace. A truncated trace contains the time up to which
-/// it is complete.
+/// Maximum number of spans of CPU time in the trace of one run. A truncated trace contains the time
+/// up to which it is complete.
 const SPANS_MAX: usize = 100_000;
 
 /// Simulates a mix of programs on a described machine under several schedulers

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Formats the result of `usher sim mix` as JSON, as text and as a report page with traces.
 //!
-//! The JSON output depends only on the sim file and the seed, except for the paths of written
-//! files. Simulation times appear in the text output only.
+//! The JSON output depends only on the sim file, the options and the seed, except for the paths of
+//! written files. Simulation times appear in the text output only.
+//!
+//! The directory of `--out` gets `report.html`, `result.json` and one trace of the first round per
+//! scheduler. A file that cannot be written does not prevent the other files. The cost is
+//! proportional to the size of the result.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
