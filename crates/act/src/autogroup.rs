@@ -9,7 +9,9 @@
 //! the processes of the session are in the root cgroup of the cpu controller.
 //!
 //! [`restore_in_rounds()`] restores the autogroups that still have Usher's nice value. This
-//! function retries changes that the kernel's rate limit rejects, for at most 2 s in total.
+//! function retries changes that the kernel's rate limit rejects, every 10 ms for at most 2 s in
+//! total. Changes that still fail are no error of this function; they stay in the journal.
+//! [`sessions`] and each round list all processes of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -24,9 +26,11 @@ use crate::journal;
 use crate::priority::NICE_MAX;
 use crate::procs::Procs;
 
-/// Upper limit of the time to restore all autogroups of a machine. The kernel accepts one change of
-/// an autogroup per 100 ms from all unprivileged users of the machine together.
+/// Upper limit of the time to restore the autogroups of all programs in one call. The kernel
+/// accepts one change of an autogroup per 100 ms from all unprivileged users of the machine
+/// together.
 const RESTORE_TIME_MAX: Duration = Duration::from_secs(2);
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The autogroup of one process's session.

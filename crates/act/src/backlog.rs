@@ -5,7 +5,8 @@
 //! [`Backlog::bound`] attaches a BPF program to the background program's cgroup (v2). From then on,
 //! the BPF program sets `TCP_NOTSENT_LOWAT` to 16 KiB for each new TCP connection of the cgroup
 //! (`bpf/backlog.bpf.c`). A connection keeps this limit until it is closed. Connections that were
-//! established before have no limit.
+//! established before have no limit. A failure to load or to attach the BPF program is returned as
+//! a sentence; this module does not retry.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

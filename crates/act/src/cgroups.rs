@@ -3,6 +3,9 @@
 //! processes, read and reset the CPU sets of cgroup v1 and v2, freeze cgroups, set `cpu.idle` and
 //! remove directories. A missing directory or process is no error, because directories and
 //! processes may disappear at any time.
+//!
+//! No function waits or retries. Functions that list members or remove directories visit the
+//! directory and all directories below it; the other functions access at most a few files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Detects by which mechanism this machine gives launched programs cgroups of their own, and builds
-//! and parses the names of these cgroups.
+//! Detects by which mechanism this machine gives launched programs cgroups of their own, and by
+//! which mechanism background work yields the CPU. Also builds and parses the names of these
+//! cgroups.
 //!
 //! A launched program gets a directory `usher-PID-START.PROGRAM` below its launcher's own cgroup,
 //! or under systemd a scope `usher-PID-START-PROGRAM.scope` in the launcher's slice. `PID-START` is
@@ -14,7 +15,12 @@
 //! 2. Without systemd: a directory of cgroup v2, if this process may write to its own cgroup.
 //! 3. Otherwise: no cgroup. The program's processes are found by descent from its first process.
 //!
-//! At most [`REASONS_MAX`] reasons for rejected mechanisms are kept.
+//! If the placement permits `cpu.idle`, background work yields by `cpu.idle`; otherwise by the nice
+//! value of autogroups.
+//!
+//! At most 16 reasons ([`REASONS_MAX`]) for rejected mechanisms are kept; further reasons are
+//! dropped. The detection reads a few files and, for root under systemd, queries logind for at most
+//! 5 s. [`instance_dirs`] visits every cgroup below its argument.
 
 use std::path::{Path, PathBuf};
 

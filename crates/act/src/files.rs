@@ -2,6 +2,9 @@
 //! Reads and writes small files of the kernel, with errors that name the file. A file in Usher's
 //! runtime directory, such as a journal, is read only if it is a regular file of bounded size,
 //! because another user may have created the directory and its files.
+//!
+//! The caller states the size limit. A larger file, a symbolic link and a file of another kind are
+//! errors. No function waits or retries.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

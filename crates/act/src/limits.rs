@@ -2,10 +2,12 @@
 //! Finds the limits and shares that are set on a single cgroup. A process that leaves the cgroup
 //! would escape these limits.
 //!
-//! [`of`] reads the cgroup's limit files, and compares their content with the default. If no file
-//! sets a limit, [`of`] checks whether BPF programs, which filter devices and network addresses,
-//! are attached to the cgroup. The kernel reports BPF programs only to root, and only root can
-//! attach them. A call reads at most 19 kinds of files and returns the first limit that it finds.
+//! [`of`] reads the cgroup's limit files, and compares their content with the default. These files
+//! are up to 19 files with fixed names ([`DEFAULTS`]), and then every `*.max` and `*.high` file. If
+//! no file sets a limit, [`of`] checks whether BPF programs, which filter devices and network
+//! addresses, are attached to the cgroup. The kernel reports BPF programs only to root, and only
+//! root can attach them. A call returns the first limit that it finds, and reads each file at most
+//! once. Files that cannot be read count as no limit.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -4,8 +4,10 @@
 //! A seat is applied as the affinity mask of each thread of the program. The new mask of a thread
 //! is the intersection of the seat with the thread's former mask. A new thread inherits Usher's
 //! mask or the former mask of its parent thread. Therefore [`narrow`] repeats its scan until two
-//! consecutive scans change nothing, for at most [`NARROW_MAX`] (50 ms). A scan lists all threads
-//! of the program and costs a few system calls per thread.
+//! consecutive scans change nothing, but begins no further scan after 50 ms ([`NARROW_MAX`]) or 64
+//! scans. This limit is no error: the next call narrows the remaining threads. A scan lists all
+//! threads of the program and costs a few system calls per thread. [`pins`] examines at most 4096
+//! threads of a program.
 //!
 //! **Origin of a mask.** Each scan classifies the present mask of each thread:
 //!
@@ -106,8 +108,9 @@ fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     list.parse().ok()
 }
 
-/// Upper limit of the time of one call of [`narrow`], which a program that starts threads all the
-/// time could prolong without end. The next call narrows the threads that this call misses.
+/// Time after which a call of [`narrow`] begins no further scan. A program that starts threads all
+/// the time could otherwise prolong the call without end. The next call narrows the threads that
+/// this call misses.
 const NARROW_MAX: Duration = Duration::from_millis(50);
 
 /// The masks that a program itself set for its threads, as far as Usher has seen them.

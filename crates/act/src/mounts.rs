@@ -5,7 +5,8 @@
 //! Usher uses up to three hierarchies. cgroup v2 serves to find and freeze processes; on a hybrid
 //! machine it exists beside v1 hierarchies. The other two are the v1 hierarchies with the `cpuset`
 //! and with the `cpu` controller, if they are mounted. [`Mounts::read`] parses
-//! `/proc/self/mountinfo` once; [`Mounts::places`] parses `/proc/PID/cgroup` at each call.
+//! `/proc/self/mountinfo` once, and fails if this file cannot be read. [`Mounts::places`] parses
+//! `/proc/PID/cgroup` at each call. If several mounts fit, the first one in `mountinfo` is used.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};

@@ -6,12 +6,13 @@
 //! `/proc`:
 //!
 //! 1. Read the number that the kernel assigned last.
-//! 2. Visit each number since the last visited number; if there are more than [`NUMBERS_MAX`],
-//!    visit only the newest [`NEWEST`].
-//! 3. Visit again, for a limited time, at most [`FREE_MAX`] numbers that belonged to no thread: the
-//!    kernel assigns a number shortly before the thread can be found.
-//! 4. Repeat until no visited thread has needed the change for some CPU time ([`VISIT_QUIET`]), but
-//!    for at most [`VISIT_MAX`] of CPU time.
+//! 2. Visit each number since the last visited number; if there are more than 2048
+//!    ([`NUMBERS_MAX`]), visit only the newest 256 ([`NEWEST`]).
+//! 3. Visit again, for 20 ms after their first visit ([`SETTLE`]), at most 32 numbers
+//!    ([`FREE_MAX`]) that belonged to no thread. The kernel assigns a number shortly before the
+//!    thread can be found.
+//! 4. Repeat until no visited thread has been changed for the CPU time that the caller passes, 0.3
+//!    ms ([`VISIT_QUIET`]) or less. Begin no repetition after 4 ms of CPU time ([`VISIT_MAX`]).
 //!
 //! If the numbers have wrapped around, the visit ends, and only the next listing finds the new
 //! threads.
@@ -27,7 +28,7 @@ use crate::scan::{SETTLE, ScanPass, ThreadChange};
 /// CPU time for which new threads are still visited after the last visited thread that needed the
 /// change.
 pub(crate) const VISIT_QUIET: Duration = Duration::from_micros(300);
-/// Upper limit of the CPU time of one call of [`over_new`].
+/// CPU time after which one call of [`over_new`] begins no further repetition.
 const VISIT_MAX: Duration = Duration::from_millis(4);
 /// Upper limit of new numbers that are all visited. If there are more, only the newest [`NEWEST`]
 /// are visited, because most of the other threads have ended, and a listing finds the rest.

@@ -12,6 +12,10 @@
 //!    it.
 //! 2. cgroup v1: the child, which has one thread, writes `0` to `tasks` of each directory and
 //!    thereby moves itself.
+//!
+//! The parent waits, without a time limit, until the child is inside the directories or has died.
+//! [`PreparedHome::fork`] fails only if no process can be created, or if the child dies before its
+//! pidfd is opened. It makes no further attempt.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -15,7 +15,7 @@
 //! process's first thread or, if these are unknown, of the program's thread that was demoted first.
 //! Each scan first records the values of all threads, and only then sets values, because a child
 //! could otherwise inherit a lowered value before it is recorded. `mask.rs` does the same for
-//! affinity masks. The cost is a few system calls per thread.
+//! affinity masks. The cost is a few system calls per thread. No function waits or retries.
 //!
 //! A demotion sets the nice value before the policy. If Usher died between the steps in the reverse
 //! order, a demoted `SCHED_IDLE` thread could not be distinguished from a thread that set this

@@ -5,7 +5,10 @@
 //! A process is identified by its pid and start time, because the kernel reuses pids. If a thread
 //! ends during a listing of `/proc/PID/task`, the kernel may end the listing early. Therefore a
 //! listing is repeated, at most 32 times, until its length matches the thread count in the
-//! process's status.
+//! process's status. The last listing is then used although it may be incomplete.
+//!
+//! [`Procs::all`] reads one file for each process of the machine. [`Procs::stays_alive`] waits up
+//! to 1 s for the end of a process whose main thread has ended; no other function waits.
 //!
 //! The kernel removes the files of a process when it ends. A thread that opens such a file at this
 //! moment busy-waits for the removal (`shrink_dcache_parent`). The daemon's loop runs in a

@@ -19,11 +19,12 @@
 //! 1. Pass over the threads of the known processes. In a full step, list the program's processes
 //!    anew and pass over all their threads.
 //! 2. Visit the thread numbers assigned since the last step. Repeat this until no visit has changed
-//!    a thread for [`VISIT_QUIET`].
+//!    a thread for 0.3 ms of CPU time ([`VISIT_QUIET`]), but for at most 4 ms of CPU time. Later
+//!    than 100 ms after a change, 0.1 ms replaces 0.3 ms.
 //! 3. The scan is complete when the pass of a full step changes nothing. This pass must begin at
-//!    least [`SETTLE`] after the last change, and after each thread that was runnable at the last
-//!    change has run since. A runnable thread that waits for a CPU may be inside `clone`, after the
-//!    kernel has copied the old value.
+//!    least 20 ms ([`SETTLE`]) after the last change. Each thread that was runnable at the last
+//!    change must also have run for 5 ms since, or have stopped being runnable. A runnable thread
+//!    that waits for a CPU may be inside `clone`, after the kernel has copied the old value.
 //!
 //! **Cost.** A caller with other work executes a step only while [`Scan::is_within_budget`] returns
 //! true. Light steps and full steps have separate budgets, because one full step on a machine with
@@ -40,8 +41,10 @@
 //! pass miss threads.
 //!
 //! **Limits.** In a program with threads that start and end all the time, every pass misses some
-//! threads. The scan is then complete after [`STEPS_MAX`] steps and [`QUIET`] without a change.
-//! An orphaned process is found only if `membership.rs` recognises it as a part of the program.
+//! threads. The scan is then complete after 12 steps ([`STEPS_MAX`]) and 0.5 s ([`QUIET`]) without
+//! a change. A scan that keeps finding threads to change never completes; its callers limit its
+//! time. An orphaned process is found only if `membership.rs` recognises it as a part of the
+//! program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -15,7 +15,8 @@
 //!
 //! A request contains `DelegateControllers=` with an empty list, because `Delegate=yes` would make
 //! systemd enable every controller in the slices above. systemd removes the scope when its last
-//! process ends. A request takes at most 2 s.
+//! process ends. A request takes at most 5 s (the time-out of `busctl`). The wait until systemd has
+//! moved the process, after a successful request, takes at most 2 s. No request is retried here.
 //!
 //! Requests are made by `busctl`, which is part of systemd. A D-Bus library with its threads would
 //! be the largest part of an idle daemon, although each program needs only a few requests. The
@@ -32,6 +33,7 @@ use crate::{files, limits};
 
 /// Upper limit of the wait for systemd to move the process.
 const MOVE_WAIT: Duration = Duration::from_secs(2);
+/// Pause between two checks whether systemd has moved the process.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The number that systemd uses for `CPUWeight=idle`. [`WEIGHT_UNSET`] is the number of a unit that
 /// sets no weight.

@@ -29,10 +29,11 @@
 //! rejected. Launched programs do not have these problems, because they are created in their homes.
 //!
 //! **Cost.** In the usual case, a new process that has never forked, no listing of all processes is
-//! necessary. The `children` file of the process is empty, and the capture examines only the pids
-//! that the kernel has assigned since the capture began, if these are at most [`NEW_PIDS_MAX`].
-//! Other cases cost one listing of all processes of the machine per round, for at most
-//! [`ROUNDS_MAX`] rounds.
+//! necessary. The `children` file of the process is empty. The capture then examines only the pids
+//! that the kernel has assigned since the capture began, if these are fewer than 64
+//! ([`NEW_PIDS_MAX`]). Other cases cost one listing of all processes of the machine per round, for
+//! at most 60 rounds ([`ROUNDS_MAX`]). After that, the capture fails. Finding the tree in a listing
+//! takes at most one pass per level of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +47,7 @@ use crate::procs::{Process, Procs};
 /// processes faster than every round admits them.
 const ROUNDS_MAX: usize = 60;
 
-/// Upper limit of new pids that are examined individually. For more new pids, all processes are
+/// Fewer new pids than this number are examined individually. For more new pids, all processes are
 /// listed instead.
 const NEW_PIDS_MAX: i32 = 64;
 

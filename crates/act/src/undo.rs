@@ -4,13 +4,15 @@
 //! 1. Check that the owner of the instance is dead, that no other user could have written the
 //!    journal, and that its pids belong to this PID namespace.
 //! 2. Take a lock, with which only one process undoes the journal at a time. The wait for the lock
-//!    is at most 2 s. If the lock holder is stopped, the undo continues without the lock, because
-//!    every step may be repeated.
+//!    is at most 2 s, after which the undo fails. If the lock holder is stopped, the undo continues
+//!    without the lock, because every step may be repeated.
 //! 3. Read the journal and drop its invalid paths. If the journal is damaged, find the cgroup
 //!    directories of the instance by their names.
 //! 4. If the journal was written in this boot, release all programs: thaw them and restore their
-//!    masks, priorities and cgroups (`release`).
-//! 5. If all changes are undone, remove the instance's directory, the journal first.
+//!    masks, priorities and cgroups (`release`). For all programs, this step retries for at most
+//!    3.5 s, and then for 0.7 s per program.
+//! 5. If all changes are undone, remove the instance's directory, the journal first. The removal is
+//!    tried up to 8 times if new files appear. Otherwise the journal stays for the next undo.
 //!
 //! [`undo_stale`] undoes all dead instances. [`undo_orphaned`] and [`thaw_launched`] undo the
 //! changes of a single program for its launcher.

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lowest priority for background work that Usher cannot manage.
+//! Gives the lowest priority to background work that Usher cannot manage.
 //!
 //! Without a journal, no change may need an undo. A program that has not executed its file yet can
 //! nevertheless get a lower priority, as from `nice`, `chrt` and `ionice`: it keeps this priority
 //! until it ends.
+//!
+//! 1. Lower the process's nice value, scheduling policy and I/O class. A value that cannot be
+//!    lowered does not prevent the others.
+//! 2. If the process starts a session, wait until the session exists, and give its autogroup nice
+//!    19.
+//!
+//! Step 2 retries every 1 ms for at most 500 ms. The first failure of a step is returned after both
+//! steps.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,6 +30,7 @@ use crate::procs::Procs;
 /// Upper limit of the wait for the process to start its session, and for the kernel to accept the
 /// nice value of an autogroup: from users, one per 100 ms for the whole machine.
 const SESSION_WAIT: Duration = Duration::from_millis(500);
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Lowers the priority of a launched process that waits before its `exec`: nice 19, `SCHED_IDLE`

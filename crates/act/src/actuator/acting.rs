@@ -3,13 +3,18 @@
 //!
 //! A seat is an affinity mask on every thread. A release restores the former masks by repeated
 //! scans of the program's threads. One scan is not enough, because a thread that starts during the
-//! scan may inherit the seat's mask. [`Actuator::continue_scans`] continues these scans, and uses
-//! at most 2 % of a CPU per program.
+//! scan may inherit the seat's mask. [`Actuator::continue_scans`] continues these scans. Per
+//! program, the scans may use 4 ms of CPU time at once, and 1.2 % of a CPU afterwards (`scan.rs`).
 //!
 //! A freeze writes to `cgroup.freeze` if the program has a cgroup that Usher may freeze. Without
 //! such a cgroup, the freeze sends SIGSTOP to all running processes of the program, and repeats
-//! this until no process runs, for at most 60 rounds. The journal records each change before the
-//! change is made.
+//! this until no process runs, for at most 60 rounds. If a process still runs after 60 rounds, the
+//! freeze continues the stopped processes and returns [`ActError::Storm`]. The journal records each
+//! change before the change is made.
+//!
+//! A seat lists all threads of the program repeatedly, for about 50 ms at most (`mask.rs`). The
+//! other actions take time in proportion to the number of the program's processes. None of them
+//! waits.
 
 use std::path::Path;
 
@@ -72,7 +77,8 @@ impl Actuator {
     /// Continues the scans that restore masks and priorities. One scan is not enough, because
     /// threads that start while a program is released or departs may inherit Usher's masks and
     /// priorities. Call this function about every 20 ms while [`Self::is_scanning`] returns true.
-    /// The scans use at most 2 % of a CPU per program.
+    /// Per program, the scans may use 4 ms of CPU time at once, and 1.2 % of a CPU afterwards. A
+    /// scan may exceed this budget by one step.
     ///
     /// # Errors
     /// A system call failed; the scan of that program continues.

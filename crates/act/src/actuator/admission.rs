@@ -10,8 +10,13 @@
 //!    found by descent from its first process. An attached program is never moved.
 //!
 //! A failed admission leaves the tree in its former cgroups. Processes that are created during the
-//! admission are found by the next [`Actuator::refresh`]. The checks and moves take time in
-//! proportion to the number of processes in the tree.
+//! admission are found by the next [`Actuator::refresh`].
+//!
+//! Bounds: The check lists all processes of the machine, unless the root process has no children.
+//! The moves take at most 60 rounds; a tree that still forks then is rejected (`tree.rs`). A
+//! request to systemd takes at most 5 s, and the move that systemd makes at most 2 s. After a
+//! time-out, the program stays in its launcher's cgroup. Before the first change, the unfinished
+//! departure of an earlier program with the same number is retried for at most 1 s.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

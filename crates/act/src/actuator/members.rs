@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Membership of processes in programs: which program a process belongs to, and which processes of
 //! a program have left its cgroup. Before a process is admitted, an unfinished departure of another
-//! program that contained the process is completed, in at most 5 attempts of 200 ms each.
+//! program that contained the process is completed, in at most 5 attempts.
+//!
+//! An attempt retries for at most 200 ms, for at most 500 ms while only autogroups remain, and for
+//! twice these times if processes were created meanwhile. If the departure is then still
+//! unfinished, the admission is rejected. All functions may list all processes of the machine.
 
 use usher_model::{ProcessId, ProgramId};
 
@@ -10,7 +14,7 @@ use crate::error::ActError;
 use crate::release;
 
 /// Upper limit of attempts to complete unfinished departures before a process is admitted. Each
-/// attempt takes at most 200 ms.
+/// attempt usually takes at most 200 ms; the header of this file states the other cases.
 const DEPARTURES_MAX: usize = 5;
 
 impl Actuator {

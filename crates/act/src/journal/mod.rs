@@ -6,8 +6,12 @@
 //! [`fold`] reads the lines in order and applies each of them to a [`JournalState`], the changes
 //! that remain to be undone. An incomplete last line is ignored, because its action was not yet
 //! taken; any other invalid line is reported, and the rest is applied. A journal of at least 256
-//! KiB is rewritten with the fewest lines when it has grown by the factor 4. A journal above 256
-//! MiB is rejected.
+//! KiB is rewritten with the fewest lines when it has grown by the factor 4 since the last rewrite.
+//! When a journal is read, a file above 256 MiB and an unknown version are rejected, and the
+//! journal is kept.
+//!
+//! [`fold`] takes time in proportion to the file. Writing a line never calls `fsync`; a failed
+//! write leaves the state unchanged.
 //!
 //! The functions for lines and states use no files and are public, because the simulator writes,
 //! truncates and folds the same lines as the real actuator.
@@ -35,8 +39,10 @@ pub(crate) const FILE: &str = "journal.jsonl";
 /// Smallest size of a journal that is rewritten. The journal must also have grown by the factor
 /// [`COMPACT_GROWTH`] since it was last rewritten.
 const COMPACT_BYTES_MIN: u64 = 1 << 18;
-/// Upper limit of the size of a journal that is read: Usher never writes a larger journal.
+/// Upper limit of the size of a journal that is read, in bytes. In practice Usher writes much
+/// smaller journals, because it rewrites them; the size of a written journal is not checked.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
+/// Factor by which a journal must have grown since it was last rewritten.
 const COMPACT_GROWTH: u64 = 4;
 
 /// The journal of this instance, open for writing.

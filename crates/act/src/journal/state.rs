@@ -6,7 +6,8 @@
 //! as once. [`JournalState::records`] returns the fewest lines with the same state, with which a
 //! growing journal is rewritten. The state keeps at most 256 masks per program; other parts grow
 //! with the number of recorded processes and threads. [`JournalState::apply`] costs a few map
-//! operations.
+//! operations, and for a mask or a directory a search in the program's at most 256 masks or in its
+//! directories. [`JournalState::records`] takes time in proportion to the state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -13,7 +13,8 @@
 //!   with `usher-`.
 //!
 //! A path that does not exist is valid, because its directory has been removed already. The check
-//! opens each component of a path once.
+//! opens each component of a path once. Each invalid path is removed from the state and reported as
+//! an error; the remaining paths stay in force.
 
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};

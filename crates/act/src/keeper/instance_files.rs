@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two small files in an instance's directory: the keeper's process ID, and the mark of an orderly
-//! exit. The keeper and other processes of Usher read these files.
+//! Names, reads and writes the small files in an instance's directory by which the keeper and other
+//! processes of Usher communicate.
+//!
+//! - `keeper` contains the keeper's pid and start time (in clock ticks since boot), at most 64
+//!   bytes. The file is replaced by `rename`; a reader finds either the old or the new content. A
+//!   missing, larger or malformed file counts as no keeper.
+//! - `ending` exists if the owner has begun an orderly exit. The file's content has no meaning.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +15,7 @@ use usher_model::ProcessId;
 use crate::error::{ActError, runtime_error};
 use crate::files;
 
-/// The file in the instance's directory to which a keeper writes its process number.
+/// The file in the instance's directory to which a keeper writes its pid and start time.
 pub(super) const FILE: &str = "keeper";
 /// The file in the instance's directory that the owner creates when it begins an orderly exit. If
 /// this file exists, the keeper does not restart the owner, even if changes remain to be undone.
@@ -32,7 +37,7 @@ pub(super) fn parse_id(text: &str) -> Option<ProcessId> {
     })
 }
 
-/// Writes the keeper's process number to the file that launchers read.
+/// Writes the keeper's pid and start time to the file that launchers read.
 pub(super) fn write_id(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
     let path = instance_dir.join(FILE);
     let fresh = instance_dir.join(format!("{FILE}.{}", own.pid));

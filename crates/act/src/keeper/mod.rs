@@ -8,8 +8,9 @@
 //! 2. The keeper waits on a pidfd of the owner. The keeper keeps no other resource open.
 //! 3. After the owner's death, the keeper undoes the changes in the owner's journal. The keeper
 //!    repeats failed attempts every 50 ms for at most 10 s, or for 2 s if it has a respawn command.
-//!    The next start of Usher undoes the remaining changes. After an orderly exit of the owner
-//!    there is no journal, and the keeper ends.
+//!    An attempt that has begun in this time is completed. The next start of Usher undoes the
+//!    remaining changes. After an orderly exit of the owner there is no journal, and the keeper
+//!    ends.
 //! 4. If the keeper has a respawn command (the daemon again) and the owner did not exit in an
 //!    orderly way, the keeper executes this command in its own process. If owners repeatedly live
 //!    for less than 10 s, the keeper pauses before the third and each further start, from 1 s up to
@@ -68,6 +69,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// Pause before the respawn after the third consecutive short-lived owner. Each further short-lived
 /// owner doubles the pause, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause before a respawn.
 const PAUSE_MAX: Duration = Duration::from_secs(32);
 /// Time to wait for the owner's death if the owner's end of the pipe is closed. The kernel closes
 /// the descriptors of a dying process before the pidfd reports its death.

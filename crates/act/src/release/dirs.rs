@@ -4,7 +4,9 @@
 //! the program's directories.
 //!
 //! Processes may fork while they are moved. Therefore each directory is emptied repeatedly, up to
-//! 100 times per attempt. If a directory cannot be removed yet, the caller repeats the attempt.
+//! 100 times per attempt, and only once after an error. This limit is no error here: if a directory
+//! cannot be removed yet, the caller repeats the attempt. A process without a visible former cgroup
+//! moves to the nearest directory above that Usher did not make.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

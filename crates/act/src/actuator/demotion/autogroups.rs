@@ -11,8 +11,9 @@
 //! 3. Set the nice value to 19.
 //!
 //! For unprivileged users, the kernel accepts one such change per 100 ms on the whole machine. If
-//! the kernel rejects a change for this reason, the caller must retry later. The cost is one pass
-//! over the program's processes or, after a fork, over all processes of the machine.
+//! the kernel rejects a change for this reason, [`Actuator::follow_demotion`] must be called again
+//! later; this module never waits. The cost is one pass over the program's processes or, after a
+//! fork, over all processes of the machine.
 
 use rustix::io::Errno;
 use usher_model::ProgramId;

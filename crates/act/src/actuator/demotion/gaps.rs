@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The parts of a demotion that were not done, with reasons. Processes, threads or sessions with
-//! the same reason share one entry, and its text contains their number.
+//! Collects the parts of a demotion that were not done, with reasons, and returns one sentence per
+//! reason. Processes, threads or sessions with the same reason share one entry.
+//!
+//! At most 16 reasons are kept for one program; further reasons are dropped. A sentence states the
+//! number of affected processes, and lists the first 5 numbers. An entry with more than 512 numbers
+//! drops those of ended processes and threads; sessions are never dropped.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +14,7 @@ use crate::procs::Procs;
 const REASONS_MAX: usize = 16;
 /// Upper limit of numbers in one text.
 const SHOWN_MAX: usize = 5;
-/// If a reason has more numbers, those of processes that have ended are dropped.
+/// If a reason has more numbers, those of ended processes and threads are dropped.
 const PRUNE_MIN: usize = 512;
 
 /// What keeps its former priority.

@@ -6,10 +6,15 @@
 //!
 //! 1. cgroup v2: the program's own cgroup, or its systemd scope (by `CPUWeight=idle`).
 //! 2. cgroup v1: a new directory of the cpu hierarchy. All processes are moved into the directory
-//!    by scans, at most [`SCANS_MAX`], until a scan finds no process outside. The kernel may reject
+//!    by at most 64 scans ([`SCANS_MAX`]), until a scan finds no process outside. Processes that
+//!    are still outside after 64 scans are recorded as a gap of the demotion. The kernel may reject
 //!    the move of a process with a real-time policy, which then stays outside.
 //! 3. Without any such cgroup, the program yields by its autogroup instead, and the reason is
 //!    recorded as a gap of the demotion.
+//!
+//! Each process is moved once, and each scan lists the processes of the program's cgroup. A request
+//! to systemd takes at most 5 s. If the BPF program cannot be attached, the demotion continues
+//! without a limit of unsent data.
 
 use std::collections::BTreeSet;
 

@@ -12,6 +12,11 @@
 //! [`Actuator::demotion_gaps`] returns the reason. If one step fails with an error, the other steps
 //! are still executed. A repeated demotion completes the failed step. In the meantime, new threads
 //! and sessions are demoted as usual.
+//!
+//! Bounds: A demotion visits all threads of the program in at most 64 scans, and does not wait
+//! except for requests to systemd. [`Actuator::follow_demotion`] scans the threads again until no
+//! thread has needed a change for 20 ms ([`SETTLE`]); afterwards it checks only sessions, and only
+//! after a fork.
 
 mod autogroups;
 mod gaps;

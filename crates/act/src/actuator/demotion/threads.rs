@@ -8,7 +8,8 @@
 //! 2. Write the former priority of each thread to the journal.
 //! 3. Lower the priorities of threads that need it. A failure for one thread does not prevent step
 //!    3 for other threads.
-//! 4. Repeat until two consecutive scans find no thread to lower, but at most [`SCANS_MAX`] times.
+//! 4. Repeat until two consecutive scans find no thread to lower, but at most 64 times
+//!    ([`SCANS_MAX`]). A scan costs a few system calls per thread.
 //!
 //! Fields that this user could not restore are left unchanged and reported as gaps of the demotion.
 //! The nice value and the policy of a thread with a deadline policy are always left unchanged, and
