@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a program under measurement. The program is launched in its home, managed by an engine if
 //! there is an engine, started repeatedly by a repeater, and finally killed together with all
-//! processes that it has left. Each wait has a time limit, and checks every 200 ms whether the user
-//! has cancelled.
+//! processes that it has left.
+//!
+//! [`MeasuredProcess::wait`] ends after the time limit of its caller, and checks every 200 ms
+//! whether the user has cancelled. A wait can therefore exceed its limit by 200 ms. The end of a
+//! process takes at most 1 s. An error message contains the last 400 bytes of the program's
+//! standard error.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -17,7 +21,7 @@ use crate::launch::{
     Exit, LaunchError, LaunchSpec, OWN_FAILURE, Repeater, Repetition, Stream, repeat,
 };
 
-/// Maximum length of the end of a program's standard error that is reported.
+/// Maximum length of the end of a program's standard error that is reported, in bytes.
 const STDERR_BYTES: usize = 400;
 /// Interval of the checks for cancellation.
 pub(crate) const TICK: Duration = Duration::from_millis(200);

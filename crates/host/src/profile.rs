@@ -8,8 +8,14 @@
 //! 1. A pass runs the program once at each count. Passes alternate between ascending and descending
 //!    order, so that a disturbance of the machine does not affect only one count.
 //! 2. A point of the curve is the median of the runs at its count.
-//! 3. The measurement ends when the standard error of every point is small enough, after the
-//!    maximum number of passes, or when the next pass would exceed the time limit.
+//! 3. After a pass, the measurement ends when one of three conditions holds. The relative standard
+//!    error of every point is at most 2 %, from the second pass on. Three passes are complete. The
+//!    next pass would exceed the time limit, if it took as long as the last pass.
+//!
+//! The numbers in step 3 are the defaults of [`ProfileOptions`]. The first pass always runs. A run
+//! that fails, or that takes longer than 900 s by default, ends the measurement with an error. A
+//! machine with at most 8 cores has one count per core. A larger machine has the powers of two and,
+//! with at most 16 domains, one count per domain.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -92,9 +98,10 @@ pub struct ProfileOptions {
     pub repeats: u32,
     /// Relative standard error at which a point is precise enough, from the second run on.
     pub precision: f64,
-    /// Time limit of the measurement. A pass that would exceed the limit is not started.
+    /// Time limit of the measurement in seconds. A pass that would exceed the limit is not started,
+    /// except the first.
     pub seconds_max: Option<f64>,
-    /// Time limit of a run; a longer run counts as hung.
+    /// Time limit of a run in seconds; a longer run ends the measurement with an error.
     pub timeout_seconds: f64,
 }
 

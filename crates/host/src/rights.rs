@@ -6,7 +6,8 @@
 //! have no effect that the user could not cause. [`with_rights`] therefore runs the work on a new
 //! thread, which first takes the user's file-system IDs and groups and drops all capabilities. On
 //! Linux these IDs belong to a thread, and the raw system calls do not affect other threads. Each
-//! call starts one thread.
+//! call starts one thread and waits for its end, without a time limit. For root, and in a process
+//! that is not root, the work runs on the calling thread with unchanged rights.
 //!
 //! The thread keeps its real, effective and saved user IDs. If these were the user's IDs, the user
 //! could send signals to the thread, and SIGKILL would end the whole daemon. `setfsuid(2)` exists

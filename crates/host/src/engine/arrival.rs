@@ -9,7 +9,10 @@
 //!    file for another user.
 //! 3. Read the profile of the program from the store.
 //!
-//! Texts are limited: a command line to 512 bytes, a name to 256 bytes.
+//! Bounds: A command line is truncated to 512 bytes, a name to 256 bytes. A weight outside 0.001 to
+//! 1000 is rejected. Steps 2 and 3 read files once, without a time limit and without retries. If
+//! the key cannot be derived, the program is managed without a profile; a heartbeat page that
+//! cannot be opened is an error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

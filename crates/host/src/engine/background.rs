@@ -7,7 +7,7 @@
 //!
 //! - CPU times are read at most every 15 ms, and use at most 1/600 of a CPU.
 //! - The search for blocked processes uses at most 1/1000 of a CPU, but is made at least once a
-//!   second.
+//!   second. Two searches are at least 500 ms apart, or 100 ms while a process is blocked.
 //! - Device names are read at most every 50 ms, and only if a name is missing.
 //! - After a sample, notifications of the meter are ignored for 5 ms.
 
@@ -43,9 +43,9 @@ const BLOCKED_INTERVAL_RATIO: u64 = 1000;
 const BLOCKED_NS_MAX: u64 = 1_000_000_000;
 /// Minimum interval between readings of device names, which are read when a name is missing.
 const NAMES_INTERVAL_NS: u64 = 50_000_000;
-/// Minimum interval between searches for blocked processes. While a process is blocked,
-/// [`BLOCKED_SOON_NS`] applies instead.
+/// Minimum interval between searches for blocked processes while no process is blocked.
 const BLOCKED_NS: u64 = 500_000_000;
+/// Minimum interval between searches for blocked processes while a process is blocked.
 const BLOCKED_SOON_NS: u64 = 100_000_000;
 
 /// The state kept for background work.

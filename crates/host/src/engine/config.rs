@@ -141,7 +141,7 @@ pub struct AdoptOptions {
     pub cwd: Option<PathBuf>,
     /// Environment variables of the program in addition to its launcher's.
     pub env: BTreeMap<OsString, OsString>,
-    /// Weight of its NTT in the mean, > 0.
+    /// Weight of its NTT in the mean, 0.001 to 1000.
     pub weight: f64,
     /// Heartbeat page of the program.
     pub heartbeat: Option<PathBuf>,

@@ -4,8 +4,9 @@
 //! A repetition is a sample of the program's curve, with the rate 1 / seconds at a number of cores,
 //! if the program had these cores for itself from the start to the end of the repetition:
 //!
+//! - the repetition took at least 0.5 s, and began at most 20 ms before the interval;
 //! - the program was not moved, frozen or stopped;
-//! - no other managed program that used CPU could run on its CPUs.
+//! - no other managed program that used more than 0.05 CPUs could run on its CPUs.
 //!
 //! A [`PlacementInterval`] is restarted at each change that disturbs the program; a repetition that
 //! began before the interval yields no sample. The interference of unmanaged programs is not
@@ -17,7 +18,7 @@ use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, Pr
 /// Minimum duration of a repetition that yields a sample. Shorter repetitions are dominated by
 /// start-up and noise.
 const SECONDS_MIN: f64 = 0.5;
-/// CPUs that a neighbour must use at least to count as a disturbance.
+/// Mean number of CPUs above which a neighbour counts as a disturbance.
 pub(super) const QUIET_CPUS: f64 = 0.05;
 /// Time by which a repetition may start before the interval. The launcher measures the start of a
 /// repetition, which differs slightly from the time at which the program is seated.

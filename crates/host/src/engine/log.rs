@@ -4,7 +4,8 @@
 //!
 //! Entries are numbered from the start of the engine. With these numbers, a reader can continue
 //! after the last entry that it has read. The log contains at most a configured number of entries;
-//! beyond this number, the oldest entry is dropped. Adding an entry takes constant time.
+//! beyond this number, the oldest entry is dropped. Adding an entry takes constant time; reading
+//! copies the requested entries. A reader that falls behind misses dropped entries.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, ProgramId, SeatMode};

@@ -2,7 +2,10 @@
 //! The state of one managed program in the control loop: its last sample, mask, pinned CPUs, stops
 //! and freezes, and the placement that follows from this state under the current plan.
 //!
-//! A program younger than 2 s counts as busy, because its use of CPU time is not known yet.
+//! A program younger than 2 s counts as busy, because its use of CPU time is not known yet. An
+//! older program is busy if it used more than 0.05 CPUs since its arrival or in the last sampling
+//! interval. A sample reads the program's processes and threads; the other functions take time in
+//! proportion to the seats and loans of the plan.
 
 use usher_act::PinnedCpus;
 use usher_model::{

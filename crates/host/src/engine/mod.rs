@@ -9,6 +9,12 @@
 //! A request to manage a program is answered after the policy has decided about the program and the
 //! actions of this decision are done. Therefore a launcher that holds its child until the answer
 //! starts the child in its seat.
+//!
+//! Bounds: A request waits for its answer without a time limit, and fails when the engine has been
+//! stopped. [`Engine::start`] first undoes the changes of dead instances, and waits up to 5 s for
+//! the keeper. [`Engine::stop`] waits until the loop has undone all changes, which takes a few
+//! seconds at most, plus 0.7 s for each program that cannot be released. A panic of the policy ends
+//! the loop; all changes are undone then, too.
 
 mod arrival;
 mod background;

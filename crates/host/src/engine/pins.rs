@@ -2,10 +2,11 @@
 //! Detects programs that pin their threads and reports the pinned CPUs to the policy, which gives
 //! such programs no seat.
 //!
-//! 1. Every program is scanned once a second.
-//! 2. Before a decision caused by an arrival or a departure, programs are scanned for at most
-//!    [`SCAN_MAX_NS`]: the scan is limited because listing the processes of a program without a
-//!    cgroup reads all of `/proc`.
+//! 1. Every foreground program is scanned once a second. A scan covers at most 4096 threads of a
+//!    program.
+//! 2. Before a decision caused by an event other than a repetition, programs are scanned until 5 ms
+//!    ([`SCAN_MAX_NS`]) have passed. The scan of one program is not interrupted. This limit exists
+//!    because listing the processes of a program without a cgroup reads all of `/proc`.
 //! 3. Some libraries pin a thread only for a moment, such as hwloc while it reads the machine. A
 //!    program therefore counts as pinned until no scan has found a pinned thread for
 //!    [`PIN_HOLD_NS`] (3 s). Without this time, the program would alternately get and lose its
@@ -19,7 +20,7 @@ use super::world::RealWorld;
 
 /// Time for which a program counts as pinned after a scan last found a pinned thread.
 const PIN_HOLD_NS: u64 = 3_000_000_000;
-/// Time after which the scans before a decision stop.
+/// Time after which no scan of a further program begins before a decision.
 const SCAN_MAX_NS: u64 = 5_000_000;
 
 impl RealWorld {

@@ -3,9 +3,11 @@
 //! store. A dedicated thread writes to the store, because SQLite waits for the disk, and the
 //! control loop must not wait.
 //!
-//! While another process locks the store, up to 1,000 updates are kept in memory, the writer thread
-//! tries again every 2 s, and a warning reports the lock. If the store cannot be opened, all profiles
-//! are kept in memory, and a warning reports the reason.
+//! While another process locks the store, a warning reports the lock, and up to 1,000 updates are
+//! kept in memory. The writer thread tries again at each new update, and at the latest after 2 s.
+//! When more than 1,000 updates are kept, or when the engine ends, all kept updates are dropped
+//! with a warning. Updates that fail for another reason are dropped with a warning, too. If the
+//! store cannot be opened, all profiles are kept in memory, and a warning reports the reason.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,7 +23,8 @@ use super::learn::{ProfileSample, WaitBehaviour};
 
 /// Interval between attempts to write a store that another process has locked.
 const RETRY: Duration = Duration::from_secs(2);
-/// Maximum number of updates that are kept while the store cannot be written.
+/// Maximum number of updates that are kept while the store cannot be written. Beyond this number,
+/// all kept updates are dropped.
 const UPDATES_MAX: usize = 1000;
 
 /// The profile of a program from earlier runs.
@@ -149,7 +152,7 @@ impl Profiles {
 }
 
 impl Drop for Profiles {
-    /// Waits until all queued updates are written.
+    /// Waits until the writer thread has tried once to write all queued updates.
     fn drop(&mut self) {
         drop(self.updates.take());
         if let Some(writer) = self.writer.take() {

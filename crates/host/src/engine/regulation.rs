@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The regulation of background programs on the real machine: registers the programs with the
-//! meter, reports their status, and searches for foreground processes that a stopped background
-//! program blocks. A program that has been stopped for less than 200 ms is assumed to block no
-//! process. `background.rs` bounds the cost of the search.
+//! Registers background programs with the meter, reports their status, and searches for foreground
+//! processes that a stopped background program blocks.
+//!
+//! The search:
+//!
+//! 1. Skip the search if `background.rs` does not permit one yet, which bounds the cost.
+//! 2. Select the background programs that have been stopped for at least 200 ms, and programs that
+//!    blocked a process at the last search.
+//! 3. Find foreground processes that wait for the processes of these programs or for their
+//!    launchers. The search reads the state of every thread of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

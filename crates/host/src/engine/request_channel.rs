@@ -2,7 +2,8 @@
 //! The channel by which other threads send requests to the control loop's thread. Each request
 //! contains a channel for its answer. The sender also writes to an eventfd, which wakes the loop at
 //! once. The queue has no length limit, but a sender that needs an answer has only one request in
-//! the queue.
+//! the queue. A sender waits for an answer without a time limit; when the receiver has ended, the
+//! sender gets the error `Stopped`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handlers of the requests to the control loop's thread: prepare, adopt, find, release and report
-//! programs, and forbid or allow seats.
+//! Handles the requests to the control loop's thread: prepare, adopt, find, release and report
+//! programs, forbid or permit seats, and return the state. Also handles the ends of programs.
 //!
-//! Each handler checks first that the requesting user may act on the program and is within the
-//! user's quota of programs. If the sender of a request is gone, its answer is discarded.
+//! - A request to adopt a program is rejected if the requesting user has reached the quota of
+//!   programs. `arrival.rs` has already checked that the process belongs to the user. The answer
+//!   follows after the next decision of the policy.
+//! - A request to release a program or to report a repetition is rejected if the program belongs to
+//!   another user. Root may act on all programs.
+//! - The other requests are answered at once, without a check of the user.
+//!
+//! If a step of an admission fails, the completed steps are undone. If the sender of a request is
+//! gone, its answer is discarded. No request is retried. A status request samples every program; a
+//! release retries for at most 1 s.
 
 use std::collections::BTreeMap;
 

@@ -40,9 +40,9 @@ pub struct Status {
     pub plan: Plan,
     /// The managed programs, by ascending number.
     pub programs: Vec<ProgramStatus>,
-    /// Notes of the policy that still hold, oldest first; at most a few hundred.
+    /// Notes of the policy that still hold, oldest first; at most 400.
     pub notes: Vec<TimedNote>,
-    /// Problems of the profile store, the record, the keeper and other parts.
+    /// Problems of the profile store, the record, the keeper and other parts; at most 100.
     pub warnings: Vec<String>,
 }
 

@@ -2,6 +2,10 @@
 //! Observes one program by a probe: samples its progress and CPU time, and detects that the program
 //! is stopped or has ended. Errors of the probe are kept until the control loop collects them as
 //! warnings.
+//!
+//! The loop collects the errors once a second. A sample takes time in proportion to the program's
+//! processes and threads. On a machine without a PMU, instructions are not counted. If the program
+//! cannot be read any more, a sample is `None`. No function waits.
 
 use std::path::Path;
 

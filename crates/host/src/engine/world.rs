@@ -8,13 +8,18 @@
 //! - a request arrives (eventfd of the request channel);
 //! - the last process of a program ends (`cgroup.events`, or the pidfd of its root);
 //! - the meter sends a notification;
-//! - the keeper dies;
+//! - the keeper dies (after a failed replacement, the next attempt follows after 1 s, then 2 s, and
+//!   so on up to 60 s);
 //! - the deadline set by the policy passes;
+//! - 20 ms have passed and a scan of a released program is unfinished;
 //! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
 //!   offline or online, and for threads outside their affinity mask.
 //!
 //! Only arrivals, ends, repetitions, changed CPUs, notifications and the policy's deadline cause an
 //! iteration with a decision. A request for the state causes no iteration.
+//!
+//! An iteration costs one sample of each program, or only one sample of the meter if nothing else
+//! is due. The processes and threads of the programs determine the cost of housekeeping.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -47,8 +52,9 @@ use super::warning::{Warning, WarningTopic};
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 /// Interval between steps of the scans that restore masks and priorities.
 const SCAN_NS: u64 = 20_000_000;
-/// Minimum and maximum pause after a failed replacement of the keeper.
+/// Minimum pause after a failed replacement of the keeper. Each further failure doubles the pause.
 const KEEPER_NS_MIN: u64 = 1_000_000_000;
+/// Maximum pause after a failed replacement of the keeper.
 const KEEPER_NS_MAX: u64 = 60_000_000_000;
 
 /// The machine, the programs and the loop's state.

@@ -5,7 +5,11 @@
 //! A forked child has only a copy of the thread that forked. Locks that other threads of the parent
 //! held stay locked in the child for ever. Therefore all code in this file consists of system
 //! calls, and neither allocates nor locks, runs no destructor and does not panic. The child reports
-//! an error by a [`ChildError`] through a pipe.
+//! an error by a [`ChildError`] (8 bytes: step and errno) through a pipe.
+//!
+//! `exec` tries each directory of `PATH` once. Only `read_byte` waits, without a time limit, until
+//! the parent writes or closes its pipe. Before Linux 5.9, only descriptors up to 65,535 are
+//! closed.
 
 use std::io;
 use std::mem::MaybeUninit;

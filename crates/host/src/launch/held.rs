@@ -13,6 +13,9 @@
 //!
 //! Forks are serialised, because a child inherits copies of the pipes of all children that were
 //! forked before.
+//!
+//! [`StartingChild::finish`] and the waits of [`ChildProcess`] have no time limit. Dropping a
+//! [`HeldChild`] kills the child and waits for its end for at most 1 s.
 
 use std::ffi::OsString;
 use std::fs::File;

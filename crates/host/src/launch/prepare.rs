@@ -5,7 +5,8 @@
 //! The parent makes this conversion before the fork, because the child must not allocate or lock
 //! between fork and exec: it prepares the strings, the candidate paths and the descriptors. As in
 //! `execvp`, the command is searched in `PATH`, and the shell runs a file of unknown format, such
-//! as a script without `#!`.
+//! as a script without `#!`. The search costs one check per directory of `PATH`. The conversion
+//! opens the files of redirected streams, and thereby creates or truncates output files.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};

@@ -13,7 +13,9 @@
 //!    64-bit words.
 //!
 //! Only one repetition runs at a time. If the launcher's end of the pipe closes for any reason, the
-//! repeater kills its child and ends.
+//! repeater kills its child and ends. A repetition has no time limit here; the caller limits its
+//! wait (`measured.rs`). Dropping a [`Repeater`] kills the repeater and waits for its end for at
+//! most 1 s.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -6,6 +6,10 @@
 //! signals itself. In this case, only signals that another process sent to the launcher are
 //! forwarded. If the program has a session of its own, all signals are forwarded to its process
 //! group.
+//!
+//! Nine signals are forwarded ([`FORWARDED`]), except those that the launcher ignores. SIGTSTP also
+//! stops the launcher. Signals that arrive several times between two calls of
+//! [`Forwarder::forward`] may be forwarded once.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -4,8 +4,10 @@
 //! 1. If the profile store has every point that would be measured, use the stored curve.
 //! 2. Otherwise measure the curve now, and store it.
 //!
-//! Programs with equal commands and environment variables are measured once. A time limit reduces
-//! the number of runs per point.
+//! Programs with equal commands and environment variables are measured once. The time limit of all
+//! measurements is divided equally among the programs to be measured, and reduces the number of
+//! runs per point, to at least one. A program that fails or exceeds the time limit of a repetition
+//! ends the mix with an error. A curve that cannot be stored is only a warning.
 
 use std::collections::BTreeMap;
 use std::path::Path;

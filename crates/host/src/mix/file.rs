@@ -3,6 +3,9 @@
 //! describes the format. Unknown keys are rejected. An error names the line, the program and the
 //! key; if an unknown key resembles a known key, the error suggests the known key. Paths are
 //! relative to the directory of the file.
+//!
+//! A mix has at least one program, and the programs have different names. Weights, times and counts
+//! must be positive and finite. The first error ends the parsing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -44,9 +47,10 @@ pub struct MixProtocol {
     pub repeats: u32,
     /// Number of rounds of each policy.
     pub rounds: u32,
-    /// Time limit of the whole measurement, including setup and curves.
+    /// Time limit in seconds of the whole measurement, including setup and curves. `mix/mod.rs`
+    /// explains how the limit is kept.
     pub max_seconds: Option<f64>,
-    /// Time limit of a repetition; a longer repetition counts as hung.
+    /// Time limit of a repetition in seconds; a longer repetition ends the mix with an error.
     pub timeout_seconds: f64,
     /// Whether all programs run in the session of `usher mix`. If false, each program gets a
     /// session of its own.
@@ -85,7 +89,7 @@ pub struct MixProgram {
     pub class: String,
     /// The Debian packages that contain the program.
     pub package: Option<String>,
-    /// Weight of its NTT in the mean, > 0.
+    /// Weight of its NTT in the mean, finite and > 0.
     pub weight: f64,
     /// Environment variables that are set for the program.
     pub env: BTreeMap<String, String>,

@@ -21,6 +21,13 @@
 //! would need a source of progress during a run. The policy `usher` also gets these curves, except
 //! with the option for a cold start.
 //!
+//! # Bounds
+//! A setup command may take a day, and a repetition `timeout_seconds` (900 s by default). A time
+//! limit of the whole measurement is kept by planning: at most 35 % of the limit is used for
+//! curves. The rounds and repetitions are then reduced until their estimated duration fits. Each
+//! count stays at least 1; a run can therefore exceed the limit. The first failure of a program
+//! ends the mix.
+//!
 //! # The file
 //! A mix file is a TOML file, described in `docs/mix-file.md`. Unknown keys are rejected. Programs
 //! run in the directory of the file, and relative paths are relative to this directory.

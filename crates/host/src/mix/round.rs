@@ -8,8 +8,9 @@
 //!    Repetitions in progress are killed and do not count. Therefore each counted repetition ran at
 //!    the same time as all other programs.
 //!
-//! A round fails if a program fails or exceeds the time limit of a repetition, or if the user
-//! cancels.
+//! A round fails if a program fails or exceeds the time limit of a repetition (`timeout_seconds`),
+//! or if the user cancels. Both limits are checked every 200 ms. Nothing is retried, and a failure
+//! ends the mix. The round has no time limit of its own.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -7,7 +7,11 @@
 //!
 //! **Number of rounds.** The duration of a repetition is estimated from the times of the programs
 //! alone. If the requested rounds and repetitions exceed the time limit, the number of rounds is
-//! reduced first, and then the number of repetitions, each to at least one.
+//! reduced first, and then the number of repetitions, each to at least one. One round of one
+//! repetition is therefore run even if it exceeds the time limit.
+//!
+//! The estimate assumes that a repetition of all n programs takes n times the best time alone of
+//! the slowest program. An unknown or repeated name of an arm is an error.
 
 use usher_report::data::PolicyRole;
 

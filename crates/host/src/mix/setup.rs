@@ -4,6 +4,9 @@
 //! 1. Check that all programs can be executed.
 //! 2. Run the setup commands with missing outputs. Each command may take at most one day.
 //! 3. Check that all input files exist and all output files can be written.
+//!
+//! A setup command runs alone, and is not retried. The first failure ends the preparation: a
+//! non-zero exit status, a missing output, a time-out or a cancellation by the user.
 
 use std::ffi::OsString;
 use std::io;

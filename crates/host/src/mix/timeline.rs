@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Converts an engine's log to the spans of a timeline: for each program, the periods in which its
-//! placement did not change, clipped to the window of the round.
+//! placement did not change, clipped to the window of the round. Borrowed CPUs become spans of
+//! their own, with the name of their owner. The time is in proportion to the length of the log. If
+//! the engine has dropped old entries of the log, the spans of these entries are missing.
 
 use std::collections::BTreeMap;
 
