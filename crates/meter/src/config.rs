@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration of the meter: the roots of `/proc` and `/sys`, whether BPF may be used, and the
-//! services that the meter ignores.
+//! services that the meter ignores. The kernel truncates names of processes to 15 bytes; the names
+//! of services are compared in this form. At most 1024 services can be configured.
 
 use std::path::PathBuf;
 

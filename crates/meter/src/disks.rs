@@ -15,8 +15,10 @@
 //!   of the lower disk. The sum overestimates the use of the lower disk, because the page cache may
 //!   have answered some requests.
 //!
-//! The use of a disk on several disks (a stripe) is charged to each of them in full. The cost is
-//! proportional to the number of pairs of an upper and a lower disk.
+//! The use of a disk on several disks (a stripe) is charged to each of them in full. Charging takes
+//! time in proportion to the charged disks times the known disks. Reading a disk costs a few files
+//! of `/sys`, and for a loop device the mount table. A disk that cannot be read has no name and no
+//! disk below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -11,6 +11,12 @@
 //!   not the disk. These bytes are distributed over the disks in proportion to the disks' activity.
 //!   The rest of the activity is foreground.
 //! - Interfaces: owners cannot be distinguished, and all use is foreground.
+//!
+//! Limits: A sample reads `/proc/diskstats`, `/proc/net/dev`, and while background programs are
+//! managed the statistics of every process and the I/O counts of their processes. A thorough sample
+//! also reads two files per process. CPU times of processes and of the machine have the resolution
+//! of a clock tick (10 ms). If a file cannot be read, the counts keep their values. The fallback
+//! never notifies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

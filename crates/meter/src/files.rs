@@ -3,7 +3,8 @@
 //!
 //! A request to a file system may block: the server of a file system in user space may be the
 //! stopped program itself, and the server of a network file system may be unreachable. Therefore
-//! the meter uses only values that the kernel has cached.
+//! the meter uses only values that the kernel has cached. [`file_id`] makes one system call.
+//! [`device_of`] reads the mount table once; its path must be absolute. A failure is `None`.
 
 use std::path::Path;
 

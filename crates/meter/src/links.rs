@@ -4,7 +4,9 @@
 //! The kernel's interface numbers are unique only within a network namespace. Interfaces of the
 //! meter's own namespace keep their numbers. Interfaces of other namespaces, which containers use,
 //! get numbers from 2^31 on, in the order in which the meter finds them. Loopback is left out,
-//! because programs do not contend for it.
+//! because programs do not contend for it. The number 0 stands for an unknown interface. An
+//! interface keeps its number until the meter is closed, also after its removal. The names cost a
+//! read of one file per interface.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -5,7 +5,8 @@
 //! [`Meter::open`] selects the implementation. The module `observer` counts by BPF programs in the
 //! kernel. If the kernel rejects BPF, the module `fallback` reads `/proc`; it cannot notify, and
 //! attributes all use of interfaces to the foreground. [`Meter::sample`] documents the cost of a
-//! sample.
+//! sample. A failed reading keeps the last values, and [`Meter::reasons`] returns the cause. No
+//! function waits.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -135,9 +136,10 @@ impl Meter {
 
     /// Takes a sample at `at_ns` of the monotonic clock, and arms notification.
     ///
-    /// Disks and links are always read, which takes microseconds. CPU time, waits and idle time are
-    /// read only if `thorough` is set. This reading takes time in proportion to the number of
-    /// threads; [`Metering::cpu_read_ns`] is the time at which it was made. The sample does not
+    /// Disks and links are always read, which takes microseconds with BPF. Without BPF, this
+    /// reading visits every process while background programs are managed. CPU time, waits and idle
+    /// time are read only if `thorough` is set. This reading takes time in proportion to the number
+    /// of threads; [`Metering::cpu_read_ns`] is the time at which it was made. The sample does not
     /// contain blocked processes; see [`find_blocked`](crate::find_blocked).
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
         match &mut self.backend {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the process tree from `/proc`: all processes with their statistics, the descendants of
 //! given processes, and the members of a cgroup. Processes that end during the reading are left
-//! out. A reading of all processes costs one small file per process.
+//! out. A reading of all processes costs one small file per process. Descendants are found by at
+//! most one pass over the list per level of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -7,6 +7,11 @@
 //!    without it.
 //! 2. [`KernelMeter::start`] writes the first configuration before it attaches the programs.
 //! 3. The observer then uses the maps through [`KernelMeter`].
+//!
+//! The programs need Linux 5.12, the count of network calls Linux 6.3, and the scan of run queues
+//! Linux 5.17. Loading is tried at most twice, with and without the scan. Any other failure is
+//! returned, and the meter then works without BPF. A visit of all threads takes time in proportion
+//! to their number.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a whole hash map of the BPF programs in one or two system calls.
+//! Reads a whole hash map of the BPF programs, with up to 128 entries per system call ([`BATCH`]).
+//! Small maps need one or two system calls. A removal costs one more system call per removed entry.
+//! An entry that changes during the reading may be read twice or not at all. An error ends the
+//! reading; entries that were passed on before stay valid.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd};
@@ -119,7 +122,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
     }
 
     /// Reads one batch of entries, starting at `cursor`. Returns the number of entries, and
-    /// the cursor of the next batch; The cursor is `None` after the last batch.
+    /// the cursor of the next batch. The cursor is `None` after the last batch.
     fn batch(&mut self, cursor: Option<u32>) -> Result<(usize, Option<u32>), MeterError> {
         let mut count = BATCH as u32;
         let mut next = 0u32;

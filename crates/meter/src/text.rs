@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parses the text files of the kernel that the meter reads. A parser returns `None` for malformed
-//! text, and never panics. The formats are described in `Documentation/filesystems/proc.rst`,
+//! text, and never panics. Files are read whole, without a limit of their size, because the kernel
+//! writes them. The formats are described in `Documentation/filesystems/proc.rst`,
 //! `Documentation/admin-guide/iostats.rst`.
 
 use std::path::Path;

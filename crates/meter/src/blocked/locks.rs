@@ -11,7 +11,9 @@
 //!
 //! For these locks, the processes of the background programs are searched for a process with the
 //! lock at one of its descriptors (`/proc/PID/fdinfo`). The cost is one read of `/proc/locks`, and
-//! a read for each descriptor of the programs for each such lock.
+//! a read for each descriptor of the programs for each such lock. The name of the locked file costs
+//! a read of the descriptors of each waiting process. If several programs have the lock open, the
+//! program of the process with the lowest pid is returned.
 
 use std::collections::BTreeMap;
 use std::fs;

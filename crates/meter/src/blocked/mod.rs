@@ -20,7 +20,11 @@
 //! - locks in the kernel: a stopped process holds no such lock, but a process that freezes slowly
 //!   may hold one.
 //!
-//! Because of these cases, the duration of every freeze is limited.
+//! Because of these cases, the policies limit the duration of every freeze.
+//!
+//! A search reads a small file for each thread of the machine and, if a thread waits for a pipe or
+//! a socket, the descriptors of every process. The search never waits, and ignores files that it
+//! cannot read.
 
 mod ends;
 mod locks;

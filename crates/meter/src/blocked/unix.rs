@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds the peer of a unix socket by one request to the kernel's socket diagnosis
 //! (`linux/unix_diag.h`), because `/proc` does not contain the peer. Only sockets of this network
-//! namespace are found.
+//! namespace are found. The kernel answers at once, with at most 1024 bytes; any failure means that
+//! no peer is known. The request is not repeated.
 
 use std::os::fd::OwnedFd;
 

@@ -20,7 +20,9 @@
  *
  * Limits: the run time of a thread is known up to its last context switch or
  * scheduler tick. A wait is counted when it ends. A sample costs time in
- * proportion to the number of threads.
+ * proportion to the number of threads. The sums of at most 1024 owners are
+ * kept; the use of further owners is lost. A thread without memory for its
+ * storage is counted as LOST_THREAD.
  */
 #include "logic.h"
 #include "process_use.h"

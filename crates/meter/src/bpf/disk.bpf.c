@@ -7,7 +7,8 @@
  * once per bio, before requests are merged or split. Requests to a partition
  * are counted for its disk. Reads and synchronous writes are charged to the
  * submitting task. Writeback is charged to the kernel thread that submits it.
- * Each request costs a few map operations.
+ * Each request costs a few map operations. At most 1024 pairs of an owner and a
+ * disk are counted; requests of further pairs are only counted as LOST_DEVICE.
  */
 #include "notify.h"
 #include "process_use.h"

@@ -29,6 +29,11 @@
  * Calls that transferred no data are not counted, with one exception: a send
  * that fails with EAGAIN shows that the sender needs the interface now. Such a
  * send updates the time of last use, but not the number of calls.
+ *
+ * Limits: each call and each packet costs a few map operations. At most 1024
+ * pairs of an owner and an interface are counted; use of further pairs is only
+ * counted as LOST_DEVICE. The owners of at most 16384 sockets are known;
+ * packets of other sockets are not counted.
  */
 #include "notify.h"
 #include "process_use.h"

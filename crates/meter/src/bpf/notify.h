@@ -11,6 +11,10 @@
  * other notification until user space arms it again. The one-shot rule bounds
  * the cost for any frequency of the events. Use of a stacked device, such as a
  * loop device on a file, also counts as use of the device below it.
+ *
+ * Limits: a check costs at most three map operations per device. The last uses
+ * of at most 1024 devices are kept, the most recent ones; a use of a forgotten
+ * device causes no notification. At most 1024 stacked devices are known.
  */
 #ifndef USHER_METER_NOTIFY_H
 #define USHER_METER_NOTIFY_H

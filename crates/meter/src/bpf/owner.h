@@ -15,6 +15,11 @@
  *    process does not manage; for the demoted tasks of a background program,
  *    rule 1 applies.
  * 3. All other tasks are foreground.
+ *
+ * Limits: a classification looks up each cgroup level that contains a program
+ * (levels 0 to 31), and then at most one process and one service. There are at
+ * most 1024 cgroups, 65536 processes of programs without a cgroup, and 1024
+ * services.
  */
 #ifndef USHER_METER_OWNER_H
 #define USHER_METER_OWNER_H

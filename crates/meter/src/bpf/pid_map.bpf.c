@@ -3,7 +3,9 @@
  * Maintains pid_map, the processes of background programs without a cgroup. A
  * child of a listed process is added at its fork, before the child runs. The
  * child stays listed after its parents have ended and after setsid(), and is
- * removed when the kernel frees it.
+ * removed when the kernel frees it. The map has room for 65536 processes;
+ * further processes are foreground and are counted as LOST_PROCESS. A fork
+ * costs two map operations.
  */
 #include "owner.h"
 

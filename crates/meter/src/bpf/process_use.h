@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * Counts the use of each device by each process, in the current and the
- * previous epoch. An epoch is one second. Reports use these numbers to name the
- * process that uses a device. The map is an LRU map: the least recently updated
- * entries are evicted.
+ * previous epoch. An epoch is at least one second: user space begins a new
+ * epoch with a thorough sample. Reports use these numbers to name the process
+ * that uses a device. The map has 8192 entries, one per process and device. The
+ * map is an LRU map: the least recently updated entries are evicted. A use
+ * costs one or two map operations.
  */
 #ifndef USHER_METER_PROCESS_USE_H
 #define USHER_METER_PROCESS_USE_H

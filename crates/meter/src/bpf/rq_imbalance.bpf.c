@@ -23,8 +23,10 @@
  *    rate would be too expensive.
  * 4. Notify user space of imbalances and vacancies (notify.h).
  *
- * Bound: the interval is at least SCAN_INTERVAL_RATIO times the mean duration of a
- * scan. The scan takes at most 1/SCAN_INTERVAL_RATIO of one CPU.
+ * Bound: the interval is 2 ms while background work runs, and 8 ms while all
+ * background work is stopped or idle. The interval is also at least 200 times
+ * the mean duration of a scan (SCAN_INTERVAL_RATIO). The scan takes at most 0.5
+ * % of one CPU. CPUs with numbers from 4096 (MAX_CPUS) on are not scanned.
  *
  * Limit: kernels without KALLSYMS_ALL do not expose the addresses of run
  * queues. Therefore the programs take the address of a run queue from a thread

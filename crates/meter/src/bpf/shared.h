@@ -2,7 +2,10 @@
 /*
  * Defines the keys and values of the BPF maps that the BPF programs share with
  * user space. src/layout.rs contains the same definitions in Rust. User space
- * compares the sizes when it opens the maps.
+ * compares the sizes when it opens the maps. A sector has 512 bytes. Fields
+ * with the suffix _ns contain nanoseconds; times are those of
+ * bpf_ktime_get_ns(). The fields of cpu_use, disk_use and link_use only
+ * increase.
  */
 #ifndef USHER_METER_SHARED_H
 #define USHER_METER_SHARED_H
