@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! C functions for coloured blocks (`usher_coloring_*`, `usher_blocks_*`). Each function checks its
 //! pointers, calls `usher_tasks::color`, which implements the algorithm, and converts the result
-//! for C.
+//! for C. All functions take constant time, except that `usher_blocks_take` may allocate a chunk of
+//! blocks. The functions that compute an address return NULL or 0 for an invalid colouring. The
+//! other functions return an error code. `usher_coloring_check` reports what is invalid.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};

@@ -8,6 +8,10 @@
 //! 3. After the task has returned, the previous values are restored. They belong to an outer task
 //!    if the task ran while that outer task waited for a graph on the same thread.
 //! 4. A failed task ends with a panic that contains its message, which the runtime catches.
+//!
+//! Only the first failure of a task counts; later messages are dropped. `usher_tasks_fail()`
+//! outside a task is an error. A foreign exception that leaves a task aborts the process. Each step
+//! takes constant time.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};

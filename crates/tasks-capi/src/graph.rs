@@ -6,7 +6,9 @@
 //! A graph handle has a flag for exclusive access, which running, explaining and destroying the
 //! graph set. While it is set, running and destroying return an error, and explaining returns an
 //! empty text. Because building a graph cannot report lack of memory, it first checks that 256
-//! bytes per task and 64 bytes per dependency can be allocated.
+//! bytes per task and 64 bytes per dependency can be allocated. Building takes O(n + d log d) for n
+//! tasks and d dependencies. A run waits for its tasks without a time limit. Running and destroying
+//! wait while another thread explains the graph.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};

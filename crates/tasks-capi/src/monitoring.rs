@@ -2,7 +2,12 @@
 //! C functions for traces, counters, and the orders and groupings that a runtime has found. A
 //! structure for the caller is copied up to the size that the caller has set in its first field. A
 //! program that was compiled with an older header therefore gets fewer fields, and a program with a
-//! newer header gets zeros in the fields that this version does not know.
+//! newer header gets zeros in the fields that this version does not know. A size below 80 or above
+//! 4096 bytes is an error.
+//!
+//! Reading the counters takes time linear in the number of workers, and writing a trace linear in
+//! the number of recorded tasks. A trace that cannot be written leaves an incomplete file. A text
+//! is truncated to the buffer of the caller, and its whole length is returned.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;

@@ -6,6 +6,9 @@
 //! 2. If the structure is larger than this version's, reject it if an additional byte is not 0.
 //! 3. Copy the known fields. Fields that a smaller structure lacks are 0.
 //! 4. Check the values of the fields.
+//!
+//! Null options mean one worker per usable CPU, at most 1024, with the policy `usher`. An invalid
+//! value is an error, and no runtime is created.
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};

@@ -2,7 +2,8 @@
 //! Reports of failed and unfinished tasks for C callers. A report consists of lines, one for each
 //! task. The text of the last error lists up to 20 tasks per kind in one line. A report may be
 //! created because memory is short, so each allocation of this file can fail, and the failure is
-//! returned instead of aborting the process.
+//! returned instead of aborting the process. The number of lines has no limit. Reading line n takes
+//! O(n) time.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write as _};

@@ -17,7 +17,11 @@
 //!
 //! A thread may access a gate at any time, so gates and the flags beside them are never freed.
 //! Handles therefore point into a static table of 4,096 entries, and at most 4,096 runtimes exist
-//! at a time.
+//! at a time. Creating a further runtime is an error.
+//!
+//! Waiting for tasks and destroying a runtime have no time limit. A task cannot wait for or destroy
+//! its own runtime, and a wait that could deadlock is rejected. Registering and resolving a task
+//! take constant time on average.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};

@@ -9,8 +9,9 @@
 //!    the search from the decrement. If worker A finds no task because worker B has taken the last
 //!    task, A therefore reads a number that includes B, and does not end.
 //!
-//! When the last worker becomes inactive, no task is left. Each step is one atomic operation; an
-//! inactive worker sleeps.
+//! When the last worker becomes inactive, no task is left. Each of steps 1 and 2 is one atomic
+//! operation. An inactive worker sleeps without a time limit, until a task is visible or no worker
+//! is active.
 
 use crate::sync::{AtomicUsize, Ordering, fence};
 

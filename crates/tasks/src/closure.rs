@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Closures of any type in storage of a fixed size. A closure of at most 24 bytes is stored inline,
 //! a larger closure in a box. Most closures capture one or two pointers. For these closures, an
-//! allocation would take more time than all other work of the runtime.
+//! allocation would take more time than all other work of the runtime. All operations take constant
+//! time, apart from the closure itself. Lack of memory for a box is reported as `None`.
 
 use std::alloc::{Layout, alloc};
 use std::mem::{self, ManuallyDrop, MaybeUninit};

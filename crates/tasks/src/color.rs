@@ -25,6 +25,11 @@
 //! headers are also spread over the sets of the translation look-aside buffers. If all headers were
 //! at the start, all headers of blocks of two pages would be in even pages, and half of the sets of
 //! these buffers would be unused. With two positions, the colours also need only half of the bytes.
+//!
+//! Bounds: A block has a power of two of bytes, at least 64. A header has at least 1 byte, and its
+//! last position must be inside the block. Blocks are allocated in chunks of 1 MiB, or of one block
+//! if a block is larger; chunks are freed only with their [`Blocks`]. Taking and returning a block
+//! needs a lock and constant time, except when a chunk is allocated. Lack of memory is an error.
 
 use std::alloc::{self, Layout};
 use std::ops::Range;

@@ -2,7 +2,8 @@
 //! Counters of the work of each worker: tasks, steals, sleeps and time asleep. Only the worker
 //! itself writes its counters. Any thread may read the counters at any time, without stopping the
 //! worker. An update is a relaxed load and store, so it costs about as much as an update of an
-//! ordinary variable.
+//! ordinary variable. Reading the counters of all workers takes time linear in the number of
+//! workers. The counts of different fields may be from slightly different times.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of the runtime, of graphs, of registered tasks and of waits, with the numbers or tokens
-//! of the tasks that they concern, and the handling of panic payloads.
+//! of the tasks that they concern, and the handling of panic payloads. A message lists at most 20
+//! tasks of each kind. A payload with a drop that panics again and again is leaked after 8 panics.
 
 use std::any::Any;
 use std::mem;

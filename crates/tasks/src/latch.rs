@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A latch, which lets threads sleep until an event has happened. A check whether the event has
 //! happened is one atomic load. A thread that waits sleeps on a condition variable with a mutex.
-//! After the event, the latch can be closed and used for another event.
+//! After the event, the latch can be closed and used for another event. A wait has no time limit.
 
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 

@@ -7,10 +7,11 @@
 //! 3. Count the cores of each group, by `thread_siblings_list` of each CPU, and read the group's
 //!    package.
 //!
-//! Time is linear in the number of CPUs. Without these files the result is `None`. The files are
-//! sufficient for the placement of workers. If this library linked hwloc instead, every program
-//! that uses the library would link hwloc and scan the whole machine at start-up. A program that
-//! has a [`Topology`] from hwloc can pass it to [`WorkerPlaces::on`](crate::WorkerPlaces::on).
+//! At most two files per CPU and a few files per LLC are read, once per call. If a file is missing
+//! or malformed, the result is `None`. The files are sufficient for the placement of workers. If
+//! this library linked hwloc instead, every program that uses the library would link hwloc and scan
+//! the whole machine at start-up. A program that has a [`Topology`] from hwloc can pass it to
+//! [`WorkerPlaces::on`](crate::WorkerPlaces::on).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -18,6 +18,10 @@
 //! without taken cores if there is such an LLC. A runtime uses the CPUs that are allowed for the
 //! thread that creates it. If that thread is itself a bound worker, the runtime uses the CPUs that
 //! were allowed for the thread before it was bound.
+//!
+//! For w workers, the placement takes O(w^2 log w) time and O(w^2) memory, because each worker has
+//! a list of the others. A thread that cannot be bound runs on the CPUs that are allowed; this is
+//! no error.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;

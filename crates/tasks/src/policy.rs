@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scheduling policies: the orders in which ready tasks run. This file checks the limits of a
 //! policy (at most 2^22 queues for `paper`), and creates the global queues of the policies `paper`,
-//! `fcfs` and `lcfs`. The policy `usher` has no global queue.
+//! `fcfs` and `lcfs`. The policy `usher` has no global queue. Too many queues and lack of memory
+//! for the queues are errors.
 
 use crate::dispatch::{Fcfs, Lcfs, Paper};
 use crate::error::RuntimeError;

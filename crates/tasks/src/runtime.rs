@@ -8,7 +8,8 @@
 //!
 //! A runtime has 1 to 1024 workers ([`WORKERS_MAX`]). It works only in the process that created it.
 //! In a forked child, waiting and running graphs return errors, and `join` runs its functions in
-//! the calling thread.
+//! the calling thread. The stack of a worker has 2 MiB by default, and at least 64 KiB. Waits, and
+//! the drop of a runtime, have no time limit. A wait that could deadlock is an error.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};

@@ -13,8 +13,9 @@
 //! 3. A block without values is returned to the source of blocks, unless it is the only block in
 //!    the list: the next insertion would need a block again.
 //!
-//! Insertion and removal take constant time. Taking a block from the source and returning a block
-//! also need a lock. Values have 8 to 1023 bytes.
+//! Insertion and removal take constant time, unless the source must allocate a chunk. Taking a
+//! block from the source and returning a block also need a lock. Values have 8 to 1023 bytes. Lack
+//! of memory is an error.
 
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};

@@ -11,8 +11,10 @@
 //! 4. After the task has run, it is removed from the table. The token may then be used for another
 //!    task.
 //!
-//! Registration and resolution take constant time on average. Lack of memory for a task is reported
-//! as an error.
+//! Registration and resolution take constant time on average. A wait and a cancellation take time
+//! linear in the number of tokens in use, and a wait has no time limit. A task waits for at most
+//! 2^32 - 1 resolutions. A token in use, too many resolutions and lack of memory for a task are
+//! errors.
 
 use std::hash::BuildHasher;
 use std::mem;

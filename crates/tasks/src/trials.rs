@@ -12,8 +12,9 @@
 //! 5. If 16 consecutive runs take more than 1.5 times the fastest time, the work has changed, and
 //!    the trials of all alternatives are repeated.
 //!
-//! Recording a run takes constant time, except at the end of trials. This module reads no clock;
-//! the caller passes the time of each run.
+//! With a alternatives, one set of trials takes 3 a runs. Recording a run takes constant time,
+//! except at the end of trials, where it takes O(a). This module reads no clock; the caller passes
+//! the time of each run.
 
 /// Number of rounds of trials. It is odd, so that the alternative that is expected to be best,
 /// number 0, is tried first.

@@ -12,7 +12,8 @@
 //!
 //! Newly ready tasks run first, so other tasks could starve. After every 64 tasks
 //! ([`CHECK_INTERVAL`]) a worker therefore checks for injected tasks, and at every 16th check it
-//! runs the task that has waited longest.
+//! runs the task that has waited longest. A search for a task visits each other worker at most
+//! three times. A sleep has no time limit.
 //!
 //! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
 //! submodule `share` publishes tasks for other workers and steals their tasks; the submodule `wait`

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Several sets of small numbers as bitmaps in one allocation. Insertion and removal take constant
-//! time. A search takes time proportional to the limit of the numbers divided by 64. Lack of memory
-//! is reported as an error.
+//! time. A search, or a check whether a set is empty, takes time proportional to the limit of the
+//! numbers divided by 64. Lack of memory is reported as an error. A set or a number beyond the
+//! limits is a panic.
 
 use std::collections::TryReserveError;
 

@@ -28,8 +28,10 @@
 //!    tasks, else all tasks that were sent to another worker. The worker becomes the owner of the
 //!    spatial groups of the tasks that it takes.
 //!
-//! A choice takes time linear in the number of workers and of newly ready tasks. `tests/model.rs`
-//! compares this dispatcher with the runtime, which differs as follows:
+//! A choice takes time linear in the number of workers, of newly ready tasks, and of the tasks that
+//! are published or taken. The table of owners has one entry for each number up to the largest
+//! spatial group. `tests/model.rs` compares this dispatcher with the runtime, which differs as
+//! follows:
 //!
 //! - A [`Dispatcher`] does not know which worker made a task ready. Tasks that became ready since
 //!   the last [`Dispatcher::next`] are attributed to the worker that makes the following call. If

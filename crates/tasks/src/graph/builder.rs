@@ -2,7 +2,8 @@
 //! Declaration of a graph: tasks with groups, data and code addresses, and their dependencies.
 //! [`GraphBuilder::build`] sorts the dependencies (O(d log d) for d dependencies), checks by Kahn's
 //! algorithm that they form no cycle (time linear in tasks and dependencies), and packs them for
-//! running (`plan`). A graph has at most 2^32 - 1 tasks and as many dependencies.
+//! running (`plan`). A graph has at most 2^32 - 1 tasks and as many declared dependencies. A cycle,
+//! an unknown task and a graph that is too large are errors. Lack of memory ends the process.
 
 use super::Graph;
 use super::finder::OrderFinder;

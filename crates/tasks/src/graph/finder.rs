@@ -11,6 +11,12 @@
 //! ([`groups_of`]), which the workers obey. Each number of workers has a search of its own, because
 //! the fastest order may depend on it. Graphs with fewer than 256 tasks ([`TASKS_MIN`]) keep the
 //! order of step 1, because their run times vary too much for comparisons.
+//!
+//! Bounds: With 8 candidates, a search takes 24 trial runs; repeated searches are described in
+//! `trials`. Proposing the candidates takes about 8 times the time of computing an order (`order`).
+//! A change of the order takes time in proportion to n log n + d log d for n tasks and d
+//! dependencies. If there is no memory for the ranks, the order stays unchanged. The searches of
+//! all numbers of workers are kept as long as the graph.
 
 use std::fmt;
 

@@ -11,7 +11,9 @@
 //! 4. The run ends when all tasks without successors have run. By then all other tasks have run,
 //!    because each of them precedes a task without successors.
 //!
-//! Without a search for an order, a run takes time linear in tasks and dependencies.
+//! Without a search for an order, a run takes time linear in tasks and dependencies. If a task
+//! panics, tasks that have not begun are skipped, and the run returns all panics as an error. A
+//! graph has at most 2^32 - 1 tasks, and is run by one caller at a time.
 
 mod builder;
 mod chain;

@@ -21,8 +21,9 @@
 //! - *depth first*, for graphs without such steps: each successor as soon as it is ready.
 //!
 //! There are at most 8 candidates. Computing an order takes O(n log n + d log d) for n tasks and d
-//! dependencies. Runs of the graph show which order is fastest (`trials`). If there is no memory,
-//! the functions return `None`.
+//! dependencies. The memory is about 50 bytes per task and 8 bytes per dependency. Runs of the
+//! graph show which order is fastest (`trials`). If there is no memory, the functions return
+//! `None`.
 
 use std::cmp::Reverse;
 use std::fmt;

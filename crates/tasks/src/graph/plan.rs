@@ -15,6 +15,9 @@
 //! The unfinished tasks without successors are counted by parts of 256 tasks, so that workers in
 //! different parts do not write to the same cache line. The run ends when the last part is
 //! finished.
+//!
+//! A reset takes time linear in the number of tasks, and sorting the successors O(d log d) for d
+//! dependencies. Ending a task and resolving a dependency take constant time.
 
 use std::cmp::Reverse;
 

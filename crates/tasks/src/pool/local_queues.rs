@@ -14,8 +14,9 @@
 //!    that has waited longest. Before all others, they get the oldest fork, which usually contains
 //!    the most work.
 //!
-//! Adding and removing a task takes constant time. Bitmaps of 4 words find the next queue that has
-//! tasks.
+//! Adding a task and removing the next task take constant time. Bitmaps of 4 words find the next
+//! queue that has tasks. Removing a given fork takes time linear in the number of forks. At most 32
+//! tasks ([`CHAIN_MAX`]) are given away at a time. The number of queued tasks has no limit.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;

@@ -16,7 +16,7 @@
 //!
 //! The *overflow slot* is a fifth slot, for the tasks that the owner's running task has made ready
 //! by token. It contains any number of tasks. The owner empties it after the running task has
-//! ended.
+//! ended. Removing a single task takes time linear in the lengths of at most 4 chains.
 
 use std::ptr::{self, NonNull};
 

@@ -9,7 +9,8 @@
 //!
 //! Because of the two fences, the worker sees the task or the thread sees the bit, so no wake-up is
 //! lost. `README.md` in this folder describes the protocol in detail. If no worker sleeps, a
-//! wake-up costs the fence and one load per 64 workers.
+//! wake-up costs the fence and one load per 64 workers. If a worker sleeps, a wake-up tries the
+//! workers in the order of the caller, and makes one system call. A sleep has no time limit.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes traces in the Trace Event Format, which Perfetto and Chrome's tracing open: a track for
-//! each worker and a span for each task, with times in microseconds.
+//! each worker and a span for each task, with times in microseconds. Writing takes time linear in
+//! the number of spans, about 100 bytes each. The first error of the output ends the writing.
 
 use std::io::{self, Write};
 

@@ -2,9 +2,11 @@
 //! Traces: which worker ran which task, and when.
 //!
 //! While tracing is on, each worker writes a span of 32 bytes for each task into a ring buffer of
-//! its own (`ring`). Memory is therefore bounded, and tracing can stay on. Any thread can read the
-//! latest spans at any time, and write them as a file for Perfetto or Chrome
-//! ([`Trace::write_chrome`]) or as a picture like figure 13 of paper 5 ([`Trace::write_svg`]).
+//! its own (`ring`), which the caller sizes. Memory is therefore bounded, and tracing can stay on.
+//! Buffers are freed only with the runtime; a larger buffer is at least twice as large as the
+//! former. Any thread can read the latest spans at any time, and write them as a file for Perfetto
+//! or Chrome ([`Trace::write_chrome`]) or as a picture like figure 13 of paper 5
+//! ([`Trace::write_svg`]).
 
 mod chrome;
 mod picture;

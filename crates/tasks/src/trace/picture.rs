@@ -2,7 +2,8 @@
 //! Draws traces as SVG pictures (paper 5, figure 13): a row for each worker, time from left to
 //! right, and each task as a bar in the colour of its group. Neighbouring tasks of one colour that
 //! would be narrower than half a pixel are drawn as one bar, which keeps pictures of many small
-//! tasks small.
+//! tasks small. A picture is 1200 pixels wide and 34 pixels high per worker; its legend shows at
+//! most 12 groups. Drawing takes O(n log n) for n tasks, and the whole picture is in memory.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

@@ -13,7 +13,8 @@
 //!    spans with numbers above `m` minus the number of slots.
 //!
 //! Each word is an atomic variable, so reading a partly written span is no data race. A write takes
-//! constant time and 32 bytes per span are kept, of at most 2^30 - 1 spans.
+//! constant time. A read takes time linear in the number of spans. A buffer has 32 bytes per span,
+//! and at most 2^30 - 1 spans. More spans and lack of memory are reported as `None`.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 

@@ -15,6 +15,10 @@
 //! that are queued behind the long task. Tasks that a running task makes ready by token are
 //! published at once.
 //!
+//! Cost: a publication moves at most 4 chains of at most 32 tasks. A steal visits the other workers
+//! in the order of their cache distance, and pauses at least 2 µs after the last steal
+//! ([`STEAL_BACKOFF`]).
+//!
 //! Wake-ups form a chain: a worker that publishes tasks wakes one sleeping worker. A worker that
 //! takes tasks wakes the next sleeping worker if tasks are still visible in any queue, inbox or
 //! slot. The publisher thus wakes at most one worker, and all sleeping workers are woken one after

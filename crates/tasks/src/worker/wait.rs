@@ -11,7 +11,9 @@
 //!
 //! To bound the stack, a wait that is nested more than 16 times (fewer with small stacks) is
 //! *deep*. In a deep wait for a graph, the worker runs only tasks of that graph; in a deep wait for
-//! a forked task, it runs no tasks.
+//! a forked task, it runs no tasks. The limit is one wait per 128 KiB of the stack, and at most 16.
+//! A wait has no time limit. If there is no memory for the queues of step 1, the run of the graph
+//! is an error.
 
 use std::hint;
 
