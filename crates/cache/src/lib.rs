@@ -4,7 +4,8 @@
 //!
 //! An access looks up the line of a byte address in its set. A miss inserts the line and, if the
 //! set is full, evicts a line by the [`Replacement`] policy. An access costs O(ways) steps; the
-//! memory is eight bytes per line of the cache.
+//! memory is eight bytes per line of the cache. The number of sets and the bytes of a line (at
+//! least 2) must be powers of two; other sizes are an error.
 //!
 //! The model has no clock. The caller defines the cost of a miss, and connects several caches if it
 //! models a hierarchy.

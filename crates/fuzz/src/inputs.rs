@@ -58,6 +58,7 @@ const WORDS: [&[u8]; 40] = [
     "\u{202e}".as_bytes(),
     "\u{1d7d8}".as_bytes(),
 ];
+/// Exclusive upper limit of the number of edits of an input.
 const EDITS_MAX: usize = 8;
 /// Exclusive upper limit of the number of repetitions by one edit.
 const REPEATS_MAX: usize = 4096;

@@ -8,8 +8,9 @@
 //! 1. [`inputs()`] generates inputs: a sample with up to seven edits (bytes changed, removed or
 //!    repeated; words inserted that parsers often handle wrongly; parts of other samples).
 //! 2. [`fuzz`] runs a target with such inputs, [`CASES`] at a time, until the target's time is
-//!    over. If the target panics, proptest searches for a smaller input with a panic, and the test
-//!    fails with that input and the seed.
+//!    over. The clock is read only between two such rounds. If the target panics, proptest searches
+//!    for a smaller input with a panic in at most 4096 steps, and the test fails with that input
+//!    and the seed.
 //! 3. A watchdog thread checks once a second whether one input takes longer than [`HANG`]. If it
 //!    does, the watchdog writes the input to a file and aborts the process.
 //!

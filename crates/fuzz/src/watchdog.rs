@@ -5,7 +5,8 @@
 //!    ([`Watchdog::watch`]), and removes them afterwards ([`InputGuard`]).
 //! 2. A second thread checks the stored start time once a second.
 //! 3. If the input has run for [`HANG`], the second thread writes the input to a file in the
-//!    temporary directory, prints the file's path and aborts the process.
+//!    temporary directory, prints the file's path and aborts the process. The abort follows at most
+//!    about 1 s after the limit, even if the file cannot be written.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

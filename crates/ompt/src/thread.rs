@@ -7,7 +7,8 @@
 //! except while it executes an explicit task. The event `task_schedule` names the task with which
 //! the thread continues. If that task is the task that began the wait, the thread waits again.
 //! Waits nest, because a task that is executed inside a barrier may wait for its own children. The
-//! waiting tasks are therefore kept as a stack, of up to 32 tasks ([`WAIT_DEPTH_MAX`]).
+//! waiting tasks are therefore kept as a stack, of up to 32 tasks ([`WAIT_DEPTH_MAX`]). A thread in
+//! a deeper wait counts as useful after it has executed a task in this wait.
 //!
 //! *Regions*: a worker also waits from its creation to its first implicit task, and between two
 //! implicit tasks. LLVM's runtime reports the end of the last barrier of a region to a worker only
@@ -16,6 +17,10 @@
 //! *Locks*: the runtime reports every acquisition, contended or not. At the begin of an acquisition
 //! the tool only reads the clock. At the end, the tool records the acquisition as a wait if it took
 //! longer than 2 µs ([`SHORT_WAIT_NS`]).
+//!
+//! *Limits*: events of a thread are ignored if all 1024 slots are taken, while the thread ends, and
+//! after a panic of this tool. No callback waits or allocates memory after the first event of a
+//! thread.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};

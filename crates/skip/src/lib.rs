@@ -7,6 +7,9 @@
 //! 1. The skip is printed as `skipped: FILE: TEST: REASON`.
 //! 2. If the environment variable [`LIST`] is set, the line is appended to the file that it names.
 //! 3. `make test` sets [`LIST`], prints all skips at its end, and compares them with `.ci/skipped`.
+//!
+//! A list that cannot be written is a panic, and the test then fails. Each skip is one line and one
+//! `write` call; white space in the reason is replaced by single spaces.
 
 use std::fmt;
 use std::fs::OpenOptions;
