@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Divides lines of C into code and block comments, so that rules about comments can be applied to
-//! C. String literals that contain comment marks are not recognised.
+//! C. String literals that contain comment marks are not recognised. A call takes time linear in
+//! the length of the line.
 
 /// Returns the code and the comments of a line. `in_comment` states whether the line begins inside
 /// a comment. The function sets it to whether the next line begins inside a comment.

@@ -10,7 +10,7 @@
 //! 3. A re-export alone is no use, because the module itself does not need the item. It is a use if
 //!    the same file also names the item outside of re-exports.
 //! 4. The modules and their uses form a graph. The circles are the strongly connected components of
-//!    the graph (Tarjan's algorithm, in linear time).
+//!    the graph (Tarjan's algorithm; here at most quadratic in the number of modules of a crate).
 //!
 //! Limit: uses through names from glob imports and from macros are not found.
 

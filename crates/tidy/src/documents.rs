@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules for documents: the code map in ARCHITECTURE.md lists every crate and no other folder,
 //! every link within the repository has an existing target, and every `make` target in code of a
-//! document exists.
+//! document exists. Links to the network are not checked. A link into a document costs a parse of
+//! that document.
 
 use std::collections::BTreeSet;
 

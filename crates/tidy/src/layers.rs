@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rule: each crate has a layer, and its dependencies are in lower layers: values <- observe,
 //! decide, act <- control <- host <- programs. The crate `policy`, which decides, depends only on
-//! the values and on crates for arithmetic and text.
+//! the values and on crates for arithmetic and text. Dependencies of tests may also be in the same
+//! layer. The time is linear in the number of dependencies in the manifests.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules for names (CONTRIBUTING.md, "Names"): names that were replaced must not be used again, and
 //! two crates of which the first depends on the second must not have public types of the same name.
+//! Files of `crates/tidy` and CHANGELOG.md may contain replaced names. A file that is not Rust is
+//! reported by another rule (`size.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,6 +2,9 @@
 //! Selects random sentences and files for a reading test, in which a reader without knowledge of
 //! the project counts the sentences that need a second reading. The same seed selects the same
 //! sample of the same tree.
+//!
+//! A sample has 20 files, and by default 20 sentences of each kind. If fewer exist, all are
+//! selected. Files have at least 50 lines, and sentences at least 4 words.
 
 use crate::messages::messages;
 use crate::prose::{self, Kind};

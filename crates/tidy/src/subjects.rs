@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rule: subjects of commits have at most 72 characters (CONTRIBUTING.md, "Commits"). The rule does
 //! not check commits before the commit that added this file, commits before the last release tag,
-//! and merges. If there is no git history, the rule is skipped.
+//! and merges. If there is no git history, the rule is skipped. The check runs git at most three
+//! times, without a time limit.
 
 use std::path::Path;
 use std::process::Command;

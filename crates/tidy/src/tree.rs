@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the files of a repository once for all rules: the content of text files, and the paths of
-//! other files. Folders with build outputs and measurements are left out.
+//! other files. Folders with build outputs and measurements are left out. Symbolic links are not
+//! followed. All text files are in memory, without a limit of their size. The first file that
+//! cannot be read is an error. A search for a path takes time linear in the number of files.
 
 use std::fs;
 use std::io;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules for texts that must not occur in the tree: marks of unfinished work, attributes that
-//! switch tests off, paths that exist only on one machine, and calls of `sleep` in tests.
+//! switch tests off, paths that exist only on one machine, and calls of `sleep` in tests. Each rule
+//! reads every line of the tree once. Licences and files that cargo writes are not checked.
 
 use crate::tokens::{Function, each_word, functions, test_code, tokens};
 use crate::{Breach, File, Tree};

@@ -3,7 +3,9 @@
 //! dependencies, as the workspace of the product.
 //!
 //! With other settings or versions, the evidence would measure other code than the product ships,
-//! and a common target folder would contain two builds of each dependency.
+//! and a common target folder would contain two builds of each dependency. Settings of single
+//! packages are compared only if both workspaces have them. A missing or malformed file is a
+//! breach.
 
 use std::collections::BTreeMap;
 

@@ -7,6 +7,9 @@
 //! 3. Compile the two translation units that include the header. A unit that does not include it is
 //!    taken from the library without a mutation.
 //! 4. Compare the object code with that of the library without a mutation, and link the units.
+//!
+//! A source that the compiler rejects is a result ([`Compiled::Rejected`]). A compiler or linker
+//! that cannot be started is an error, and so is a failed link. The compiler has no time limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,6 +14,9 @@
 //! 5. [`survivors`] compares the survivors with the list of known survivors, and [`report`] formats
 //!    the results.
 //!
+//! A unit of tests that exceeds its time limit (10 s plus ten times its usual time) catches the
+//! mutant. A mutant costs at most two compilations and one run of all tests.
+//!
 //! Relational, boolean, arithmetic and bitwise operators are replaced. `<` becomes `>=`; a mutant
 //! with `<=`, which differs from the original only at the boundary, is not created. Operators on
 //! pointers (`*`, `&`) and operators in `#if` are not replaced.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Command line of the mutation test (`make mutants`): the help text, and the parser of the
-//! options.
+//! options. The first invalid argument ends the parsing with an error. A number of jobs below 1
+//! counts as 1.
 
 use std::path::PathBuf;
 

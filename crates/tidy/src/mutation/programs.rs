@@ -9,7 +9,8 @@
 //!    ten times its measured time is killed.
 //!
 //! A test program may use 4 GiB of address space. Two tests that take ten times as long as all
-//! others together are skipped.
+//! others together are skipped. In step 2, the time limit is 610 s per test; a test that fails
+//! without a mutation is an error. The build has no time limit.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};

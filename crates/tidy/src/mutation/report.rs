@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats the results of a mutation test: as a table in Markdown for documents, and as JSON.
+//! Shares are per cent of the mutants that compile to other object code than the original; without
+//! such mutants, the share is 100 %. The time is linear in the number of mutants.
 
 use std::collections::BTreeMap;
 

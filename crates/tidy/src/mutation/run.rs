@@ -9,6 +9,10 @@
 //!    equal to that of the original, the mutant is equivalent to the original; otherwise it is a
 //!    survivor.
 //! 5. The thread restores the header.
+//!
+//! The caller sets the number of threads, 2 by default. An error ends only its thread. The other
+//! threads test the remaining mutants, and then the first error is returned instead of the results.
+//! Progress is printed at most every 30 s per thread.
 
 use std::collections::BTreeMap;
 use std::fs;

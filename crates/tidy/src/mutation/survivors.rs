@@ -15,6 +15,10 @@
 //! change = "`>=` to `<`"
 //! reason = "The tables have room for twice that number."
 //! ```
+//!
+//! An entry without a reason and a repeated entry are errors. Equal lines of a function are
+//! numbered by `occurrence`, which is 1 if it is missing. A comparison takes time in proportion to
+//! the entries times the mutants.
 
 use std::collections::BTreeMap;
 
