@@ -8,6 +8,9 @@
 //! 2. Find the address of the archive in the system's sources, and fetch the lists of the requested
 //!    suites from it.
 //! 3. Query, download and unpack packages by apt and dpkg-deb with this configuration.
+//!
+//! The programs have no time limit here; apt's own time limits and retries apply. A program that
+//! fails is an error with its messages. The scratch directory is removed at the end.
 
 use std::fs;
 use std::path::{Path, PathBuf};

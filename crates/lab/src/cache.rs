@@ -9,6 +9,9 @@
 //! 3. Remove unfinished entries of runs that were killed.
 //! 4. Fill a directory with a temporary name, and rename it to the name of the entry. An entry is
 //!    therefore complete when it becomes visible.
+//!
+//! The wait of step 2 has no time limit. A failure to fill a directory is an error, and leaves no
+//! entry. The lab never removes an entry, and the size of the cache has no limit.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

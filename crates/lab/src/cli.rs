@@ -2,6 +2,10 @@
 //! The command line of `usher-lab`: parses the options of a guest, runs the command in the guest by
 //! `vm`, and reports the result. It also prints the list of kernels, and fetches kernels and
 //! emulators.
+//!
+//! By default, a guest has 4096 MiB of memory and a time limit of 300 s. If the guest has died or
+//! has exceeded the limit, the last 40 lines of its console are printed. Errors before the command
+//! starts have the exit status 125.
 
 use std::fs::File;
 use std::io::{self, Write};

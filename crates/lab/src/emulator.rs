@@ -3,6 +3,7 @@
 //!
 //! The lab uses the system's QEMU. If virtual time is requested and the system's QEMU is older than
 //! version 10, QEMU is fetched from the backports of the host's Debian release into the cache. The
+//! fetch has no time limit. A missing or unsuitable program is an error that names the remedy. The
 //! arguments were determined by experiment; docs/lab.md gives the reasons.
 
 use std::ffi::OsString;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Converts termination signals to a readable file descriptor. The lab polls the descriptor
 //! together with the connections to a guest, so that after a signal the lab can end the guest
-//! before it ends itself.
+//! before it ends itself. The signals are SIGINT, SIGTERM, SIGHUP and SIGQUIT. Of several signals,
+//! only the last number is kept.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest's init program, over a separate port. The host sends one
-//! `GuestJob`, and the guest sends `Report`s. Each message is one line of JSON.
+//! `GuestJob`, and the guest sends at most two `Report`s: that the guest is ready, and how the job
+//! has ended. Each message is one line of JSON of any length.
 
 use std::path::PathBuf;
 

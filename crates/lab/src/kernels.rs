@@ -10,6 +10,10 @@
 //!    and 7.2). These are the *test matrix*.
 //! 3. Fetch and unpack the packages, and check the kernel's configuration.
 //!
+//! A cached kernel is never fetched again. A fetch has no time limit and is not retried. If some
+//! kernels of the test matrix cannot be fetched, the other kernels are sufficient; without any
+//! kernel, the last error is returned.
+//!
 //! Guests use the flavour for virtual machines (`cloud`), which has virtio file systems and
 //! consoles built in and boots without an initramfs.
 

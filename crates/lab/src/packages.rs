@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fetches Debian programs that guests run and that this system lacks. The packages are unpacked
-//! into the cache; the system's packages do not change.
+//! into the cache; the system's packages do not change. A package is fetched once, without a time
+//! limit.
 
 use std::path::PathBuf;
 

@@ -15,7 +15,9 @@
 //!
 //! If this process ends for another reason, even by SIGKILL, the kernel kills QEMU and virtiofsd
 //! (PR_SET_PDEATHSIG). No files are created: the sockets are pairs, or have abstract names. The
-//! last 64 KiB of the console are kept.
+//! last 64 KiB of the console are kept. `vm.rs` sets the two time limits, for the boot and for the
+//! whole guest. Output of the command that cannot be forwarded is an error; a copy of the console
+//! that cannot be written is not.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

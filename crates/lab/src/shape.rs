@@ -5,7 +5,7 @@
 //! number of cores, and all cores the same number of hardware threads. CPUs are numbered in this
 //! order. The only shared cache is an L3 for each die. Each LLC domain of a description, which is
 //! an L3 or a NUMA node, therefore becomes a die of the guest. Descriptions of other machines are
-//! rejected.
+//! rejected, and so are machines with more than 255 CPUs. The error states the reason.
 
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;

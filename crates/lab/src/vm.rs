@@ -7,8 +7,10 @@
 //! 3. Start the guest and run the command (`session`). If the guest dies or hangs before it is
 //!    ready, start the guest once more.
 //!
-//! A guest has 4 GiB of memory by default, at least 512 MiB. The time limits are 300 s in total by
-//! default, and 120 s plus 10 s per CPU for the boot.
+//! A guest has 4 GiB of memory by default, at least 512 MiB and at least 64 MiB per NUMA node. The
+//! time limits are 300 s in total by default, and 120 s plus 10 s per CPU for the boot. Each of the
+//! two starts has these limits. Step 2 has no time limit. A guest that dies or exceeds a limit is a
+//! result, not an error.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -71,7 +73,8 @@ pub struct Vm {
     pub scratch: Vec<PathBuf>,
     /// Environment variables that are set for the command, in addition to those of this process.
     pub environment: Vec<(String, String)>,
-    /// Maximum time from the start of the guest to its end.
+    /// Maximum time from a start of the guest to its end. A second start after a failed boot has
+    /// the same limit again.
     pub timeout: Duration,
     /// Words that are appended to the kernel's command line.
     pub append: String,

@@ -9,6 +9,9 @@
 //! 4. Mount an overlay at each scratch directory: reads return the host's files, and writes go to
 //!    memory and do not reach the host.
 //! 5. Mount the writable directories from their handles at their former paths.
+//!
+//! The first failed step refuses the job, and the guest then ends. Writes to memory are limited by
+//! the guest's memory, and are lost at its end.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;

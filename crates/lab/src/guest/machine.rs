@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets up the guest as a Linux system: mounts the file systems of the kernel and cgroup v2 with
-//! the usual controllers, starts the loopback interface, and takes CPUs offline.
+//! the usual controllers, starts the loopback interface, and takes CPUs offline. Also removes the
+//! limit of locked memory. The first failed step refuses the job, and the guest then ends. Only the
+//! host name is set without a check.
 
 use std::ffi::CString;
 use std::fs;

@@ -7,6 +7,11 @@
 //!    the guest is ready.
 //! 4. Run the command and forward its output (`pump`).
 //! 5. Report the command's exit status. If a step fails, report the reason instead (`refusal`).
+//!    Then power off.
+//!
+//! Step 1 waits up to 60 s for each of the three ports, with a check every 10 ms; without ports,
+//! the reason is written to the console. The other steps have no time limit in the guest, because
+//! the host limits the time of the guest.
 //!
 //! The guest's kernel starts the program that has started the emulator, from the host's files. No
 //! image of a root file system is needed, and host and guest always run the same version of the

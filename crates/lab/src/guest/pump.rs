@@ -3,7 +3,12 @@
 //! of an init process.
 //!
 //! The loop waits until a pipe has output or a process has died (SIGCHLD), reaps dead processes,
-//! and forwards the output. It ends when the command has ended.
+//! and forwards the output. It ends when the command has ended. The wait has no time limit, because
+//! the host limits the time of the guest.
+//!
+//! At each turn of the loop, at most 1 MiB of each pipe is forwarded. Output that other processes
+//! write after the end of the command is lost. An error of a port ends the loop and refuses the
+//! job.
 //!
 //! The command writes to pipes instead of the ports to the host. Programs may reopen /dev/stderr,
 //! but a port can be opened only once.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Builds the disk of a Debian release with systemd. `make-image.sh` builds a disk once, and the
 //! disk is cached under a name that depends on the script and on the packages. If the script or the
-//! packages change, a new disk is built.
+//! packages change, a new disk is built. The build has no time limit and is not retried. Missing
+//! tools and a host that is not x86-64 or lacks root's rights are errors.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};

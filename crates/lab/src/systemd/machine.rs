@@ -7,6 +7,9 @@
 //! 3. Copy the output of the job, which arrives at a serial line, until its last line, which
 //!    contains the exit status. The last 64 KiB of the console are kept for the result.
 //! 4. Kill QEMU when the job or QEMU has ended, or at the time limit.
+//!
+//! The time limit begins with the start of QEMU; step 1 has no limit. The guest is started once.
+//! The end of QEMU and the time limit are results, not errors.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -30,6 +33,7 @@ use crate::vm::{GuestEnd, GuestOutcome};
 const CHUNK_BYTES: usize = 64 << 10;
 /// Maximum size of the kept end of the console output, in bytes.
 const CONSOLE_BYTES: usize = 64 << 10;
+/// Memory of the guest in MiB.
 const MEMORY_MIB: usize = 2048;
 
 /// A guest with systemd and its job.

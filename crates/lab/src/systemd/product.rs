@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Builds the product disk of a guest with systemd. It contains the files that are installed at
 //! `/usr/local`, the kernel's configuration, and a shell script that runs the job and writes its
-//! output and exit status to a serial line.
+//! output and exit status to a serial line. The disk has 512 MiB; a tree that does not fit is an
+//! error. Without a time limit, the build takes time in proportion to the size of the tree.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
