@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Builds the command line of a task for its role: the foreground, or one of several background
-//! programs. A job also names the file in which the load generator counts its work. This module
-//! starts no program.
+//! programs. A job also names the file in which the command counts its work.
+//!
+//! Only background programs have a counter file, and only for the tasks `Disk`, `Net`, `CpuHog`,
+//! `Boinc` and `Fsck`. The counter file of `Net` is written by the server in the far network
+//! namespace. The background programs of `Scp` and `Iperf` count nothing here.
+//!
+//! This module starts no program, with one exception: without an input file given by the user, the
+//! task `Gromacs` generates its input. No command line contains a time limit. Background programs
+//! run until they are ended; iperf ends after 3,600 s.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +31,7 @@ pub enum JobKind {
 /// An amount of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkAmount {
-    /// Total number of units.
+    /// Total number of units. The load generator of the task defines the unit.
     pub units: u64,
     /// Units of work between two pauses; `None`: the pauses begin at fixed times.
     pub burst: Option<u64>,
@@ -50,6 +57,16 @@ pub struct Job {
 
 impl BackgroundFixture {
     /// Returns the command of a task. The fixture must have prepared the task's inputs.
+    ///
+    /// - `place` is the disk of the tasks `Disk`, `Grep` and `Fsck`. Other tasks ignore it.
+    /// - `usage` is the activity of the load generators of `Disk` and `Net`, in per cent of the
+    ///   time: greater than 0, at most 100. Other tasks ignore it. The load generator checks the
+    ///   range, not this function.
+    ///
+    /// # Errors
+    ///
+    /// An input of the task (disk, network, source files) is missing, or the task is not available
+    /// in this role.
     pub fn job(
         &self,
         task: Task,
@@ -243,7 +260,8 @@ pub struct LoadCommand {
 }
 
 impl LoadCommand {
-    /// Begins the command line `usher-bench load KIND`.
+    /// Begins the command line `usher-bench load KIND`. Fails if the path of this executable file
+    /// is unknown.
     pub fn new(kind: &str) -> Result<Self> {
         let bench = std::env::current_exe()?.display().to_string();
         Ok(Self {

@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Starts programs that pin no threads at random times, so that seats change continuously while the
-//! programs that pin their threads run. At most two of these programs run at a time; the pause
-//! between two starts is at most 3 s. A program that runs for longer than 60 s is killed and counts
-//! as failed.
+//! Starts unpinned programs (programs that pin no threads) at random times. Seats therefore change
+//! continuously while the programs that pin their threads run. The unpinned programs are named
+//! `visitor-N`.
+//!
+//! - At most two unpinned programs run at a time.
+//! - Each program computes for 0.5 s to 3 s, with one or two threads.
+//! - After each start, a random pause of at most 3 s follows. If two programs run at the end of the
+//!   pause, the next start waits until one of them ends.
+//! - A program that runs for longer than 60 s is killed and counts as failed. A program that cannot
+//!   be started, or that ends with an error, counts as failed, too.
+//!
+//! A thread checks these conditions every 20 ms. The random numbers are determined by a seed.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -17,23 +25,23 @@ use super::observer::VISITOR;
 use super::programs::Programs;
 use crate::processes::usher;
 
-/// Maximum number of programs that pin no threads at a time.
+/// Maximum number of unpinned programs at a time.
 const AT_ONCE_MAX: usize = 2;
-/// Longest pause between two starts, in seconds.
+/// Longest random pause after a start, in seconds.
 const PAUSE_MAX_S: f64 = 3.0;
-/// Interval of checks for programs that have ended or are due.
+/// Interval of checks for unpinned programs that have ended or are due.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Time limit of a program.
+/// Time limit of an unpinned program.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 
-/// Handle of the thread that starts the programs.
+/// Handle of the thread that starts the unpinned programs.
 #[derive(Debug)]
 pub struct UnpinnedPrograms {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<UnpinnedResults>,
 }
 
-/// Number of programs that ran, and their failures.
+/// Number of unpinned programs, including those that could not be started, and their failures.
 #[derive(Debug, Clone, Default)]
 pub struct UnpinnedResults {
     pub count: usize,
@@ -46,7 +54,7 @@ struct UnpinnedProgram {
 }
 
 impl UnpinnedPrograms {
-    /// Begins to start programs.
+    /// Begins to start unpinned programs.
     pub fn start(
         binary: &Path,
         runtime: &Path,
@@ -62,7 +70,7 @@ impl UnpinnedPrograms {
         Ok(Self { stop, thread })
     }
 
-    /// Stops the starts, and waits until the last programs have ended.
+    /// Stops the starts, and waits until the last unpinned programs have ended: at most about 60 s.
     pub fn stop(self) -> UnpinnedResults {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
@@ -108,7 +116,7 @@ fn come_and_go(
     }
 }
 
-/// Returns whether a program has ended. A program that exceeds its time limit is killed.
+/// Returns whether an unpinned program has ended. A program that exceeds its time limit is killed.
 fn has_ended(visitor: &mut UnpinnedProgram, failures: &mut Vec<String>) -> bool {
     match visitor.child.try_wait() {
         Ok(None) if visitor.since.elapsed() > LIFE_MAX => {

@@ -5,10 +5,22 @@
 //! 1. Wait until the guest is quiet after boot.
 //! 2. Start the programs of all loads once, and let each program work briefly. Files are therefore
 //!    read and just-in-time compilation is complete before the first measurement, equally for all
-//!    schedulers.
+//!    schedulers. Then wait again until the guest is quiet.
 //! 3. For each scheduler: start the scheduler, run its loads round by round, end the scheduler. If
 //!    a load fails, the program reports that the load is left out, and continues with the next
-//!    load.
+//!    load. If a scheduler does not start, all its loads are left out.
+//!
+//! An error in step 1 or 2 ends the program: nothing is measured in this guest.
+//!
+//! The code uses the word "turn" in two meanings. In a plan, a turn is one scheduler with its loads
+//! and rounds ([`SchedulerPlan`]). In the names of figures (`TURN_ALONE`), a turn is one transfer
+//! of control between two partners ([`turns`]).
+//!
+//! Limits of waits:
+//!
+//! - A wait for a quiet guest ends after 15 s (60 checks every 250 ms), quiet or not.
+//! - A scheduler must start within 120 s.
+//! - The work of the programs has no time limit here. The host ends each guest after 6 h.
 
 pub mod baseline;
 mod idle;
@@ -39,7 +51,8 @@ pub struct InsideArgs {
     plan: String,
 }
 
-/// Executes the plan of measurements.
+/// Executes the plan of measurements. Fails if the plan is no valid JSON, or if a program does not
+/// start or does not complete its first work.
 pub fn run(args: &InsideArgs) -> Result<()> {
     let plan: GuestPlan = serde_json::from_str(&args.plan).context("reading the plan")?;
     idle::settle()?;
@@ -134,6 +147,7 @@ impl Workloads {
     }
 
     /// Starts those programs of the load that do not run yet, and lets all of them work briefly.
+    /// There is no time limit.
     fn prepare(&mut self, load: &GuestLoad) -> Result<()> {
         let warm = |programs: &mut [Program], line: &str| {
             let lines = vec![line.to_owned(); programs.len()];
