@@ -6,8 +6,9 @@
 //!
 //! 1. An action is returned only for a program whose desired state differs from the stored state.
 //! 2. A failed action makes the state of its program unknown. A failed seat, freeze or thaw is
-//!    requested again at every decision, without a limit. A failed release is requested again while
-//!    at most 8 seats and releases of the program have failed. Failed demotions are not stored.
+//!    requested again after each failure, without a limit. A failed release is requested again
+//!    while at most 8 seats and releases of the program have failed. Failed demotions are not
+//!    stored.
 //! 3. Seats that only give up CPUs precede seats that take CPUs, and freezes precede thaws. Two
 //!    owners thus do not use a CPU at the same time, unless an action fails or two programs
 //!    exchange CPUs.

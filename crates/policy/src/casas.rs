@@ -7,8 +7,9 @@
 //! - *A program arrives.* All other programs are stopped. The new program runs alone for a short
 //!   trial at several core counts, each of whole dies (of single cores if there is only one die).
 //!   Its progress per second at each count is its scalability curve. Then all programs get the
-//!   seats with the least predicted ANTT. A trial takes 300 ms for each of at most 8 core counts.
-//!   After twice that time (4.8 s), the trial ends with the core counts that have been measured.
+//!   seats with the least predicted ANTT, the weighted mean of the slow-downs against a run alone.
+//!   A trial takes 300 ms for each of at most 8 core counts. After twice that time (4.8 s), the
+//!   trial ends with the core counts that have been measured.
 //! - *A program ends.* The curves of the remaining programs are known. These programs get the seats
 //!   with the least predicted ANTT.
 //!

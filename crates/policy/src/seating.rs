@@ -38,17 +38,17 @@
 //! The alone-best of a bound program is its best rate on the CPUs of the binding. A binding to an
 //! empty set or to CPUs that this machine does not have is ignored.
 //!
-//! Exactness: the ANTT is the least possible if the number of steps of the exact search is within
-//! its limit (`allot`: 100,000,000 steps for units of one kind, 5,000,000 for several kinds). For
+//! Exactness: the ANTT is the least possible if the exact search (`allot`) stays within its limit.
+//! The limit is 100,000,000 steps for units of one kind, and 5,000,000 steps for several kinds. For
 //! equal domains, the limit is exceeded only with hundreds of units and programs. Beyond the limit,
-//! `relax` computes an allocation and an upper bound of its distance from the least ANTT.
-//! The placement rules are met exactly if the search of `place` stays within its budget of steps.
+//! `relax` computes an allocation and an upper bound of its distance from the least ANTT. The
+//! placement rules are met exactly if the search of `place` stays within its budget of steps.
 //!
-//! Cost: at most four attempts (whole domains, single cores, each also around bound programs), each
-//! with the search for amounts (`assign`, about a tenth of a second at the limit) and at most 8,000
-//! steps of `place`. An attempt fails if there are too few suitable units. Beyond the limit of
-//! `allot`, an attempt can also fail although a seating exists (see `relax`). If all attempts fail,
-//! all programs share the CPUs.
+//! Cost: at most four attempts are made (whole domains, single cores, each also around bound
+//! programs). An attempt has a search for amounts (`assign`, about a tenth of a second at the
+//! limit) and at most 8,000 steps of `place`. An attempt fails if there are too few suitable units.
+//! Beyond the limit of `allot`, an attempt can also fail although a seating exists (see `relax`).
+//! If all attempts fail, all programs share the CPUs.
 //!
 //! Errors: a weight that is not positive, two requests with the same id, or a machine without
 //! cores. The number of programs is not limited.

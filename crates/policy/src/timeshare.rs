@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Predicts the NTTs of programs without seats, to which the kernel alone distributes CPU time.
+//! Predicts the NTTs (slow-downs against a run alone) of programs without seats, to which the
+//! kernel alone distributes CPU time.
 //!
 //! The kernel's fair scheduler is work-conserving and shares CPU time evenly between programs (each
 //! has its session's autogroup or its own cgroup), not between threads. The model of the kernel is

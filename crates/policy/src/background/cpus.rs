@@ -43,10 +43,11 @@
 //! below the refill, and background work is never stopped. If the kernel does not prevent delays,
 //! background work gets the share that the budget permits, in intervals of a second or more.
 //!
-//! *Limits.* A wait is detected by the next sample: within [`CONTENDED_NS`] to [`ACTIVE_NS`], or
-//! within [`NOTIFIED_NS`] on machines with the kernel timer, whose notifications come earlier. The
-//! debt of the budget is limited to 100 ms: longer waits in one window are not charged. A sample
-//! takes linear time in the number of background programs.
+//! *Limits.* A wait is detected by the next sample: within 20 ms while CPU time is scarce
+//! ([`CONTENDED_NS`]), and within 50 ms otherwise ([`ACTIVE_NS`]). With the kernel timer, samples
+//! are 100 ms apart ([`NOTIFIED_NS`]), but notifications cause earlier samples. The debt of the
+//! budget is limited to 100 ms: longer waits in one window are not charged. A sample takes linear
+//! time in the number of background programs.
 
 use usher_model::{IdleCpus, Metering};
 

@@ -21,14 +21,16 @@
 //! The required quiet time and *d* change only at foreground requests. An open device stays open
 //! until the foreground makes a request, so that every stop has an observable reason.
 //!
+//! A *misprediction* is a continuation of background work after which the foreground soon uses the
+//! device again. A *burst* is the sequence of foreground requests since the device was last open.
+//!
 //! *The cost of a misprediction* is estimated from these figures:
 //!
 //! - the reaction time, from the request to the sample that reports the request, measured at each
-//!   collision;
-//! - the outstanding background requests, which the device completes first: eight requests at the
-//!   recent mean gap of background requests (at most 8 ms), or one request per program if requests
-//!   are slow, and at least a minimum for the kind of device (1.5 ms for disks, 8 ms for
-//!   interfaces);
+//!   *collision*, which is a foreground request while background work uses the device;
+//! - the outstanding background requests, which the device completes first. The estimate is eight
+//!   requests at the recent mean gap of background requests, at most 8 ms; or one request per
+//!   program, if requests are slow. The minimum is 1.5 ms for disks and 8 ms for interfaces;
 //! - further background requests after the stop, because sockets still send buffered data: they are
 //!   counted after each collision, and each is charged the mean gap of background requests;
 //! - long stalls while a deep queue drains. A foreground that makes a request, and continues at its

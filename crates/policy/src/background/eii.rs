@@ -2,7 +2,8 @@
 //! Regulation by exponentially increasing interval (`eii`), as in paper 2 (section 5; from MS
 //! Manners): a stopped program runs from time to time, to test whether the foreground has gone.
 //!
-//! 1. A running program is checked every [`PERIOD_NS`]. Contention stops the program for 1 s.
+//! 1. A running program is checked for contention (module `contention`) every [`PERIOD_NS`] (100
+//!    ms). Contention stops the program for 1 s.
 //! 2. After the stop, the program runs for one period, the *trial*.
 //! 3. Contention in the trial stops the program for twice the duration of the previous stop, at
 //!    most 16 s. Without contention in the trial, the program keeps running, and its next stop

@@ -11,8 +11,8 @@
 //! Not every imbalance can be resolved: threads may be bound to their CPU, or may repeatedly wake
 //! on the same CPU. After a stop for an imbalance, further reports are therefore ignored for a
 //! pause of 50 ms. The pause doubles, up to 2 s, whenever the next report comes within [`AGAIN_NS`]
-//! after the end of the pause. Waits during ignored imbalances are charged to the CPUs' budget like
-//! all waits, so that a pause does not weaken the bound.
+//! (100 ms) after the end of the pause. Waits during ignored imbalances are charged to the CPUs'
+//! budget like all waits, so that a pause does not weaken the bound.
 //!
 //! The filter can thus stop background work at most once per 50 ms, and at most once per 2 s if
 //! stops do not help. The pause is counted from the stop. An update takes constant time.

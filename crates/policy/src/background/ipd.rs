@@ -2,17 +2,17 @@
 //! Regulation by idle-period detection (`ipd`), as in paper 2 (section 5): a stopped program
 //! continues when the whole machine has been idle for a period.
 //!
-//! 1. A running program is checked every `PERIOD_NS` (module `eii`). Contention stops the program
-//!    and opens a window of one period.
-//! 2. At the end of the window, after 100 ms (at most 500 ms while CPU times are missing), the
-//!    program continues if *every* resource was idle, whether the program uses the resource or not:
-//!    the idle share of the CPUs is above the threshold (62 % of all CPUs in the paper), and the
-//!    foreground made no disk request and sent on no interface.
+//! 1. A running program is checked for contention (module `contention`) every `PERIOD_NS` (100 ms,
+//!    module `eii`). Contention stops the program and opens a window of one period.
+//! 2. The window ends after 100 ms, or after at most 500 ms while CPU times are missing. The
+//!    program then continues if *every* resource was idle, whether the program uses the resource or
+//!    not. The CPUs were idle if their idle share is above the threshold (62 % of all CPUs in the
+//!    paper). Devices were idle if the foreground made no disk request and sent on no interface.
 //! 3. If a resource was not idle, the next window opens.
 //!
 //! A stop has no maximum length, as in the paper. Exception: if a stopped program holds something
 //! that a foreground process waits for, the program continues at once and runs for at least
-//! [`GRACE_NS`].
+//! [`GRACE_NS`] (50 ms).
 //!
 //! Without CPU times, the CPUs count as not idle, and the program stays stopped. A check takes
 //! linear time in the number of background programs for each resource that the program has used.

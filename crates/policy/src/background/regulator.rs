@@ -5,9 +5,9 @@
 //! For each observation, the regulator takes these steps:
 //!
 //! 1. Each regulation decides from the meter's figures whether its program may run.
-//! 2. Changed decisions become freezes and thaws. Failed freezes and thaws are requested again at
-//!    every sample, without a limit. A failed demotion is retried up to three times per program;
-//!    afterwards, the program keeps its priorities.
+//! 2. Changed decisions become freezes and thaws. Failed freezes and thaws are requested again
+//!    after each failure, without a limit. A failed demotion is retried up to three times per
+//!    program; afterwards, the program keeps its priorities.
 //! 3. The time of the next sample is determined; it is at least 1 ms after the present sample.
 //! 4. The states of the programs are reported when a program arrives, departs, stops or continues.
 //!    Otherwise they are reported at most once a second, if a share of run time has changed by 0.5

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Thresholds of paper 2's contention test (sections 4.3, 4.4 and 5): shares of CPU time, disk
-//! sectors and network calls, each 0..=1, with the paper's values as defaults (0.85 where the paper
+//! sectors and network calls, each 0..=1. The defaults are the paper's values (0.85 where the paper
 //! gives 80..90 %). All thresholds are fractions, not percentages. Parsing rejects values outside
 //! of 0..=1.
 

@@ -8,11 +8,11 @@
 //! - [`Lending`]: another policy's seats, whose idle cores are lent.
 //! - [`FixedSeats`]: seats that were chosen in advance.
 //!
-//! This file also holds the common part of [`Pdpa`] and [`Utilisation`]: seats of whole domains
-//! that are recomputed once per period, and when a program arrives, departs or changes its limits.
-//! Each program keeps its domains as far as possible, and then gets free domains in the order of
-//! ids. A program without a domain is left to the kernel. The assignment takes time of order
-//! domains x (domains + programs).
+//! This file also holds the common part of [`Pdpa`] and [`Utilisation`]: seats of whole domains.
+//! The seats are recomputed once per period, and when a program arrives, departs or changes its
+//! limits. Each program keeps its domains as far as possible, and then gets free domains in the
+//! order of ids. A program without a domain is left to the kernel. The assignment takes time of
+//! order domains x (domains + programs).
 
 mod fixed;
 mod lending;

@@ -8,9 +8,9 @@
 //!
 //! The prior adds two rows: `(b - σ₀ a) / (s a)` for σ with the prior mean σ₀ and standard
 //! deviation `s`, and the equivalent row for κ. The denominator contains the `a` of the previous
-//! round, which converges in six rounds; the rounds are not ended earlier. σ and κ must not be
-//! negative: the equations are solved four times, with none, one or both of them fixed at zero, and
-//! the valid solution with the least error is used.
+//! round, which converges in six rounds. No round is left out. σ and κ must not be negative. In
+//! each round, the equations are therefore solved four times, with none, one or both of σ and κ
+//! fixed at zero. The valid solution with the least error is used.
 //!
 //! The time is linear in the number of samples. There is no result if there are no samples or the
 //! numbers overflow.

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocation of units to candidates: exact, by dynamic programming over the remaining supply.
 //!
+//! A *unit* is a whole LLC domain or a whole core; a *candidate* is a program to be seated. Units
+//! of one *class* are interchangeable (module `units`); the *supply* is the number of units of each
+//! class. An *option* of a candidate is a number of units of each class; its *price* is the
+//! weighted NTT with these units, as a whole number (module `options`).
+//!
 //! `least[i][s]` is the least sum of prices of candidates `i..` when the remaining units per class
 //! are the vector `s`:
 //!

@@ -6,8 +6,8 @@
 //!    the exact search would take too long.
 //! 2. Places: the units of each program, level by level (package, NUMA node, domain), for the best
 //!    locality among the optimal allocations (`place`). At most 200,000 / (number of all options)
-//!    optimal allocations are considered, but at least 16 and at most 1,000, and no more after
-//!    40,000 pairs of a candidate and a unit.
+//!    optimal allocations are considered, limited to 16..=1,000. No further allocation is
+//!    considered after 40,000 pairs of a candidate and a unit.
 //!
 //! The search for places is limited to 4,000 steps per plan at the first level, and to 4,000 steps
 //! at the second level. When the steps are used up, the best placement found so far is used.

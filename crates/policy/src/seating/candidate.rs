@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program to be seated: its request, its best rate alone, and the CPUs that it is bound to.
-//! Computes the program's NTT by equation 1 of paper 1, and its weighted NTT. The planner minimises
-//! the sum of weighted NTTs.
+//! Computes the program's NTT (run time divided by the run time alone at best) by equation 1 of
+//! paper 1, and its weighted NTT. The planner minimises the sum of weighted NTTs.
 //!
 //! Capacities are in cores: the sum of the relative speeds of the cores. NTTs and costs that are
-//! not finite are replaced by the largest finite number. Each computation takes the time of a
-//! look-up in the curve.
+//! not finite are replaced by the largest finite number. Each computation takes the time of one
+//! search in the curve.
 
 use usher_model::{CpuSet, Topology};
 

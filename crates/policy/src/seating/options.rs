@@ -2,6 +2,9 @@
 //! The options of each candidate (the numbers of units that it may get), and their costs as whole
 //! numbers.
 //!
+//! A *unit* is a whole LLC domain or a whole core; a *candidate* is a program to be seated. NTT is
+//! the run time divided by the run time alone at best, ANTT the weighted mean of the NTTs.
+//!
 //! The cost of an option is the candidate's weighted NTT. Sums of floating-point numbers depend on
 //! the order of addition: two allocations of equal ANTT could compare unequal, and the rules for
 //! ties would never apply. Costs are therefore rounded to whole multiples of a unit, called
@@ -10,7 +13,7 @@
 //! most `n` units (relatively, by `n` * 6e-14) count as equal.
 //!
 //! A table has at most one option for each vector of unit counts: the product of `supply + 1` over
-//! the classes of units. Building a table takes that number of steps, each with one look-up in the
+//! the classes of units. Building a table takes that number of steps, each with one search in the
 //! curve. Prices are limited to 2^62 / `n`; `quantise` returns the limit.
 
 use super::candidate::SeatCandidate;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides how many units of which group (package, NUMA node, domain) each candidate gets.
 //!
+//! A *unit* is a whole LLC domain or a whole core; a *candidate* is a program to be seated. A
+//! *demand* is the number of units of one class that a candidate gets in all groups together.
+//!
 //! The number of units of each candidate is fixed: every placement has the same ANTT. The best
 //! placement by [`PlacementScore`] is searched in two passes:
 //!

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allocation of units to candidates when the exact search of `allot` would need too many steps: a
-//! good solution and an upper bound of its distance from the optimum.
+//! Allocation of units to candidates when the exact search of `allot` would need too many steps.
+//! The result is a good solution and an upper bound of its distance from the optimum.
 //!
 //! A *unit* is a whole LLC domain or a whole core; a *candidate* is a program to be seated. Units
 //! of one *kind* ([`UnitClass`]) have the same capacity, number of cores and permitted candidates.
@@ -33,9 +33,9 @@
 //! no try is repeated.
 //!
 //! *Cost*, for `n` candidates, `U` units of `K` kinds and `P` points of all curves: growth makes at
-//! most n U steps, because each of at most U jumps invalidates at most n jumps. A step evaluates at
-//! most 16 K costs and compares n jumps. Improvement tries at most 200,000 moves and swaps in all.
-//! The lower bound takes about 180 P evaluations of a cost.
+//! most n U steps. The reason: each of at most U jumps invalidates at most n jumps. A step
+//! evaluates at most 16 K costs and compares n jumps. Improvement tries at most 200,000 moves and
+//! swaps in all. The lower bound takes about 180 P evaluations of a cost.
 
 use super::candidate::{SeatCandidate, finite};
 use super::options::cost_of;

@@ -19,8 +19,8 @@
 //! *Limits.* A comparison takes at most 15 s. There must be two or more programs, and at most as
 //! many programs as LLC domains. A step ends after 1 s if the progress figure of every program has
 //! changed five times, and otherwise at the latest after 5 s. A program with fewer changes has no
-//! measured rate, and its NTT remains predicted. An arrival or a departure aborts the comparison. A
-//! sample takes linear time in the number of programs.
+//! measured rate; without the rates of all programs, the NTTs remain predicted. An arrival or a
+//! departure aborts the comparison. A sample takes linear time in the number of programs.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,8 @@
 //! The policy `usher`, Usher's own policy for seats.
 //!
 //! Like the policy of paper 1, `usher` gives each program whole cores along cache boundaries, with
-//! the least predicted ANTT. `usher` differs from paper 1 in these points:
+//! the least predicted ANTT. (ANTT is the weighted mean of the slow-downs against a run alone.)
+//! `usher` differs from paper 1 in these points:
 //!
 //! - *No trials that stop other programs.* A program with a profile is planned at once. A new
 //!   program without a profile, but with measurable progress, gets an equal share (its *fair
@@ -37,18 +38,22 @@
 //! better by more than [`KEEP_MARGIN`]. Exception: a new plan after programs or CPUs were added or
 //! removed always replaces the present plan.
 //!
-//! *Steps of a decision*: process events, failed actions and samples; advance the survey and the
-//! comparison; make a new plan if there is a reason (module `planning`); lend idle cores; advance
-//! the turns; request the actions that lead to the desired state.
+//! *Steps of a decision*:
+//!
+//! 1. Process events, failed actions and samples.
+//! 2. Advance the survey and the comparison.
+//! 3. Make a new plan if there is a reason (module `planning`).
+//! 4. Lend idle cores, and advance the turns.
+//! 5. Request the actions that lead to the desired state.
 //!
 //! *Limits.* After five failed actions on one program, no program gets a seat until no action on
-//! that program has failed for 60 s; a further failure starts the 60 s again. The next decision is
-//! due after 8 ms while cores are lent or wanted, after 20 to 100 ms while seats are in use, and
-//! after 0.1 to 4 s while all programs share all CPUs.
+//! that program has failed for 60 s. A further failure starts the 60 s again. The next decision is
+//! due after 8 ms while cores are lent or wanted, and after 20 to 100 ms while seats are in use
+//! otherwise. While all programs share all CPUs, a decision is due after 0.1 to 4 s.
 //!
 //! *Cost.* A decision without a new plan takes the time of the lender: quadratic in the number of
-//! programs. A new plan adds a fit per program (module `fit`), the planner's search (module
-//! `seating`: tenths of a second at its limit) and the mapping to the old CPUs (module `remap`).
+//! programs. A new plan adds a fit per program (module `fit`), the search of module `seating`
+//! (tenths of a second at its limit), and the mapping of module `remap`.
 
 mod compare;
 mod curve_data;

@@ -5,7 +5,8 @@
 //! the CPU time of a second core to waiting (barriers, spinning, a memory bus). On a single core,
 //! such programs lose less, because their threads do not wait for threads on other cores. Each core
 //! therefore becomes a *partition* that a few programs share in time. With `m` programs in a
-//! partition, each has the predicted `NTT = m * alone-best / rate on that core`.
+//! partition, each has the predicted `NTT = m * alone-best / rate on that core`. (NTT: slow-down
+//! against a run alone; alone-best: the best rate of the program alone on the machine.)
 //!
 //! No partitions are made if a program would collapse on one core (`spinners`) or is bound to CPUs,
 //! or if there are more than four programs per core. The time is quadratic in the number of

@@ -7,8 +7,9 @@
 //!    first such program.
 //! 2. Compute the best separate seats (`seating`).
 //! 3. Choose among these seats, the seats in force, two programs on the union of their seats, turns
-//!    on all cores and time sharing, by their predicted ANTT. Results of an earlier comparison with
-//!    the same programs take precedence over predictions.
+//!    on all cores and time sharing, by their predicted ANTT. The ANTT is the weighted mean of the
+//!    slow-downs against a run alone. Results of an earlier comparison with the same programs take
+//!    precedence over predictions.
 //!
 //! Seats in force are kept if they are about as good as new seats, because a move has a cost. While
 //! seats are being compared with time sharing, measurements do not change the plan.
@@ -17,9 +18,9 @@
 //! measurements alone is made at most once per hold time, 1 to 32 s. Errors of the planner leave
 //! all programs to the kernel; the next reason for a plan tries again.
 //!
-//! *Cost.* One fit per program (module `fit`), one search of the planner (module `seating`), the
-//! mapping to the old CPUs (module `remap`), and, in a comparison, a prediction per pair of
-//! programs.
+//! *Cost.* A plan takes one fit per program (module `fit`), one search of the planner (module
+//! `seating`), and the mapping to the old CPUs (module `remap`). A comparison adds a prediction per
+//! pair of programs.
 
 use std::collections::BTreeMap;
 
