@@ -2,10 +2,11 @@
 //! Sets of logical CPUs, with a parser and a formatter for the kernel's list format `0-3,8,10-11`.
 //!
 //! A [`CpuSet`] is a vector of 64-bit words with a bit for each CPU number. Operations on sets take
-//! time proportional to the highest CPU number divided by 64; the iterator, the parser and the
-//! formatter take time proportional to the highest CPU number. The parser rejects CPU numbers above
-//! [`CPU_ID_MAX`], because such a number is a typing error that would allocate a large vector.
-//! [`CpuSet::insert`] and [`CpuSet::range`] accept every number; the caller limits the numbers.
+//! time proportional to the highest CPU number divided by 64. The iterator, the parser and the
+//! formatter take time proportional to the highest CPU number itself. The parser rejects CPU
+//! numbers above [`CPU_ID_MAX`], because such a number is a typing error that would allocate a
+//! large vector. [`CpuSet::insert`] and [`CpuSet::range`] accept every number; the caller limits
+//! the numbers.
 
 use std::fmt;
 use std::str::FromStr;

@@ -3,9 +3,9 @@
 //!
 //! A [`Curve`] is a list of measured points in rising order of cores. Between two points, the rate
 //! is interpolated linearly. Below the first point, the rate is proportional to the number of
-//! cores; above the last point, the rate is constant. A curve returns the rate and the number of
-//! busy CPUs at a number of cores (binary search), the best rate up to a number of cores (linear
-//! search), and the curve under a CPU quota. Crate `policy` fits curves to measurements.
+//! cores; above the last point, the rate is constant. The rate and the number of busy CPUs at a
+//! number of cores take a binary search. The best rate up to a number of cores, and the curve under
+//! a CPU quota, take linear time. Crate `policy` fits curves to measurements.
 //!
 //! Points are finite: cores and rates are positive, relative errors (fractions) and busy CPUs are 0
 //! or more. [`Curve::new`] sorts the points, and rejects an empty list, an invalid point, and two

@@ -51,9 +51,9 @@ fn without_types(message: &str) -> String {
 /// the given name.
 const PREFIX_LENGTH_MIN: usize = 3;
 
-/// The permitted name with the least edit distance from `given`, among the names that start with
-/// `given` (of at least 3 bytes), and the names with an edit distance of at most a third of their
-/// length. `None`: no name is close enough.
+/// The permitted name with the least edit distance from `given`, among the names that are close
+/// enough. Close enough are names that start with `given` (of at least 3 bytes), and names with an
+/// edit distance of at most a third of their length.
 pub fn closest_name<'a>(
     given: &str,
     permitted: impl IntoIterator<Item = &'a str>,

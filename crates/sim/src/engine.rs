@@ -12,10 +12,10 @@
 //! 2. [`Engine::run`] repeats step 1 until the given time, or until an event is to be reported to
 //!    the caller ([`SimEvent`]).
 //!
-//! An event takes O(log n) for n CPUs and timers, in addition to the time of the kernel's
-//! selections (module `sim_kernel`) and of the steps that threads execute at the event. The number
-//! of events is not limited unless [`Engine::limit_events`] sets a limit. Runs that cannot continue
-//! end with a [`Fault`].
+//! An event takes O(log n) for n CPUs and timers. The kernel's selections (module `sim_kernel`),
+//! and the steps that threads execute at the event, add their own time. The number of events is not
+//! limited unless [`Engine::limit_events`] sets a limit. Runs that cannot continue end with a
+//! [`Fault`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

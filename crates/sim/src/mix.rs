@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs several programs together under a policy, by the protocol of paper 1: each program is
 //! repeated until all programs have completed the required repetitions. Also measures programs
-//! alone, for profiles and NTTs. A run of a mix ends after one virtual hour at the latest.
+//! alone, for profiles and NTTs. An NTT is the mean time of a repetition in the mix, divided by the
+//! best time alone. A run of a mix ends after one virtual hour at the latest.
 //!
 //! If the hour ends first, a program without a completed repetition has the NTT NaN. If the run
 //! ends with a fault (module `fault`), the results up to the fault are returned without an error.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Oracle: finds the best static seats with perfect knowledge of the programs.
 //!
-//! 1. Predict the ANTT of every distribution of whole domains from the programs' true curves. For d
-//!    domains and p programs, the number of distributions is the binomial coefficient "d choose p".
+//! 1. Predict the ANTT (weighted mean of the slow-downs against a run alone) of every distribution
+//!    of whole domains from the programs' true curves. For d domains and p programs, the number of
+//!    distributions is the binomial coefficient "d choose p".
 //! 2. Simulate the six best distributions, because the curves do not include interference between
 //!    programs.
 //! 3. Select the distribution with the lowest simulated ANTT.

@@ -18,9 +18,9 @@
 //! that lock until the alarm ends it, and the parent reports an error.
 //!
 //! *Limits* of the child: 10 s of CPU time, 20 s of wall time, 1 GiB of memory beyond the initial
-//! size, an answer of at most 1 GiB. A limit that the system does not permit to set is ignored. The
-//! parent waits until the child has ended, hence at most about 20 s; nothing is retried. *Errors*:
-//! the error of `work`, no pipe or no child, a child that crashed or exceeded a limit, an
+//! size. Its answer has at most 1 GiB. A limit that the system does not permit to set is ignored.
+//! The parent waits until the child has ended, hence at most about 20 s; nothing is retried.
+//! *Errors*: the error of `work`, no pipe or no child, a child that crashed or exceeded a limit, an
 //! incomplete or invalid answer.
 
 use std::ffi::{CString, c_char};

@@ -18,9 +18,9 @@
  * Each function takes constant time. turns.h selects the next thread by vtime, and states the
  * bounds on waits.
  *
- * Limits: a slice of credit; a lag of max_lag_ns and the vtime of two slices, of which at most 100
- * ms; shared vtimes of 128 families per LLC, with a lag of at most 200 ms and one charge of at most
- * 100 ms. A waiting thread is overdue after 1 to 2 s. No function fails.
+ * Limits: the credit is one slice. The lag is max_lag_ns and the vtime of two slices, of which at
+ * most 100 ms. An LLC has 128 shared vtimes of families, with a lag of at most 200 ms and a last
+ * charge of at most 100 ms. A waiting thread is overdue after 1 to 2 s. No function fails.
  */
 #ifndef USHER_RULES_SHARE_H
 #define USHER_RULES_SHARE_H

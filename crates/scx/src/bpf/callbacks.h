@@ -26,8 +26,8 @@
  * CPUs, nodes, LLCs, queues of an LLC, nested cgroups, and STEPS_MAX entries of a queue.
  *
  * A thread without state in the scheduler runs in the local queue of its CPU, with slices of 20 ms.
- * usher_init_task() fails with -ENOMEM without memory for the state, and usher_init() with the
- * error of a dispatch queue that cannot be created.
+ * Without memory for the state, usher_init_task() fails with -ENOMEM. If a dispatch queue cannot be
+ * created, usher_init() fails with the kernel's error.
  */
 #ifndef USHER_SCX_CALLBACKS_H
 #define USHER_SCX_CALLBACKS_H

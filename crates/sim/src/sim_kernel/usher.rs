@@ -14,8 +14,8 @@
 //! no events. Before the thread stops or another thread begins to wait, [`SimKernel::end_slices`]
 //! accounts for all slices that have passed since.
 //!
-//! A wake-up or a change of masks takes time in proportion to the CPUs, and each schedule time in
-//! proportion to the waiting threads, in addition to the time of the scheduler. The number of kicks
+//! Besides the time of the scheduler, a wake-up or a change of masks takes time in proportion to
+//! the CPUs. Each schedule takes time in proportion to the waiting threads. The number of kicks
 //! that one event causes is not limited here.
 
 use usher_rules::sched::{HostSched, TaskId};
