@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Features of the kernel and the machine that Usher can use, as `usher doctor` reports them.
 //!
-//! [`Capabilities::read`] checks each feature once, in a fixed order, and states for each whether
-//! it exists, what was found, and what Usher does with or without the feature. The checks only read
-//! files; some features are inferred from the kernel's configuration or version. An unreadable file
-//! counts as a missing feature.
+//! [`Capabilities::read`] checks each of eleven features once, in a fixed order. The result states
+//! for each whether the feature exists, what was found, and what Usher does with or without the
+//! feature.
+//!
+//! The checks read files, test access rights, and open one perf event on the own process; they
+//! change nothing. Some features are inferred from the kernel's configuration or version. An
+//! unreadable file counts as a missing feature, and no check returns an error. Of a compressed
+//! kernel configuration, at most 16 MiB are unpacked; other files are read as a whole.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

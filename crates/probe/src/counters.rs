@@ -15,7 +15,8 @@
 //!    creator already had an event. The kernel does not report whether a thread has inherited an
 //!    event.
 //! 2. Threads that started before the first event was opened have no inherited event, and get an
-//!    event each. The list of threads is read again until each of these threads has an event.
+//!    event each. The list of threads is read again until each of these threads has an event or has
+//!    ended.
 //! 3. Threads that started after the first event was opened are assumed to have inherited an event.
 //!
 //! A program that is frozen during the attachment starts no threads, so that case 1 does not occur.
@@ -23,6 +24,11 @@
 //! If there are more events than hardware counters, the kernel multiplexes them. Each count is then
 //! multiplied by the time for which its event was enabled, divided by the time for which a hardware
 //! counter counted it.
+//!
+//! Bounds: an open event needs one file descriptor, and a reading one system call. A launched
+//! program has one event, an attached program one per thread, without an upper limit. Except for
+//! ended threads, the first event that cannot be opened ends the attachment, and the error names
+//! the reason. A reading leaves out events that cannot be read, or that have not run yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -120,7 +126,7 @@ impl CounterGap {
     }
 }
 
-/// The open perf events of one program, and the counts of events that have been closed.
+/// The open perf events of one program, by process or thread id.
 #[derive(Debug)]
 pub struct PerfCounters {
     kind: CounterKind,

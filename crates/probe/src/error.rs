@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of the probes: files of `/proc`, `/sys` or a cgroup that are unreadable or malformed,
-//! processes that have ended, and invalid heartbeat pages.
+//! processes that have ended, and invalid heartbeat pages. [`ProbeError::is_gone`] distinguishes
+//! ended processes and removed cgroups from other errors.
 
 use std::io;
 use std::path::{Path, PathBuf};

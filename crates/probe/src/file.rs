@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads small files of the kernel, once or repeatedly. An [`OpenFile`] stays open; each reading is
-//! one system call and returns at most the first 4 KiB. An error names the file, and whether its
-//! process or cgroup is gone.
+//! Reads small files of the kernel, once or repeatedly. [`read`] returns the whole file, without a
+//! limit of its size. An [`OpenFile`] stays open; each reading is one system call and returns at
+//! most the first 4 KiB. An error names the file, and whether its process or cgroup is gone.
+//! Invalid UTF-8 is replaced.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -3,9 +3,13 @@
 //!
 //! The kernel counts the use of the whole cgroup subtree in `cpu.stat`, including ended processes
 //! and processes that were never sampled. `cpu.stat` exists with and without the cpu controller.
-//! Polling `cgroup.events` returns POLLPRI when the last process leaves the cgroup. CPU time and
-//! waiting time cost one read of an open file each; only [`Cgroup::threads`] and
-//! [`Cgroup::processes`] walk the subtree.
+//! Polling `cgroup.events` returns POLLPRI when the last process leaves the cgroup.
+//!
+//! CPU time, waiting time and the check for the end cost one read of an open file each, of at most
+//! 4 KiB. Only [`Cgroup::threads`] and [`Cgroup::processes`] walk the subtree: one directory and
+//! one file per cgroup, in time proportional to the number of ids. Cgroups that are removed
+//! meanwhile are skipped; other errors are returned. Without pressure files there is no waiting
+//! time.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};

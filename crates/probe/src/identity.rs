@@ -24,6 +24,18 @@
 //! ([`THREAD_VARIABLES`]) precede the words, because runs with two and with eight threads have
 //! different scalability curves.
 //!
+//! Bounds, because the owner of the files may try to keep Usher busy:
+//!
+//! - of a command line and of an environment, 1 MiB is read each ([`COMMAND_BYTES_MAX`]);
+//! - the shape contains at most 4,096 arguments ([`ARGUMENTS_MAX`]), and costs at most two `stat`s
+//!   per argument;
+//! - each single read for the build id is limited to 1 MiB ([`ELF_READ_BYTES_MAX`]), and the number
+//!   of reads only by the program headers, at most 32,768;
+//! - at most 16 MiB of a file without a build id are hashed ([`HASHED_BYTES_MAX`]).
+//!
+//! An executable that cannot be read, or is no regular file, is an error. An operand that cannot be
+//! read becomes a word of the key.
+//!
 //! Consequences:
 //!
 //! - Two Python scripts have different keys. Two encodings of files of similar size with the same

@@ -2,7 +2,10 @@
 //! The machine as a whole: usable CPUs, idle share of each CPU, steal time, CPU pressure.
 //!
 //! [`MachineProbe`] returns shares over the time since its previous sample, from `/proc/stat` and
-//! `/proc/pressure/cpu`. Resolution: one clock tick (10 ms on nearly all kernels).
+//! `/proc/pressure/cpu`. Shares are fractions from 0 to 1. Resolution: one clock tick (10 ms on
+//! nearly all kernels). A sample reads the two files; `/proc/stat` grows with the number of CPUs
+//! and interrupt lines. Only an unreadable or malformed `/proc/stat` is an error. Between two
+//! samples within one tick, all shares are 0.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -5,8 +5,11 @@
 //! leaves the cgroup (it moves itself, or systemd moves it into a scope) remains a member: the
 //! caller reports the process, and from then on [`LeftProcesses`] tracks the process by its number.
 //! The sum of the cgroup already contains the CPU time that the process used before it left. A
-//! program without a cgroup is tracked by the numbers of all its processes (`tree.rs`). A sample
-//! reads one file for the cgroup, and one file per process that is tracked by its number.
+//! program without a cgroup is tracked by the numbers of all its processes (`tree.rs`).
+//!
+//! A sample reads two files of the cgroup (CPU time and pressure), plus the files of each process
+//! that is tracked by its number (see `tree.rs`). A program without a cgroup has no waiting time. A
+//! cgroup that cannot be read is an error; a process that cannot be read counts as ended.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -7,8 +7,12 @@
 //!
 //! The main thread of a process may have ended while other threads run. After the end of the main
 //! thread, files that belong to the address space (`exe`, `cwd`, `environ`, `maps`) are empty or
-//! missing in `/proc/PID`, but readable in `/proc/PID/task/TID` of a living thread; [`live_dir`]
-//! returns that directory.
+//! missing in `/proc/PID`. The files are readable in `/proc/PID/task/TID` of a living thread;
+//! [`live_dir`] returns this directory.
+//!
+//! [`ProcessFacts::read`] reads two files. [`live_dir`] reads one file, and after the end of the
+//! main thread one more per thread, until a living thread is found. A process that ends meanwhile
+//! leads to [`ProbeError::Gone`]. The facts of one reading may come from different times.
 
 use std::path::{Path, PathBuf};
 

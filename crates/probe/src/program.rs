@@ -2,10 +2,24 @@
 //! Samples of one program: CPU time, waiting time, threads, spinners, progress, and the end of the
 //! program.
 //!
-//! For a program with a cgroup, a sample costs two small reads of open files. Without a cgroup, a
-//! sample walks the process tree. More expensive work (listing threads, detecting spinners) is done
-//! at a lower rate, and not while the program is at rest. Progress comes from the best source that
-//! works: heartbeats, then instructions, then CPU time.
+//! 1. A sample reads CPU time and waiting time, and subtracts the steal time that the kernel counts
+//!    as CPU time.
+//! 2. If a count of threads or a check for spinning is due, the threads are listed. Both are
+//!    omitted if the program has used less than 1 % of a CPU since the last one.
+//! 3. Progress comes from the best source that works: units of work on the heartbeat page, then
+//!    useful CPU time on this page (OMPT), then instructions, then CPU time. A heartbeat page
+//!    without any units and without thread slots is no source.
+//!
+//! Cost: for a program with a cgroup, steps 1 and 3 make two small reads of open files. Each perf
+//! event costs one more read, and a heartbeat page its own reads. Without a cgroup, a sample walks
+//! the process tree (`tree.rs`). Threads are counted at the first sample, and then after intervals
+//! that double from 8 ms up to [`ProbeConfig::threads_every_ns`], 1 s by default. After the
+//! beginning of a wait for CPUs, the interval is 4 ms again. The checks for spinning begin at once,
+//! after 0.1 s and after 0.15 s more, and then have the same interval of 1 s.
+//!
+//! Errors: a cgroup that cannot be read ends a sample. An invalid heartbeat page is reported once
+//! and ignored from then on. The reason why threads cannot be sampled for spinning is reported
+//! once. Threads that cannot be listed are reported at each count; the previous count stays valid.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -42,16 +56,17 @@ impl Default for ProbeConfig {
     }
 }
 
-/// A program that uses less than 1/REST_DIVISOR of a CPU is at rest.
+/// A program that has used less than 1/REST_DIVISOR of a CPU since the last check is at rest.
 const REST_DIVISOR: u64 = 100;
 
-/// The first interval between counts of threads; each later interval is twice the previous
-/// interval.
+/// Least interval between counts of threads, in nanoseconds. Each count doubles the interval, up to
+/// [`ProbeConfig::threads_every_ns`]; the beginning of a wait for CPUs resets the interval.
 const COUNT_NS_MIN: u64 = 4_000_000;
-/// Intervals between the first checks for spinning, in which threads are sampled. The intervals are
-/// short: programs that run for less than a second must be checked, too.
+/// Intervals before each of the first checks for spinning, in nanoseconds. The intervals are short:
+/// programs that run for less than a second must be checked, too.
 const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
-/// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time.
+/// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time since the last
+/// sample.
 const WAITING_DIVISOR: u64 = 10;
 
 /// The probe of one program.
@@ -244,8 +259,10 @@ impl ProgramProbe {
         self.members.poll()
     }
 
-    /// Returns warnings about sources of progress that have failed since the last call. Each
-    /// failure is reported once; after a failure, the probe uses the next best source.
+    /// Returns the warnings since the last call. An invalid heartbeat page, and the reason why
+    /// threads cannot be sampled for spinning, lead to one warning in the life of the probe. A
+    /// failure to list the threads leads to a warning at each count of threads. After the failure
+    /// of a source of progress, the probe uses the next best source.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU quotas: the CPU time that the cgroups of a process allow.
+//! CPU quotas: the CPU time that the cgroups of a process allow, in CPU seconds per second of wall
+//! time.
 //!
 //! A quota applies to a cgroup and all cgroups below it. The effective quota is therefore the
 //! minimum of the quotas of all cgroups from the process's cgroup up to the root. The minimum
 //! includes a user's limits, because systemd writes them to the user's slice. cgroup v2 has
 //! `cpu.max`, v1 has `cpu.cfs_quota_us` and `cpu.cfs_period_us`. In a container, only the cgroups
-//! that are visible in the container are read. The cost is one or two file reads per level of the
-//! hierarchy.
+//! that are visible in the container are read.
+//!
+//! [`CpuQuotas::new`] reads the list of mounts once. [`CpuQuotas::of`] reads the list of a
+//! process's cgroups, and one or two files per level and mounted hierarchy. An unreadable file
+//! counts as no quota.
 
 use std::path::{Path, PathBuf};
 
@@ -41,8 +45,8 @@ impl CpuQuotas {
         }
     }
 
-    /// Returns the CPU time per wall time that a process may use; `None` if no quota is set or
-    /// readable.
+    /// Returns the CPU time per wall time that a process may use (1.5: one and a half CPUs); `None`
+    /// if no quota is set or readable.
     pub fn of(&self, pid: i32) -> Option<f64> {
         let path = self.roots.proc.join(pid.to_string()).join("cgroup");
         let cgroups = file::read(&path).ok()?;

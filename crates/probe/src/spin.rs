@@ -24,6 +24,12 @@
 //! narrowed to one core later. For a program with such a runtime, [`SpinDetector::active_wait`]
 //! reports whether its threads wait there at all: x264 links GNU OpenMP but never waits in it.
 //!
+//! A check costs one file read per thread, one more per thread that has run, and the mappings of up
+//! to eight processes ([`PROCESSES_MAX`]). One round of sampling covers at most 32 threads for one
+//! interval between checks, usually a second. The second round begins 1 check after the end of the
+//! first round, later rounds after 2, 4 and at most 32 checks ([`CHECKS_BETWEEN_MAX`]). If perf
+//! events are forbidden, sampling ends for this program, and the reason is reported once.
+//!
 //! Not detected:
 //!
 //! * a yield without another thread in the queue;
@@ -43,7 +49,8 @@ use crate::waits::{SampleCounts, WaitSampler, fixes_waiting_at_start};
 /// Involuntary switches per second of CPU time above which a thread counts as yielding, unless it
 /// blocks more often than it is switched involuntarily.
 const YIELDS_PER_CPU_SECOND: f64 = 20_000.0;
-/// Minimum CPU time of a thread between two checks; threads with less are not evaluated.
+/// Minimum CPU time of a thread between two checks, in nanoseconds; threads with less are not
+/// evaluated.
 const CPU_NS_MIN: u64 = 2_000_000;
 /// Minimum number of samples for shares to be evaluated.
 const SAMPLES_MIN: u32 = 30;
@@ -55,8 +62,9 @@ const OPENMP_SHARE: f64 = 0.5;
 const CHECKS_BETWEEN_MAX: u32 = 32;
 /// Minimum share of samples in a runtime for a thread to count as waiting there.
 const WAIT_SHARE: f64 = 0.01;
-/// Number of samples outside of runtimes after which a program is assumed not to wait in one. The
-/// number is high because most programs begin with a phase of one thread.
+/// Number of samples of all threads together after which a program is assumed not to wait in a
+/// runtime, if no thread was found waiting there. The number is high because most programs begin
+/// with a phase of one thread.
 const FREE_SAMPLES: u32 = 300;
 /// Maximum number of processes that are searched for runtimes at a time, newest first.
 const PROCESSES_MAX: usize = 8;
@@ -150,7 +158,7 @@ impl SpinDetector {
         self.warning.take()
     }
 
-    /// Compares the CPU time and switches of each thread with those at the last check, about a
+    /// Compares the CPU time and switches of each thread with those at the last check, usually a
     /// second ago, and reads the samples taken since.
     pub(crate) fn check(&mut self, tids: &BTreeSet<i32>) {
         let mut now = BTreeMap::new();

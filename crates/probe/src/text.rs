@@ -2,8 +2,9 @@
 //! Parsers of the kernel's text files: cgroup files, `/proc/PID/status`, `/proc/stat`, pressure
 //! files.
 //!
-//! Each parser returns `None` for malformed text; none panics or overflows. Formats:
-//! `Documentation/filesystems/proc.rst`, `Documentation/accounting/psi.rst`,
+//! Each parser returns `None` for malformed text; none panics or overflows. The time is linear in
+//! the length of the text. Units: times in nanoseconds, ticks in clock ticks since boot, shares
+//! from 0 to 1. Formats: `Documentation/filesystems/proc.rst`, `Documentation/accounting/psi.rst`,
 //! `Documentation/admin-guide/cgroup-v2.rst`.
 
 use std::collections::BTreeMap;

@@ -4,8 +4,7 @@
 //!
 //! Each sample visits the known members, finds their children, and adds up CPU time: the members'
 //! own time, plus the time of children that the members have waited for (`cutime`, `cstime`). A
-//! sample costs a few file reads per member. A member that has ended since the last sample is
-//! handled as follows:
+//! member that has ended since the last sample is handled as follows:
 //!
 //! 1. If the nearest living ancestor has waited for the ended member, the ancestor's `cutime` and
 //!    `cstime` have risen by the member's time.
@@ -16,6 +15,10 @@
 //!
 //! - the time between the last sample and the end of a member that no process waited for;
 //! - the whole time of members that another process adopted before their first sample.
+//!
+//! A sample reads one file per member and one per thread of each member. Kernels without `children`
+//! files require one file per process of the machine instead. The time of an ended member is
+//! assigned by a walk over at most all members. A process that cannot be read counts as ended.
 //!
 //! The CPU time of a program that starts thousands of short-lived orphans is therefore measured too
 //! low; the CPU time of a cgroup is exact. The resolution is the clock tick (10 ms on nearly all

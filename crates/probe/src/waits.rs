@@ -4,13 +4,22 @@
 //!
 //! A thread that spins in user space and a thread that computes have the same values in all
 //! counters of the kernel: no system call, and no context switch except at the timer tick. The two
-//! threads differ only in the code that they execute. For about a second the software task clock,
-//! which every machine has, samples the thread's instruction pointer four hundred times per second
-//! of CPU time. An address inside the library of an MPI or OpenMP runtime counts as a wait, since
-//! these libraries do no computation of their own.
+//! threads differ only in the code that they execute.
 //!
-//! Not detected: statically linked runtimes, spin loops of the program itself, and processes
-//! that this user may not trace.
+//! 1. [`WaitSampler::start`] opens the software task clock, which every machine has, for at most 32
+//!    threads ([`THREADS_MAX`]). The event samples the thread's instruction pointer four hundred
+//!    times per second of CPU time.
+//! 2. The caller ends the round at its next check, usually after a second.
+//! 3. [`WaitSampler::finish`] reads the samples, and the mappings of each thread's process. An
+//!    address inside the library of an MPI or OpenMP runtime counts as a wait, since these
+//!    libraries do no computation of their own.
+//!
+//! Bounds: each sampled thread needs one descriptor and a buffer of 8 KiB, which holds at most 512
+//! samples; further samples are lost. Ended threads are left out. Any other error ends the round
+//! before it begins.
+//!
+//! Not detected: statically linked runtimes, spin loops of the program itself, and processes that
+//! this user may not trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
