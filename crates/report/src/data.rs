@@ -7,6 +7,12 @@
 //! mean time of its repetitions in the mix divided by its best time alone. The *average* NTT (ANTT)
 //! is the weighted arithmetic mean over the programs of a mix. Lower is better, and 1 means as fast
 //! as alone.
+//!
+//! Units: times in seconds, shares and confidences from 0 to 1, weights above 0. A missing or
+//! invalid time leads to a missing NTT, and a missing NTT to a missing ANTT of the round.
+//! Comparisons pair the rounds of two policies by their number; a round without a partner is left
+//! out. The cost of [`MixResult::compare`] is one bootstrap (`stats`) for the ANTT and one per
+//! program, for each policy.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Curve, ProgressSource, SeatMode, Topology};

@@ -9,8 +9,9 @@
 //! 3. Equal pieces of adjacent rows of one domain are joined.
 //!
 //! The result has few rectangles even if many spans overlap. Programs that share CPUs are in one
-//! block. For n spans, a row has at most 2n pieces, so that the cost is proportional to CPUs times
-//! spans squared at most.
+//! block. For n spans, a row has fewer than 2n pieces. Each piece is compared with all spans of the
+//! row and with all pieces of the row above. The cost is therefore at most proportional to CPUs
+//! times spans squared, plus the sort of the programs of each piece.
 
 use usher_model::{CpuId, DomainId, PackageId};
 

@@ -29,6 +29,10 @@
 //!
 //! The generator is PCG (crate `oorandom`) with a printed seed: the same data and seed give the
 //! same interval on every machine.
+//!
+//! For n values, an interval costs [`RESAMPLES`] times one statistic of n values (a median also
+//! sorts them), plus the sort of the resampled statistics. [`median_pairwise_ratio`] costs the sort
+//! of all pairs. Values that are not finite, or not positive where required, lead to `None`.
 
 use distrs::{Normal, StudentsT};
 use oorandom::Rand64;

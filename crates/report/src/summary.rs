@@ -5,11 +5,15 @@
 //!    intervals.
 //! 2. [`headline`] selects the candidate with the lowest ratio to the baseline. If the 95 %
 //!    interval of this ratio excludes 1, the sentence names the better policy; if it contains 1,
-//!    the sentence states that no policy is measurably better.
-//! 3. Remarks name abstentions, failures, and programs that are too short to compare.
+//!    the sentence states that no policy is measurably better. Without an interval (fewer than
+//!    three rounds), the sentence states that there are too few rounds. A simulation is judged by
+//!    the ratio alone, and ratios within 0.5 % of 1 count as equal.
+//! 3. Remarks name abstentions, failures, noise, too few rounds, and programs that take less than
+//!    0.1 s alone.
 //!
 //! Means over rounds and over mixes are geometric; the ratio of two means is therefore the mean of
-//! the ratios.
+//! the ratios. An estimate with at least three values costs one bootstrap (`stats`); all other
+//! functions cost a pass over rounds, programs or spans.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Formatting of numbers for output. Missing and non-finite numbers become "–", never "NaN". A
-//! no-break space joins number and unit.
+//! Formatting of numbers, lists and keys for output. Missing and non-finite numbers become "–",
+//! never "NaN". A no-break space joins number and unit. Lengths are in characters. The cost is
+//! linear in the length of the input.
 
 use std::fmt::Write as _;
 

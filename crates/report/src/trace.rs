@@ -2,12 +2,16 @@
 //! A round as a trace for <https://ui.perfetto.dev> or `chrome://tracing`.
 //!
 //! The format is Chrome's JSON trace event format. Times are microseconds since the start of the
-//! round.
+//! round, rounded to nanoseconds.
 //!
 //! - A program is a process, and each of its CPUs a thread.
-//! - A span is a complete event (`X`).
+//! - A span is a complete event (`X`), one per CPU of the span.
 //! - A note of the policy is a global instant (`i`).
 //! - The numbers of owned and borrowed cores are counters (`C`).
+//!
+//! Empty, reversed and non-finite spans, and notes without a time, are left out. The size of the
+//! trace is proportional to spans times CPUs, without a limit. The counters of a program cost the
+//! square of the number of its spans.
 
 mod cpus;
 

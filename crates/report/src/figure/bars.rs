@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Horizontal bars as SVG: the NTT of every program and the ANTT under every policy, as geometric
 //! means over rounds with whiskers for the range or the 95 % interval.
+//!
+//! Lengths are in CSS pixels. The height grows with programs times policies, without a limit. A bar
+//! without a value is replaced by the words "no result"; a figure without any value by a sentence.
+//! Labels are cut to 14 to 26 characters.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A scalability curve as SVG, standalone or as a panel of a page: speed-up over one core against
-//! cores, with the ideal line and marked core counts.
+//! cores, with the ideal line and marked core counts. Points whose speed-up is not a number are
+//! left out. Lengths are in CSS pixels; a standalone figure has 560 x 380. The cost is proportional
+//! to the number of points, plus the square of the number of marks.
 
 use maud::{Markup, html};
 use usher_model::Curve;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dot plots: rows of dots on a common axis, one row per subject and one series per condition.
+//! Dot plots as SVG: rows of dots on a common axis, one row per subject and one series per
+//! condition.
+//!
+//! The axis starts at 0, or at 0.8 if all values are above 0.8, and ends at the largest value plus
+//! 3 % of it. Lengths are in CSS pixels; the height grows with the number of rows, without a limit.
+//! Labels are cut to 46 characters. A dot of an unknown series is left out.
 
 use maud::{Markup, html};
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Figure of the ratios of ANTT (mean normalised turnaround time) of policies to that of the
 //! baseline: one row per policy, with its confidence interval, and the band of the noise (ratios of
-//! the baseline to itself). A policy without a comparison gets no row. Lengths are in CSS pixels.
+//! the baseline to itself).
+//!
+//! The axis covers at least 0.95 to 1.05, and all values and intervals. A policy without a
+//! comparison gets no row, and a mix without a comparison a sentence instead of the figure. Lengths
+//! are in CSS pixels.
 
 use maud::{Markup, html};
 

@@ -4,11 +4,14 @@
 //!
 //! 1. `layout.rs` divides the round into blocks of adjacent CPUs with the same programs.
 //! 2. A block of one program is drawn as a rectangle. A block of several programs is drawn as one
-//!    band per program, or as one grey rectangle if the bands would be too thin.
-//! 3. Notes of the policy become numbered marks above the rows.
+//!    band per program, or as one grey rectangle if the bands would be lower than 2 pixels
+//!    ([`BAND_MIN`]).
+//! 3. Notes of the policy become numbered marks above the rows; notes closer than 24 pixels share a
+//!    mark.
 //!
-//! The constants below bound the heights; a timeline of many CPUs is therefore not higher than a
-//! page.
+//! Lengths are in CSS pixels. The rows have a total height of 440 ([`ROWS_HEIGHT`]), but each row
+//! at least 1 and at most 28. A timeline of more than 440 CPUs is therefore higher. The cost is
+//! that of the layout, plus the number of blocks and notes.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The section "How it was measured" of a page: machine, protocol, sources of progress, and the
-//! estimators of the statistics.
+//! The section "How it was measured" of a page: machine, protocol, programs with their times alone,
+//! and the estimators of the statistics. Missing values become "–".
 
 use maud::{Markup, html};
 use usher_model::Topology;

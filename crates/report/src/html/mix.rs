@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report page of a mix: conclusion, turnaround times, scalability curves, seats over time with
 //! the policy's notes, tables and the measurement.
+//!
+//! The page is self-contained: it loads no other file. One timeline per policy shows the round with
+//! the median ANTT, with at most 24 notes ([`NOTES_SHOWN`]); the trace contains all notes. The cost
+//! is that of the comparisons, if they are missing (`data`), and of one layout per policy.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Pages of benchmarks, made of sections with tables, notes and figures, and the page of one
-//! program's scalability curve.
+//! program's scalability curve. The cost is proportional to the content. Figures are inserted
+//! unescaped, so they must come from [`crate::figure`]; all other texts are escaped.
 
 use maud::{Markup, PreEscaped, html};
 use usher_model::Curve;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables of a mix's report page: the ANTT of each policy and round, and NTT, times, cores and
-//! sources of progress of every program under every policy.
+//! sources of progress of every program under every policy. Missing values become "–". The number
+//! of cells grows with programs times policies, and each NTT costs a pass over the rounds.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables of a mix's results for a terminal: ANTT of each policy with the conclusion, NTT of every
-//! program under every policy, and ANTT ratios of several mixes.
+//! program under every policy, and ANTT ratios of several mixes. Missing values become "–". The
+//! table of one ANTT costs one bootstrap per policy (`stats`).
 
 use comfy_table::Cell;
 

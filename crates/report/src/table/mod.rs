@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables and small pictures for terminals. The caller determines the terminal's properties: colour
-//! support (none with `NO_COLOR` or without a terminal) and width.
+//! support (none with `NO_COLOR` or without a terminal) and width in columns. A table that is wider
+//! than the terminal wraps its cells; without a width, lines have no limit.
 
 mod mix;
 mod picture;

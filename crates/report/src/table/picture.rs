@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Curves and timelines drawn with characters for a terminal: a scalability curve in braille, and
 //! the number of CPUs of each program over time.
+//!
+//! A curve has 24 to 72 columns and 16 rows. A timeline has one line per program, and as many
+//! columns as the terminal, or 72 without a width, but at least 8 besides the names. Names are cut
+//! to 16 characters. A timeline costs one pass over a program's spans per column.
 
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -16,8 +20,9 @@ use crate::figure::svg::Scale;
 use crate::table::TerminalStyle;
 use crate::text;
 
-/// Height of the drawing in rows.
+/// Height of a curve in rows.
 const HEIGHT: u16 = 16;
+/// Upper limit of the width of a curve in columns, and the width of a timeline without a terminal.
 const WIDTH: u16 = 72;
 
 /// A curve in braille: speed-up against cores, with measured points as dots, the line between them,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The present seats as a table: one row per managed program with its CPUs, loans, progress and
-//! predicted NTT.
+//! predicted NTT. Missing values become "–"; without programs, a sentence replaces the table.
 
 use comfy_table::{Cell, Color};
 use usher_model::{CpuSet, Progress};
@@ -36,7 +36,7 @@ pub struct StatusRow {
     pub ntt: Option<f64>,
 }
 
-/// One line per program.
+/// Returns the table with one row per program, or a sentence if there are no programs.
 pub fn status(rows: &[StatusRow], style: TerminalStyle) -> String {
     if rows.is_empty() {
         return "The daemon manages no program.".to_owned();

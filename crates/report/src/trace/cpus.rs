@@ -4,6 +4,10 @@
 //! The trace has two processes. *CPUs* has a track for each CPU with the programs that ran on it.
 //! *programs* has a track for each program with its seats. The trace of a real run (`perfetto`)
 //! contains only the seats, because the program on each CPU at each time is not known.
+//!
+//! Times are nanoseconds in the input and microseconds in the trace. The caller limits the number
+//! of slices; [`Tracks::ran_until_ns`] states up to which time the CPUs' tracks are complete. The
+//! cost is proportional to the number of slices and notes.
 
 use serde_json::{Value, json};
 
