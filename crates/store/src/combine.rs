@@ -5,23 +5,25 @@
 //! is a few arithmetic operations. Three rules prevent a wrong old estimate from keeping its weight
 //! for ever:
 //!
-//! * *Ageing*: an estimate's variance doubles every [`HALF_LIFE_S`], since machines, libraries and
-//!   inputs change.
-//! * *Disagreement*: if the distance of the two estimates exceeds their combined error, the error
-//!   of the mean is multiplied by the ratio of distance and combined error (the Birge ratio, as
+//! - *Ageing*: an estimate's variance doubles every 30 days ([`HALF_LIFE_S`]), since machines,
+//!   libraries and inputs change. The factor is at most 2^64.
+//! - *Disagreement*: if the distance of the two estimates exceeds their combined error, the error
+//!   of the mean grows. The factor is the ratio of distance and combined error (the Birge ratio, as
 //!   used by the Particle Data Group).
-//! * *Outliers*: a new value at a distance of more than [`OUTLIER_SIGMAS`] combined errors gets the
-//!   weight of a value at exactly this distance. The error of the mean grows with each outlier. If
-//!   the program has changed, a few equal new values therefore determine the mean.
+//! - *Outliers*: a new value at a distance of more than four combined errors ([`OUTLIER_SIGMAS`])
+//!   gets the weight of a value at exactly this distance. The error of the mean grows with each
+//!   outlier. If the program has changed, a few equal new values therefore determine the mean.
 //!
-//! Relative errors below [`ERROR_MIN`] are raised to [`ERROR_MIN`], because runs of the same
-//! command differ by this amount only because of their placement in memory.
+//! Relative errors are fractions (0.01 is 1 %). Relative errors below [`ERROR_MIN`] are raised to
+//! [`ERROR_MIN`], because runs of the same command differ by this amount only because of their
+//! placement in memory.
 
 /// Seconds in which the variance of an estimate doubles: thirty days.
 pub const HALF_LIFE_S: f64 = 30.0 * 86_400.0;
 /// Number of combined errors beyond which a new value is an outlier.
 pub const OUTLIER_SIGMAS: f64 = 4.0;
-/// The least relative error that is used; smaller errors are raised to this value.
+/// The least relative error that is used, as a fraction: 1 %. Smaller errors are raised to this
+/// value.
 pub const ERROR_MIN: f64 = 0.01;
 
 /// A rate with its error.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Replaces a damaged profile store: renames the file and creates a new store at its path.
 //!
-//! 1. Lock a lock file, which serialises processes that find the damage at the same time.
-//! 2. Open the store again. If the store is intact, another process has replaced it already.
+//! 1. Lock a lock file, which serialises processes that find the damage at the same time. The wait
+//!    for the lock has no time limit.
+//! 2. Open the store again. If the store is intact, another process has replaced it already. An
+//!    error other than damage is returned.
 //! 3. Rename the file and its companion files to the first unused name `STORE.damaged-N`, of at
-//!    most 10,000 names.
+//!    most 10,000 names. Without an unused name, or if a file cannot be renamed, an error is
+//!    returned.
 //! 4. Create a new store.
 
 use std::fs::OpenOptions;

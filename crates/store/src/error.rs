@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The errors of the profile store, and the warning that a substitute store is in use because the
-//! file could not be opened.
+//! file could not be opened. Errors of SQLite are mapped by their code; a code without a variant of
+//! its own becomes [`StoreError::Other`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,11 @@
 //! The contents of a profile: the measured points of a program's scalability curve by source of
 //! progress, how its threads wait, and its use of caches and memory.
 //!
-//! [`Profile::curve`] selects the curve for planning. [`Profile::misleading_sources`] detects
-//! sources of progress that contradict whole repetitions of the program. The cost is proportional
-//! to the number of points.
+//! [`Profile::curve`] selects the curve for planning: the source with the most core counts, and
+//! among equal sources the most accurate one. [`Profile::misleading_sources`] detects sources of
+//! progress with speed-ups that differ by more than 10 % ([`SOURCE_ERROR_MAX`]) from whole
+//! repetitions of the program. The cost is n log n for n points. Rates are progress per second,
+//! relative errors fractions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +120,7 @@ impl Profile {
     }
 }
 
-/// Relative error of a speed-up beyond which a source is not used for planning.
+/// Relative error of a speed-up, as a fraction, beyond which a source is not used for planning.
 pub const SOURCE_ERROR_MAX: f64 = 0.10;
 
 /// A profile with its key.

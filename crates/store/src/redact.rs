@@ -13,10 +13,11 @@
 //! | `-xyz` | `-x` and the hash of the rest |
 //! | anything else | `word:` and its hash |
 //!
-//! The hash has 32 bits, which is enough to distinguish the arguments of one program. The hash does
-//! not protect a password that is in a short list of guesses. Therefore only the owner may read the
-//! store. A redacted word is not changed by another redaction, so that the store also finds keys
-//! from its own listing.
+//! A number has at most four characters, a name at most 40. The cost is linear in the length of the
+//! arguments. The hash has 32 bits, which is enough to distinguish the arguments of one program.
+//! The hash does not protect a password that is in a short list of guesses. Therefore only the
+//! owner may read the store. A redacted word is not changed by another redaction, so that the store
+//! also finds keys from its own listing.
 
 /// Hashes a word to eight hexadecimal digits.
 fn hashed(word: &str) -> String {

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads and writes profiles and their points as rows of the SQLite tables. Numbers that SQLite's
-//! signed integers cannot hold are clamped.
+//! Reads and writes profiles and their points as rows of the SQLite tables, and merges measurements
+//! into them.
+//!
+//! - Of a profile, a merge keeps the latest time, adds one to the number of runs, and replaces all
+//!   values that were measured in the run.
+//! - Of a point, a merge combines the old and the new estimate (`combine.rs`).
+//!
+//! Each function executes one or two SQL statements. `llc_bytes` beyond SQLite's signed integers is
+//! clamped. A point of an unknown source is read as `None`. Errors are those of SQLite; the caller
+//! provides the transaction.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use usher_model::{CurvePoint, ProgramKey, ProgressSource};

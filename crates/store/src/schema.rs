@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tables of the profile store, and the migration of older files.
 //!
-//! The format version of a file is the number of [`STEPS`] that were executed on the file. SQLite
-//! stores this number as `user_version`. A released step never changes; a new format adds a step at
-//! the end. A migration executes all missing steps in one transaction, either completely or not at
-//! all.
+//! 1. The format version of a file is the number of [`STEPS`] that were executed on the file.
+//!    SQLite stores this number as `user_version`. A file of the present version needs no write.
+//! 2. Otherwise the version is read again in a transaction with the write lock. The wait for the
+//!    lock is limited by the busy timeout of the connection (`store.rs`).
+//! 3. A file of a later version, or of another program, is an error.
+//! 4. All missing steps are executed in this transaction, either completely or not at all.
+//!
+//! A released step never changes; a new format adds a step at the end.
 
 use rusqlite::{Connection, TransactionBehavior};
 

@@ -3,12 +3,21 @@
 //! merging and deleting profiles.
 //!
 //! **Concurrency.** The file uses SQLite's write-ahead log (WAL). Each merge is one immediate
-//! transaction, and a writer waits at most 5 s for another writer. Readers never wait.
+//! transaction, and a writer waits at most 5 s for another writer ([`BUSY_TIMEOUT`]), and then
+//! returns [`StoreError::Busy`]. Readers never wait. Opening is repeated for 5 s while other
+//! processes open the file. The last attempt may take another 5 s.
 //!
-//! **Damage.** The whole file is checked when it is opened, which takes well under a millisecond. A
-//! damaged file is renamed, never deleted. A lock file serialises the renaming (`damaged.rs`).
-//! Without the lock, two processes that find the damage at the same time could each rename the new
-//! store of the other process.
+//! **Damage.** The whole file is checked when it is opened, in time proportional to its size: well
+//! under a millisecond for a usual store. A damaged file is renamed, never deleted. A lock file
+//! serialises the renaming (`damaged.rs`). Without the lock, two processes that find the damage at
+//! the same time could each rename the new store of the other process.
+//!
+//! **Cost.** A lookup reads one profile by its key; a list reads all profiles, with one query per
+//! profile. A merge reads and writes one row per point. The size of the store has no limit; one
+//! profile exists per program, arguments and kind of machine.
+//!
+//! **Errors.** [`Store::open_or_memory`] replaces a file that cannot be used by a store in memory,
+//! and returns a warning.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
@@ -49,7 +58,8 @@ impl Store {
     /// Opens the store; creates the file and its directory if needed.
     ///
     /// # Errors
-    /// The reason for which the file cannot be used. After an error, the file is unchanged.
+    /// The reason for which the file cannot be used. After an error, no profile of the file has
+    /// changed.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         check_kind(path)?;
         if let Some(dir) = path.parent() {
@@ -100,8 +110,8 @@ impl Store {
     }
 
     /// Opens the store or a substitute. If the file is damaged, renames the file and creates a new
-    /// store. If the renaming fails, or the file is read-only or not a store, returns a store in
-    /// memory with the profiles that could be read from the file.
+    /// store. If the renaming fails, or the file cannot be used for another reason, returns a store
+    /// in memory with the profiles that could be read from the file.
     ///
     /// # Errors
     /// There is not enough memory for a store.
@@ -274,7 +284,7 @@ impl Store {
     }
 
     /// Checks the whole file for damage before it is used for planning. The check takes well under
-    /// a millisecond, because profiles are few and small.
+    /// a millisecond for a usual store, because profiles are few and small.
     fn check_whole(&self) -> Result<(), StoreError> {
         let sql = "quick_check";
         let result: Result<String, _> = self
