@@ -9,8 +9,12 @@
 //! 3. Compare the policy's decision with the recorded decision, and return an error at the first
 //!    difference.
 //!
-//! A replay detects policies with decisions that depend on a clock, a file or a hash order. A
-//! replay keeps one line in memory at a time.
+//! A replay detects policies with decisions that depend on a clock, a file or a hash order.
+//!
+//! Bounds: reading and replaying keep one line in memory at a time; neither the length of a line
+//! nor the length of a record is limited. Each line is written and flushed at once, without
+//! `fsync`. An invalid line ends the replay with an error that names the line. An incomplete last
+//! line ends the replay with [`RecordError::CutShort`], after all lines before it were replayed.
 
 use std::io::{self, BufRead, Write};
 

@@ -2,12 +2,16 @@
 //! Checks that the lines of a record are consistent with its topology and with one another.
 //!
 //! Without this check, a replay of a damaged or edited record would report a difference in the
-//! policy, although the record contains an observation that no machine could produce. Each step
-//! must satisfy three rules:
+//! policy. The cause would be an observation that no machine could produce. Each step must satisfy
+//! three rules:
 //!
 //! - The time of a step is not earlier than the time of the previous step.
-//! - A step refers only to programs that have arrived and have not departed.
-//! - The CPUs and seats of a step are CPUs of the recorded machine.
+//! - A step refers only to programs that have arrived and have not departed; a sample may also
+//!   refer to a program that departs in the same step.
+//! - The usable CPUs of a step, and the seats that it gives, are CPUs of the recorded machine.
+//!
+//! The first contradiction is returned as a text. A step costs a copy of the set of programs, plus
+//! the logarithm of the number of programs for each event, sample and action.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control loop, and the trait [`World`] of the machine that it controls.
 //!
-//! Each iteration observes the world, lets the policy decide, and carries out the actions one by
-//! one. If an action fails, the loop still carries out the remaining actions. The policy receives
-//! the failure with the next observation, after at most 10 ms. After an iteration without a
-//! failure, the loop waits for an event of the world, at most for the time that the policy has
-//! requested. The same loop runs on real and on simulated machines.
+//! 1. Observe the world. The observation contains the actions that failed in the last iteration.
+//! 2. Let the policy decide.
+//! 3. Carry out the actions one by one. If an action fails, the loop still carries out the
+//!    remaining actions. The loop itself does not repeat a failed action.
+//! 4. Wait for an event of the world, at most for the time that the policy has requested, and at
+//!    most 10 ms (`RETRY_NS`) after a failed action. If the policy has requested no time, the wait
+//!    has no limit.
+//!
+//! The loop ends when the wait of the world reports the end. Observations, decisions and actions
+//! have no time limit. The same loop runs on real and on simulated machines.
 
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
@@ -114,5 +119,6 @@ impl<P: Policy, W: World> ControlLoop<P, W> {
     }
 }
 
-/// Upper limit of the time until the policy receives a failed action.
+/// Upper limit, in nanoseconds, of the wait after a failed action. The policy receives the failure
+/// with the observation after the wait.
 const RETRY_NS: u64 = 10_000_000;
