@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions of the heartbeat page that the reporting program calls: map the page, count
-//! completed work by one atomic addition per beat, and claim thread slots. If the program has no
-//! page, all calls have no effect.
+//! completed work, describe the work, and claim thread slots.
+//!
+//! A beat costs one atomic addition, and all threads may beat at the same time. The counter wraps
+//! at 2^64 units. A description is written byte by byte and may be read half written; the name of a
+//! unit keeps 31 bytes, a label 63. A claim searches at most all 1,024 slots (`slot.rs`). If the
+//! program has no page, all calls have no effect. No call waits.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | `[u8; 8]` | magic, [`MAGIC`] |
 //! | 8 | `u32` | [`VERSION`] |
-//! | 12 | `u32` | bytes of the whole file, [`PAGE_BYTES`] |
+//! | 12 | `u32` | bytes of the whole file, [`PAGE_BYTES`] (69,632) |
 //! | 16 | `u32` | number of thread slots, [`SLOTS`] |
 //! | 20 | `u32` atomic | slots ever requested; requests beyond [`SLOTS`] fail |
 //! | 64 | `u64` atomic | units of work done, by all processes that use the page |

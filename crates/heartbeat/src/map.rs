@@ -2,8 +2,9 @@
 //! The heartbeat page mapped into the program that reports its progress.
 //!
 //! Other processes write to the mapping at the same time. Therefore only atomic operations access
-//! it. Offsets are the constants of [`crate::layout`]; `word` and `half` check that an offset is
-//! aligned and inside the page.
+//! it. Offsets are the constants of [`crate::layout`]; `word`, `half` and `byte` panic if an offset
+//! is not aligned or not inside the page. The mapping has [`PAGE_BYTES`] bytes. If another process
+//! truncates the file, an access raises SIGBUS.
 
 use std::fs::File;
 use std::io;

@@ -7,11 +7,14 @@
 //! program:
 //!
 //! - The work counter is read until two consecutive reads agree in the upper half and do not
-//!   decrease, with at most 1 + 4 reads.
+//!   decrease, with at most 1 + 4 reads. After five reads that disagree, the last one is used.
 //! - All used slots are read twice. A slot is accepted if its sequence number is even and equal in
 //!   both reads. For any other slot, the last complete record is used.
 //!
-//! A full read takes a few `pread` calls, of at most 64 KiB each.
+//! A full read takes three to eight `pread` calls: one of the header, two to five of the work
+//! counter, and, unless no slot is used, two of all used slots, of at most 64 KiB each. A page that
+//! is shorter than a read, or has another magic number or version, is an error. The length of the
+//! file is checked only when the page is opened.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -191,7 +194,8 @@ impl Page {
         })
     }
 
-    /// Reads only the work counter, with two small reads.
+    /// Reads only the work counter, with two to five small reads. After five reads that disagree,
+    /// the last one is returned.
     ///
     /// # Errors
     /// If the page was truncated or cannot be read.
