@@ -2,9 +2,10 @@
 //! Measures one cell of the matrix (a combination of foreground, background, disk and usage degree)
 //! under each treatment, which is a way to run background work.
 //!
-//! 1. The amount of work of a load generator is fitted: it is increased until the foreground alone
-//!    takes 40 % of the wanted time, then scaled to the wanted time. A real program has a fixed
-//!    amount of work and runs twice alone.
+//! 1. The amount of work of the load generators `Disk` and `Net` is fitted. It begins with 200
+//!    units and grows by a factor of 2 to 20, until the foreground alone takes more than 40 % of
+//!    the wanted time. It is then scaled to the wanted time. Another program has a fixed amount of
+//!    work and runs twice alone.
 //! 2. In each round, each treatment that needs a further pair gets a pair: one run of the
 //!    foreground alone, and one beside the background. The order of the treatments and of the two
 //!    runs rotates from pair to pair.
@@ -14,6 +15,10 @@
 //!
 //! A foreground beside the background is stopped after [`Limits::cut`] times its time alone, but
 //! not before 5 s. A foreground alone may take at most 10 minutes; otherwise the measurement fails.
+//!
+//! The background must start within 10 s, and must run until the foreground has ended. An error in
+//! a pair ends the measurement of that treatment only. An error before the first pair ends the
+//! measurement of the cell.
 
 use std::time::Duration;
 

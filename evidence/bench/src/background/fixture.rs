@@ -3,8 +3,16 @@
 //!
 //! Each part is created on first use, in a temporary directory below `--scratch`. A part is removed
 //! when [`BackgroundFixture`] is dropped; if the benchmark is killed, a keeper process removes it.
-//! Only one disk is set up at a time. Sizes: files of 64 MiB on the slow disk, and 2 GiB (512 MiB
-//! in quick runs) on the machine's disk.
+//! Only one disk is set up at a time.
+//!
+//! Sizes:
+//!
+//! - Files to read: 64 MiB on the slow disk, and 2 GiB (512 MiB in quick runs) on the machine's
+//!   disk.
+//! - The slow disk: 1 GiB.
+//! - The image for `e2fsck` on the machine's disk: 16 GiB, or 2 GiB in quick runs.
+//!
+//! The commands of the set-up have no time limit. An error of a command is returned.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

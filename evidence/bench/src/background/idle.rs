@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `idle`: measures how much of the foreground's pauses the background uses, and how much the
 //! background slows the foreground down. The foreground is active for the first half of each
-//! period. Periods are from 10 ms to 10 s; the bar applies to the period of 2 s.
+//! period. Periods are from 10 ms to 10 s (2 s in quick runs). The bar of 90 % applies to the
+//! period of 2 s.
 //!
 //! Each round measures a run with the background alone, the foreground alone, and both together:
 //!
@@ -10,7 +11,10 @@
 //! - foreground kept = foreground's work beside the background / foreground's work alone.
 //!
 //! The result is the median of each figure over the rounds. A run lasts at least five periods and
-//! at least 10 s (4 s in quick runs).
+//! at least 10 s (4 s in quick runs). The background alone runs for 4 s (1 s in quick runs).
+//!
+//! A round that fails is noted on the page and adds no further values. A resource that cannot be
+//! prepared is noted and left out.
 
 use anyhow::Result;
 use clap::ValueEnum as _;

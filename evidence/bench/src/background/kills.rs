@@ -6,15 +6,20 @@
 //!
 //! 1. The benchmark runs a small process tree under `usher bg`, and a foreground that computes on
 //!    every CPU.
-//! 2. The benchmark waits until all processes of the tree are frozen.
+//! 2. The benchmark waits until all processes of the tree are frozen, at most 20 s.
 //! 3. The benchmark kills the regulator (the daemon, or `usher bg` itself) by SIGKILL, and then the
 //!    foreground.
-//! 4. One second later, each process of the tree must run. It must have the priorities and cgroups
+//! 4. Within one second, each process of the tree must run. It must have the priorities and cgroups
 //!    that it had without Usher, or a daemon that answers must manage it.
+//! 5. In rounds with a daemon, the benchmark waits for the next daemon, at most 20 s. It then ends
+//!    all processes. No cgroup of Usher may remain for more than one second.
 //!
 //! A round of the part `storms` runs shells that fork at full speed for 3 s while Usher freezes and
 //! thaws them repeatedly. No process may leave the cgroup of the tree, and no process may stay
-//! frozen after the end of the foreground.
+//! frozen for one second after the end of the foreground.
+//!
+//! A round that fails with an error (for example, a wait of 20 s without success) counts as failed,
+//! and the next round begins. The page shows at most five errors of the kills.
 
 use std::collections::BTreeSet;
 use std::fs;

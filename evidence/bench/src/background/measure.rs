@@ -3,11 +3,15 @@
 //!
 //! 1. Load generators run in all settings of paper 2's section on thresholds
 //!    ([`super::calibrate::settings`]). Usher's own meter measures the background's share of each
-//!    resource in time windows.
+//!    resource in time windows. Each setting has three windows of 1 s, from 300 ms after its start;
+//!    in quick runs, one window of 0.5 s.
 //! 2. For the threshold of IPD, the meter measures the idle share of the CPUs in each second while
-//!    the benchmark runs nothing.
+//!    the benchmark runs nothing. This takes 30 minutes by default, or 1 minute in quick runs.
 //! 3. `calibrate` computes the thresholds. They are printed, saved with a page, and written to the
 //!    file that `--write` names.
+//!
+//! The default run has 576 settings (two resources), and 80 in quick runs. An error in any setting
+//! ends the run without a result.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shares of the machine that background work uses in a time window, as Usher's own meter measures
-//! them.
+//! them. The meter is read at the start and at the end of a window; the thread sleeps in between.
+//!
+//! The share of the disk or the network is one value for all devices: the background's use of all
+//! devices / the whole use of all devices. If a part of the meter is not available, the reason is
+//! printed, and the affected resources have no share.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;

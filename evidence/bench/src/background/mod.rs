@@ -13,6 +13,9 @@
 //!   generators (`load`).
 //! - `measure` and `calibrate`: `usher bench calibrate`.
 //!
+//! Each complete result is saved, and `--resume` continues a run. The run itself has no time limit.
+//! Cells whose programs are missing are left out with a message.
+//!
 //! Limits: networks, cgroups and the slow disk need root. The measured slow-downs apply to this
 //! machine and these programs only.
 

@@ -7,9 +7,13 @@
 //!    work are counted for each millisecond (bins), which limits the resolution to 1 ms.
 //! 2. The background has yielded at the start of the first [`SILENCE_MS`] milliseconds of the
 //!    active phase in which it did no work. Work later in the phase does not change the result. If
-//!    there is no such silence, the length of the whole phase counts.
+//!    there is no such silence, the length of the whole phase counts. The first phase is ignored.
 //! 3. The background has resumed when it reaches 90 % of its speed in the second half of the
-//!    foreground's pauses, averaged over 20 ms.
+//!    foreground's pauses, averaged over 20 ms. If it does not, the length of the whole pause
+//!    counts.
+//!
+//! The bars apply to Usher's policy: to yield, a median of 20 ms and a 99th percentile of 50 ms; to
+//! resume, a 99th percentile of 100 ms. A measurement that fails is noted and left out.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures the cells of the matrix one after another, and the parts without cells. Each complete
-//! result is saved in a file of its own. A resumed run reads these files, and measures only cells
-//! and parts without a complete file. The printed remaining time is the number of remaining cells
-//! times the mean time of a measured cell.
+//! Measures the cells of the matrix one after another, and the parts without cells. Each result is
+//! saved in a file of its own. A cell that cannot be measured is not saved; it appears on the page
+//! as not measured.
+//!
+//! A resumed run reads these files. It measures a cell again if its file lacks a selected
+//! treatment, or if a treatment ended with an error. A saved part is never measured again. A file
+//! that cannot be read as a result ends the run.
+//!
+//! The printed remaining time is the number of remaining cells times the mean time of a measured
+//! cell.
 
 use std::fs;
 use std::path::{Path, PathBuf};

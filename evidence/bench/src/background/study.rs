@@ -6,9 +6,11 @@
 //!    under one treatment. The ratio of a pair is the time beside the background / the time alone.
 //! 2. The slow-down of a treatment is the median of its pairs' ratios with a bootstrap confidence
 //!    interval (`usher_report::stats`).
-//! 3. The noise band of a cell is the confidence interval for pairs of two runs alone.
-//! 4. A treatment meets its bar if the upper end of its interval is at most [`SLOWER_MAX`] above
-//!    the upper end of the noise band. An interval wider than [`WIDTH_MAX`] allows no conclusion.
+//! 3. The noise band of a cell is computed from pairs of two runs alone. It contains the middle 95
+//!    % of their ratios and of the inverses of these ratios; it is not a confidence interval.
+//! 4. A treatment meets its bar if the upper end of its interval is at most [`SLOWER_MAX`] (3 %)
+//!    above the upper end of the noise band. An interval of [`WIDTH_MAX`] (3 %) or more allows no
+//!    conclusion. With too few pairs, there is no interval or no band, and the bar is not met.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, NoiseBand, Statistic};
@@ -18,9 +20,9 @@ use super::treatments::BackgroundMethod;
 
 /// Seed of the random samples for bootstrap intervals.
 const SEED: u64 = 1;
-/// Largest width of a confidence interval that allows a conclusion.
+/// A confidence interval allows a conclusion if it is narrower than this ratio.
 pub const WIDTH_MAX: f64 = 0.03;
-/// Largest permitted slow-down of the foreground above the noise band.
+/// Largest permitted slow-down of the foreground above the noise band, as a ratio.
 pub const SLOWER_MAX: f64 = 0.03;
 
 /// Work and resource use of the background while the foreground ran.
@@ -111,8 +113,8 @@ pub struct CellResult {
 }
 
 impl CellResult {
-    /// Returns the noise band: the confidence interval of the ratios of two runs of the foreground
-    /// alone.
+    /// Returns the noise band: the middle 95 % of the ratios of two runs of the foreground alone,
+    /// and of their inverses. `None` with too few pairs.
     pub fn band(&self) -> Option<NoiseBand> {
         let alone = self.of(BackgroundMethod::Alone)?;
         let pairs: Vec<_> = alone

@@ -3,6 +3,10 @@
 //! SCHED_IDLE, ionice, cgroups, cpulimit, loadwatch, and the policies of `usher bg`. For each
 //! treatment, this module sets up a daemon or a cgroup if needed, and builds the command line that
 //! runs a background program.
+//!
+//! At most one daemon runs. It is ended before a treatment that does not use it. The cgroup remains
+//! until the fixture is dropped. A treatment whose set-up fails returns the error, and the cell
+//! continues with the other treatments.
 
 use std::path::{Path, PathBuf};
 

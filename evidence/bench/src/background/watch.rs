@@ -6,6 +6,9 @@
 //! - network: bytes that arrived in the far namespace;
 //! - disk: requests that bypass the page cache, at the time when they were issued;
 //! - CPU: units of 20 microseconds of computing.
+//!
+//! A foreground is ended 60 s after its wanted time. After the foreground, a wait of 200 ms lets
+//! sent data arrive. A background that ends on its own is an error.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -2,6 +2,10 @@
 //! Load generator `load cpu`: computes on one or more threads, which divide the amount of work
 //! among themselves, and can write checkpoint files. A unit of work is dependent integer arithmetic
 //! of about 20 us.
+//!
+//! There are 1 to 4096 threads. The first thread writes a checkpoint of 256 KiB after every 250,000
+//! of its units (option `--checkpoint-every`), and waits for the disk. An error of a thread is
+//! returned after all threads have ended.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -21,7 +25,7 @@ pub struct CpuArgs {
     /// Run this many threads, which share the work; each writes its own numbered files
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub threads: u64,
-    /// Write a checkpoint to this file at the start and after every `checkpoint-every` units
+    /// Write a checkpoint to this file after every `checkpoint-every` units
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Write a checkpoint after this many units

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Load generator `load disk`, the disk benchmark of paper 2: reads 1 byte of each 8 KiB of a file,
 //! which is dropped from the page cache first. With `--direct`, the generator bypasses the page
-//! cache and reads 4 KiB of each 8 KiB.
+//! cache and reads 4 KiB of each 8 KiB. A unit of work is one read.
+//!
+//! At the end of the file, the generator drops the file from the page cache again and begins at the
+//! start. A file shorter than 8 KiB, or a read error, ends the generator with an error.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

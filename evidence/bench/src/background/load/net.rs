@@ -8,6 +8,11 @@
 //! 3. The server counts the bytes that arrive in each millisecond, in files with that name. Arrival
 //!    shows when the network transmitted the bytes; sending only fills a buffer.
 //! 4. After each burst, the server answers with one byte, for which the client waits.
+//!
+//! Reads and writes have a timeout of 100 ms, after which the request to end is checked; the waits
+//! as a whole have no limit. At the end, the client waits without a limit until the server has read
+//! all data. The line of the client may have at most 100 bytes. The server has one thread per
+//! connection and no limit on connections.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writers and readers of the record files of a load generator: the counter of units, the units
-//! begun in each millisecond (bins, at most one hour), and the active phases. The counter is
-//! written at most once a millisecond.
+//! begun in each millisecond (bins), and the active phases. The bins cover at most one hour. The
+//! counter is written at most once a millisecond. Units after the hour are counted, but have no
+//! bin. Numbers are in little-endian order: 8 bytes for the counter, 4 bytes per bin.
+//!
+//! A counter file that is missing or too short reads as 0. Missing files of bins or phases are
+//! errors.
 
 use std::fs::File;
 use std::io::Write as _;

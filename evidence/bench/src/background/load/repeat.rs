@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Load generator `load repeat`: runs a command repeatedly and counts the runs. With `--cold`, each
 //! run begins by dropping the given file or device from the page cache.
+//!
+//! The end of a run is checked every 5 ms. A run has no time limit; on a request to end, its
+//! process is killed and the run does not count. A run counts if its exit status is below 125. Any
+//! other status, or a signal, ends the generator with an error.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;

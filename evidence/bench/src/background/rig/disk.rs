@@ -2,6 +2,9 @@
 //! The disks of the experiments: the machine's own disk with a given I/O scheduler, and an emulated
 //! slow disk with an ext4 file system. A changed I/O scheduler is restored when the [`Disk`] is
 //! dropped, or by a keeper when the benchmark is killed.
+//!
+//! The emulated disk must appear within 10 s. Other commands of the set-up have no time limit. If a
+//! step fails, the error is returned, and the keeper removes what already exists.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -8,6 +8,9 @@
 //!
 //! The shell starts before the set-up. The script must therefore succeed if only a part of the
 //! set-up exists, or none.
+//!
+//! Dropping a keeper waits for the end of the script, without a time limit. Errors of the script
+//! are not reported.
 
 use std::process::{Child, Command, Stdio};
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets up two network namespaces, which a rate-limited pair of virtual Ethernet devices connects.
 //! Commands send from the near namespace; in the far namespace run a server that discards data,
-//! iperf3 and sshd. The rate limit is a token bucket filter of `tc`. Dropping [`Network`] ends the
-//! servers and deletes the namespaces.
+//! iperf3 and sshd. The rate limit in Mbit/s is a token bucket filter of `tc`. Five iperf3 servers
+//! run: one for the foreground and four for background programs.
+//!
+//! Each server must listen on its port within 10 s; otherwise an error is returned. Dropping
+//! [`Network`] ends the servers; its keeper deletes the namespaces, also if the benchmark is
+//! killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

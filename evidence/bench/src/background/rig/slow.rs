@@ -4,7 +4,7 @@
 //!
 //! Time of a request: if the head must move, 0.6 ms + 11.4 ms x (distance / size of the disk)^0.5 +
 //! 4.17 ms for half a rotation; plus the transfer at 60 MB/s. The times are those of a 7200 rpm
-//! disk at the time of paper 2, divided by the option `--faster`.
+//! disk at the time of paper 2, divided by the option `--faster` (default: 4).
 //!
 //! Requests are served one at a time in order of arrival. An I/O scheduler, or a program that sends
 //! fewer requests, can therefore only reduce the number and length of seeks.
