@@ -262,6 +262,9 @@ impl Actuator {
     /// never changed. Call this function before the program is prepared or admitted on behalf of a
     /// user other than the user of this process.
     pub fn restrict_to(&mut self, program: ProgramId, owner: u32) {
+        // Programs of failed admissions leave entries behind.
+        let known = &self.journal.state().programs;
+        self.owners.retain(|program, _| known.contains_key(program));
         self.owners.insert(program, owner);
     }
 
@@ -632,5 +635,27 @@ fn join(program: ProgramId, mut errors: Vec<ActError>) -> ActError {
                 .collect::<Vec<_>>()
                 .join("; "),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_admissions_leave_no_restrictions() {
+        let runtime = tempfile::tempdir().unwrap();
+        let mut act = Actuator::open(ActConfig::new(runtime.path())).unwrap();
+        let gone = ProcessId {
+            pid: 1,
+            start_ticks: u64::MAX,
+        };
+        for number in 0..3 {
+            act.restrict_to(ProgramId(number), 1000);
+            let admitted = act.admit(ProgramId(number), gone, WorkClass::Foreground);
+            assert!(admitted.is_err(), "{admitted:?}");
+        }
+        assert_eq!(act.owners.len(), 1);
+        assert!(act.undo_all().is_empty());
     }
 }
