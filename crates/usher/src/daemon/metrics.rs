@@ -11,8 +11,8 @@
 //!    Otherwise the connection is closed.
 //!
 //! The time limit does not cover the request to the control loop for its state. A peer that accepts
-//! only parts of a write can prolong the last write. If no descriptor is left, the thread accepts
-//! no connection for 20 ms. A page costs a pass over the programs and loans.
+//! only parts of a write can prolong the write in progress. If no descriptor is left, the thread
+//! accepts no connection for 20 ms. A page costs a pass over the programs and loans.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -15,7 +15,7 @@
 //! Bounds: one undo takes up to 2.2 s, and one registration waits for 1 s, doubled after each late
 //! answer up to 10 s. During these times, the launcher handles neither signals nor the program's
 //! end. Background work that has received a signal to end is released and not registered again. A
-//! refusal or an error of an undo is printed when it differs from the last printed one.
+//! refusal or an error of an undo is printed when the text differs from the last printed text.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 //! `usher sim casas`: repeats the evaluation of paper 1 (CASAS) on a simulated machine: mixes of
 //! four PARSEC programs on 48 cores under several schedulers.
 //!
-//! 1. [`Evaluation`] simulates each program alone. Then it simulates the transient of each mix, in
-//!    which the policy still changes seats, and the steady state after it.
+//! 1. [`Evaluation`] simulates each program alone. Then [`Evaluation`] simulates the transient of
+//!    each mix, in which the policy still changes seats, and the steady state after it.
 //! 2. From the simulated speeds, [`Evaluation`] extrapolates the times of programs that run for
 //!    minutes.
 //! 3. With `--ranges`, every seventh mix, or every Nth with a larger `--stride N`, is simulated

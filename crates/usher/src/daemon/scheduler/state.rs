@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The state of a scheduler, as the interface `org.usher.Scheduler1` reports it, and changes of its
 //! settings: the permitted values, the settings that result from a change, and their description in
-//! words. This file does no input or output.
+//! words. A turn and a maximum lag have 1 to 200 ms ([`LIMIT_MS`]). This file does no input or
+//! output, and checks no limits itself.
 
 use std::ops::RangeInclusive;
 
