@@ -4,8 +4,9 @@
 //!
 //! 1. A sample reads CPU time and waiting time, and subtracts the steal time that the kernel counts
 //!    as CPU time.
-//! 2. If a count of threads or a check for spinning is due, the threads are listed. Both are
-//!    omitted if the program has used less than 1 % of a CPU since the last one.
+//! 2. If a count of threads or a check for spinning is due, the threads are listed. A count or
+//!    check is omitted if the program has used less than 1 % of a CPU since the last count or
+//!    check.
 //! 3. Progress comes from the best source that works: units of work on the heartbeat page, then
 //!    useful CPU time on this page (OMPT), then instructions, then CPU time. A heartbeat page
 //!    without any units and without thread slots is no source.

@@ -15,8 +15,8 @@
 //!    libraries do no computation of their own.
 //!
 //! Bounds: each sampled thread needs one descriptor and a buffer of 8 KiB, which holds at most 512
-//! samples; further samples are lost. Ended threads are left out. Any other error ends the round
-//! before it begins.
+//! samples; further samples are lost. Ended threads, and threads with unreadable mappings, are left
+//! out. Any other error ends the round before it begins.
 //!
 //! Not detected: statically linked runtimes, spin loops of the program itself, and processes that
 //! this user may not trace.

@@ -4,8 +4,8 @@
 //! Figures are generated without a plotting library, because a figure takes its colours from the
 //! page (light, dark, print), contains tooltips, and uses hatching. All coordinates are in CSS
 //! pixels, rounded to a tenth of a pixel. Values outside an axis are drawn at its end, and NaN at
-//! its start. Programs have 16 colours, policies without a fixed colour three; further ones repeat
-//! the colours.
+//! its start. Programs have 16 colours, and policies without a fixed colour three; further programs
+//! and policies repeat the colours.
 
 use crate::data::{MixResult, PolicyRole};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A scalability curve as a table: one row per point with cores, rate, standard error, speed-up,
-//! speed-up per core and busy CPUs.
+//! speed-up per core and busy CPUs. Rates are progress per second, errors and efficiencies per
+//! cent. Missing values become "–".
 
 use comfy_table::Cell;
 use usher_model::Curve;
