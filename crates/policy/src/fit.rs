@@ -25,9 +25,9 @@
 //!
 //! *Bounds*: a curve has a point at each whole number of cores from 1 to `cores_max`, at most
 //! 65,536. With `s` valid samples at different core counts, a fit takes time of order s^3 +
-//! cores_max x s^2. Relative errors are fractions (1 is 100 %) and limited to 0.01..=10. Without
-//! valid samples, there is no curve. If the numbers overflow, the curve consists of the samples and
-//! has the confidence 0.
+//! cores_max x s^2. Relative errors are fractions (1 is 100 %): those of samples count as at least
+//! 0.01, those of the curve are at most 10. Without valid samples, there is no curve. If the
+//! numbers overflow, the curve consists of the samples and has the confidence 0.
 
 mod cholesky;
 mod collapse;

@@ -18,12 +18,12 @@
 //!    costs decreases. Growth follows each round over all pairs.
 //!
 //! *Lower bound*: kinds are ignored, and the total capacity `C`, in cores, is treated as divisible,
-//! at a price `l` per core. Let `cost_i(x)` be the cost of candidate `i` on `x` cores. For every `l
-//! >= 0`, `sum_i min_x (cost_i(x) + l x) - l C` is a lower bound of the costs of every allocation
-//! (Lagrangian relaxation). Let `A` be weight x alone-best of a candidate, and let its rate be `a +
-//! b x` between two points of its curve. Then `A / (a + b x) + l x` has its minimum at an end or
-//! where `a + b x = sqrt(A b / l)`: each term has a closed form. The bound is concave in `l`, and a
-//! ternary search of 90 rounds over the exponent of `l` (-60..60) finds a good `l`.
+//! at a price `l` per core. Let `cost_i(x)` be the cost of candidate `i` on `x` cores. For every
+//! `l` of 0 or more, `sum_i min_x (cost_i(x) + l x) - l C` is a lower bound of the costs of every
+//! allocation (Lagrangian relaxation). Let `A` be weight x alone-best of a candidate, and let its
+//! rate be `a + b x` between two points of its curve. Then `A / (a + b x) + l x` has its minimum at
+//! an end or where `a + b x = sqrt(A b / l)`: each term has a closed form. The bound is concave in
+//! `l`, and a ternary search of 90 rounds over the exponent of `l` (-60..60) finds a good `l`.
 //!
 //! gap = solution - bound >= solution - optimum.
 //!

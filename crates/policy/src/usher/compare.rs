@@ -16,11 +16,12 @@
 //! comparison starts at most every [`COMPARE_AGAIN_NS`] (30 s). If the phase of a program seems to
 //! have changed while it shared CPUs, the program is measured on seats again before the comparison.
 //!
-//! *Limits.* A comparison takes at most 15 s. There must be two or more programs, and at most as
-//! many programs as LLC domains. A step ends after 1 s if the progress figure of every program has
-//! changed five times, and otherwise at the latest after 5 s. A program with fewer changes has no
-//! measured rate; without the rates of all programs, the NTTs remain predicted. An arrival or a
-//! departure aborts the comparison. A sample takes linear time in the number of programs.
+//! *Limits.* A comparison has at most three steps of at most 5 s, plus one sampling interval each.
+//! There must be two or more programs, and at most as many programs as LLC domains. A step ends
+//! after 1 s if the progress figure of every program has changed five times, and otherwise at the
+//! latest after 5 s. A program with fewer changes has no measured rate; without the rates of all
+//! programs, the NTTs remain predicted. An arrival or a departure aborts the comparison. A sample
+//! takes linear time in the number of programs.
 
 use std::collections::BTreeMap;
 
