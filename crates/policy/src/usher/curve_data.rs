@@ -3,13 +3,15 @@
 //!
 //! Rates are stored by source of progress, because each source has its own unit, and by core count.
 //!
-//! 1. A rate on a seat replaces the earlier rate at the same core count. If the two rates differ by
-//!    more than 10 % and their relative errors are below 3 %, the rates at all other core counts
-//!    are scaled by the same ratio.
+//! 1. A rate on a seat replaces the earlier rate at the same core count. Exception: a rate is
+//!    ignored if its relative error exceeds 3 % and the error of the earlier rate. If the two rates
+//!    differ by more than 10 % and their relative errors are below 3 %, the rates at all other core
+//!    counts are scaled by the same ratio.
 //! 2. Without a profile, the curve is fitted to the measured rates (module `fit`).
 //! 3. With a profile, the curve is the profile, with lower rates where whole repetitions on seats
-//!    were slower. If the measurements at two or more core counts have another shape than the
-//!    profile, the curve is fitted to the measurements alone.
+//!    were slower. The measurements at two or more core counts may have another shape: their ratios
+//!    to the profile differ by more than 25 %. In this case, the curve is fitted to the
+//!    measurements alone.
 //! 4. Rates under time sharing give a measured NTT instead of a predicted NTT. Rates under time
 //!    sharing are discarded when another program arrives or departs.
 //!
