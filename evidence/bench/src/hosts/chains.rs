@@ -13,6 +13,9 @@
 //!   its own number, and the number of the last link that started with another affinity mask than
 //!   the program had at its start. The benchmark therefore misses no link, even if the link lives
 //!   for less than a millisecond.
+//!
+//! A program runs until the pipe hangs up; it has no other time limit. Each thread has a stack of
+//! 64 KiB.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

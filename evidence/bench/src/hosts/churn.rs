@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `churn`: Usher gives seats to chains of short-lived threads and processes (`chains`),
 //! changes the seats and releases the programs, by affinity masks. One second after each release,
-//! no thread may have the mask of a seat. The CPU time that Usher uses for releases is limited by a
-//! bar.
+//! no thread may have the mask of a seat. The CPU time that Usher uses in the second after a
+//! release is limited by a bar: 2 % of a CPU.
 //!
 //! Kinds of chains: threads or processes, programs that were launched or attached, and lifetimes of
-//! 0.1, 0.5, 2 and 10 ms. Each kind is measured in a process of its own (`cycle`) with a deadline.
-//! If a kind hangs, that process is killed, its programs end, and the kind's row shows a failure.
+//! 0.1, 0.5, 2 and 10 ms. Each kind is measured in a process of its own (`cycle`). The deadline is
+//! 60 s, plus 8 s for each release of one program. If a kind exceeds it, that process is killed,
+//! its programs end, and the kind's row shows a failure.
 
 use std::io::Read;
 use std::path::Path;

@@ -8,10 +8,14 @@
 //! 2. One second later, the check begins. It waits until each chain has started two links, at most
 //!    5 s.
 //! 3. The check fails if a link that started after that second has another mask than the program
-//!    had at its start, or if any thread of the program's session has another list of CPUs.
+//!    had at its start. It also fails if any thread of the program's session has another list of
+//!    CPUs. A chain without two links after 5 s counts as stalled.
 //!
 //! The main thread makes all calls of the actuator. Its CPU time during the calls is therefore the
-//! CPU time of Usher.
+//! CPU time of Usher. It works in steps of 20 ms. At the end, the programs have 10 s to end.
+//!
+//! An error ends the measurement of the kind and is part of the printed result. The measurement
+//! needs two usable CPUs.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

@@ -5,7 +5,8 @@
 //! All programs of a fixture have the variable [`MARK`] in their environment, by which the fixture
 //! finds its processes in `/proc`. Their attributes (masks, priorities, cgroups) are compared with
 //! those of an equal process without Usher. All processes end when the value is dropped, or when
-//! the benchmark is killed ([`reaper`]). Each step of the set-up may take 30 s.
+//! the benchmark is killed ([`reaper`]). Each step of the set-up and of the end may take 30 s;
+//! otherwise the round fails. Commands of `usher` have no time limit here.
 
 use std::collections::BTreeSet;
 use std::fs;

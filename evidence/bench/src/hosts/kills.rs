@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `kills`: kills the daemon, the keeper and launchers by SIGKILL while programs have seats or
-//! are demoted and frozen. All changes must be undone; if a launcher, a keeper or a daemon
-//! survives, within 1 s.
+//! are demoted and frozen. All changes must be undone: within 1 s if a launcher, a keeper or a
+//! daemon survives, and within 2 s by `usher undo`. Each wait for an undo ends after 10 s. A round
+//! that fails counts as failed, and the next round begins.
 //!
 //! A round starts a daemon of root and three programs, in alternate rounds as root and as an
 //! ordinary user: a launched program with a seat, an attached program with a seat, and background

@@ -2,6 +2,10 @@
 //! `usher bench hosts`: tests on this host that Usher leaves managed programs unchanged. Parts:
 //! SIGKILL of the daemon, the keeper and launchers (`kills`); programs that pin their threads
 //! (`pinning`); short-lived threads and processes during a release (`churn`).
+//!
+//! The requirements of all selected parts are checked first. Results are saved after the last part:
+//! an error that ends a part discards the results of earlier parts. A run has no time limit as a
+//! whole.
 
 mod attributes;
 mod chains;

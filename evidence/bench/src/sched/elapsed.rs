@@ -5,8 +5,8 @@
 //! Runs under EEVDF and under Usher form pairs of consecutive runs, so that slow changes of the
 //! host's load affect both runs of a pair. For each pair, the ratio of the end times, Usher /
 //! EEVDF, is computed; the results are the quartiles of the ratios over the pairs. The bar limits
-//! the median ratio of the virtual machine with the highest median. Limit: the time is that of an
-//! emulator, not of hardware.
+//! the median ratio of the virtual machine with the highest median to 1.02. Limit: the time is that
+//! of an emulator, not of hardware.
 
 use anyhow::Result;
 use usher_report::stats;

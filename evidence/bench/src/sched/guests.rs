@@ -5,7 +5,8 @@
 //!
 //! Parts that use the same machine are measured in one guest, so that each scheduler starts only
 //! once. If the host lacks a program of a part, a placeholder with the reason replaces the part,
-//! and its bar is not met.
+//! and its bar is not met. If a load fails under a scheduler, a note gives the reason, and the
+//! scheduler is missing in the part. If a guest fails, the run ends with an error.
 
 use std::path::PathBuf;
 

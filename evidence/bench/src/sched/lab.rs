@@ -13,10 +13,11 @@
 //!    Remove from the plan the loads that are complete or were left out.
 //! 3. Start the guest with the remaining plan, and append each line to the file when it arrives. An
 //!    interrupted run can therefore be resumed.
-//! 4. If the guest dies, repeat from step 1, once.
+//! 4. If the guest dies, repeat from step 1, once. A guest that fails or exceeds its time limit
+//!    ends the run with an error.
 //!
-//! Limits: a guest may run for 6 hours. The samples describe the emulated machine. In its virtual
-//! time, each instruction takes 1 ns and caches have no effect.
+//! Limits: a guest may run for 6 hours per start. The samples describe the emulated machine. In its
+//! virtual time, each instruction takes 1 ns and caches have no effect.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

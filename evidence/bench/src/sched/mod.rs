@@ -18,6 +18,9 @@
 //!   `overhead`, `gain`: each computes the tables, figures and bars of a part from samples;
 //!   `medians`, `run_lengths`: functions that several parts use;
 //! - `show`: formats the parts for a terminal.
+//!
+//! Each sample is saved when it arrives, and `--resume` continues a run. A scheduler that fails is
+//! left out of the part with a note; an error of a guest ends the run.
 
 mod cores;
 mod elapsed;

@@ -2,6 +2,9 @@
 //! Provides Erlang for the parts `erlang` and `elapsed`. Debian's packages are downloaded into the
 //! cache of the lab and unpacked there, but not installed. The program of the virtual machines
 //! (`big.erl`) is compiled into the folder of results.
+//!
+//! The download and the compiler have no time limit here. After an error, the parts are not
+//! measured.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,6 +2,9 @@
 //! Builds the sched_ext schedulers of other projects (peers) from crates.io. With the option
 //! `--peers`, `cargo install` builds pinned versions into the cache of the lab; results of
 //! different versions would not be comparable.
+//!
+//! A build takes about 5 minutes of CPU time per peer and has no time limit. A failed build ends
+//! the run before the first measurement.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -3,9 +3,13 @@
 //! the time (paper 1). The part compares soft seats of Usher's scheduler with seats by affinity
 //! masks under other schedulers.
 //!
-//! Figures, as medians over runs in virtual time: busy CPUs in per cent; waiting time of the
-//! owner's threads in per cent of their runnable time; time in milliseconds until the owner ran on
-//! a lent CPU again. Bars apply to soft seats only.
+//! Figures, as medians over runs in virtual time:
+//!
+//! - busy CPUs in per cent (bar: at least 98 %);
+//! - waiting time of the owner's threads in per cent of their runnable time (bar: at most 1 %);
+//! - time until the owner ran on a lent CPU again, 99th percentile in a run (bar: at most 4 ms).
+//!
+//! Bars apply to soft seats only.
 
 use anyhow::Result;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats the parts of a result for a terminal: bars, notes and tables. Notes are wrapped at the
-//! width of the terminal.
+//! width of the terminal, or at 100 columns if the width is unknown. Tables are not wrapped.
 
 use std::io;
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures the time of a turn. Two partners run alternately on one CPU. In its turn, a partner
 //! reads a byte from a pipe, writes to each cache line of its own memory, and sends a byte to the
-//! other partner.
+//! other partner. A round trip has two turns.
 //!
 //! The partners run once as threads of one process and once as two processes, with the same code,
 //! system calls and amount of memory. Only the page tables differ. The difference between the two
 //! times is therefore the cost of a switch to another address space. Times are medians over blocks
-//! of 16 round trips, so that short disturbances by other programs do not count.
+//! of 16 round trips, so that short disturbances by other programs do not count. The first block
+//! does not count.
+//!
+//! A run takes the given time plus up to two blocks. A partner that hangs is not detected: no wait
+//! has a time limit.
 
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};

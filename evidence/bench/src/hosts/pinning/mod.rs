@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `pinning`: runs programs that pin their threads, while other programs start and end and
-//! seats change.
+//! Part `pinning`: runs programs that pin their threads, while unpinned programs (programs that pin
+//! no threads) start and end and seats change.
 //!
 //! - No run may fail.
 //! - The seat of a program that pins its threads must contain all CPUs to which the threads are
 //!   pinned, or the program has no seat and `usher status` gives the reason.
-//! - Programs that pin no threads must spend 95 % of their CPU time inside their seats.
+//! - Unpinned programs must spend 95 % of their CPU time inside their seats.
 //!
 //! A daemon with the policy `equal` and a runtime directory of its own gives the seats. `usher run`
-//! starts the programs that pin their threads, one at a time. At the same time, up to two programs
-//! that pin no threads start and end at random times. Every process ends by itself within two
-//! minutes, even if the benchmark is killed.
+//! starts the programs that pin their threads, one at a time: 200 runs, or 16 in quick runs. Each
+//! program waits for up to 1 s, works for 4 s, and is killed after 60 s. At the same time, up to
+//! two unpinned programs start and end at random times. Every program ends by itself within two
+//! minutes, even if the benchmark is killed; the kernel then ends the daemon.
+//!
+//! A method whose tools are missing is left out with a note. A failed run counts and does not end
+//! the part.
 
 mod observer;
 mod pin_watch;

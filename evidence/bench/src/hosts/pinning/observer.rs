@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observes the programs of the part `pinning` while they run: the seats of the program that pins
-//! its threads, and the CPUs on which the programs that pin no threads (the *visitors*) spend their
-//! CPU time.
+//! Observes the programs of the part `pinning` while they run. It reads the seats of the program
+//! that pins its threads, and the CPUs on which the unpinned programs spend their CPU time.
+//! Unpinned programs pin no threads, and are named `visitor-N`.
 //!
 //! 1. Every 100 ms the observer reads `usher status`.
 //! 2. Every 10 ms the observer reads the CPU time and the present CPU of each thread of the
-//!    visitors. The CPU time since the previous sample is attributed to the present CPU.
-//! 3. If a visitor had a seat in two consecutive readings of the status, its CPU time between the
-//!    readings counts as inside if the CPU is in one of the two seats.
+//!    unpinned programs. The CPU time since the previous sample is attributed to the present CPU.
+//! 3. If an unpinned program had a seat in two consecutive readings of the status, its CPU time
+//!    between the readings counts. It counts as inside if the CPU is in one of the two seats.
 //!
 //! Limit: the observer misses threads that live for less than 10 ms. The difference to the CPU time
 //! that the meter counts shows the missed CPU time.
@@ -27,7 +27,7 @@ use usher_model::{CpuSet, ProgramId};
 use super::pin_watch::PinWatch;
 use crate::processes::usher;
 
-/// Prefix of the names of programs that pin no threads.
+/// Prefix of the names of unpinned programs.
 pub const VISITOR: &str = "visitor";
 /// Interval between two readings of `usher status`.
 const STATE_EVERY: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub struct ProgramState {
     pub pinned_to: Option<CpuSet>,
 }
 
-/// CPU time of programs that pin no threads.
+/// CPU time of unpinned programs.
 #[derive(Debug, Clone, Default)]
 pub struct SeatTimes {
     /// CPU time while the programs had a seat, in nanoseconds.
@@ -109,7 +109,7 @@ impl Observer {
         self.shared.watch().take()
     }
 
-    /// Ends the observation. Returns the CPU times of the programs that pin nothing.
+    /// Ends the observation. Returns the CPU times of the unpinned programs.
     pub fn stop(self) -> SeatTimes {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
@@ -172,7 +172,7 @@ impl Sampler {
             .collect()
     }
 
-    /// Reads the CPU times of the threads of the programs that pin no threads.
+    /// Reads the CPU times of the threads of the unpinned programs.
     fn sample(&mut self) {
         let mut threads = BTreeMap::new();
         for (name, pid) in self.visitors() {

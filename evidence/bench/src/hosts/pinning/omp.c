@@ -4,6 +4,7 @@
  * runtime. The runtime reads its affinity mask at the start of the program. The program then waits
  * for WAIT seconds, in which its seat may change. After that, the runtime creates its threads and
  * binds them to the CPUs of the old mask (OMP_PROC_BIND). The threads compute for WORK seconds.
+ * SIGALRM ends the program after 120 s.
  */
 #include <omp.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The programs of the part `pinning` that pin their threads: by OpenMP, Open MPI, hwloc-bind,
-//! taskset or system calls. This module compiles them, builds their command lines, and checks
-//! whether the needed compilers and tools are installed.
+//! taskset or system calls. This module compiles them once per part, builds their command lines,
+//! and checks whether the needed compilers and tools are installed. Compilers have no time limit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

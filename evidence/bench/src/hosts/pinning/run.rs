@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a program that pins its threads once, under a daemon. A run fails if its exit status or a
-//! message on standard error shows a failed pin, or if it takes longer than 60 s. After each run,
-//! remaining descendants of the benchmark have 5 s to end, and are then killed.
+//! message on standard error shows a failed pin, or if it takes longer than 60 s. After the last
+//! run, remaining descendants of the benchmark have 5 s to end, and are then killed and counted.
+//! A run over the limit is killed with its process group.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

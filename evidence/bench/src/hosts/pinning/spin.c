@@ -3,6 +3,9 @@
  * spin SECONDS THREADS [CPU...]: runs THREADS threads that compute for SECONDS seconds. If CPUs are
  * given, thread N binds itself to the Nth CPU. If the affinity mask of a thread at its end differs
  * from the mask after this binding, the program reports the thread as "moved".
+ *
+ * At most 64 threads and 64 CPUs are used. SIGALRM ends the program after 120 s. The exit status
+ * is 2 if a thread cannot be started or bound.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The hidden command that loads a baseline, which is a small sched_ext scheduler of the folder
 //! `bpf`. The command runs the scheduler until SIGINT or SIGTERM, as the programs of other
-//! sched_ext schedulers do.
+//! sched_ext schedulers do. If the kernel ends the scheduler earlier, the command continues to wait
+//! for the signal.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads the idle time of the guest's CPUs, and waits until the guest is quiet after boot: its CPUs
-//! are busy for at most 5 % of an observation of 250 ms. The wait ends after 60 observations in any
-//! case.
+//! Reads the idle time of the guest's CPUs, and waits until the guest is quiet after boot. A guest
+//! is quiet if its CPUs are busy for at most 5 % of an observation of 250 ms. The wait ends after
+//! 60 observations (15 s) in any case. An error in reading `/proc/uptime` is returned.
 
 use std::fs;
 use std::thread;

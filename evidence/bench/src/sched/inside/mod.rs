@@ -19,8 +19,10 @@
 //! Limits of waits:
 //!
 //! - A wait for a quiet guest ends after 15 s (60 checks every 250 ms), quiet or not.
-//! - A scheduler must start within 120 s.
-//! - The work of the programs has no time limit here. The host ends each guest after 6 h.
+//! - A baseline or a scheduler of another project must start within 120 s. The start of Usher's
+//!   scheduler and the end of any scheduler have no limit here.
+//! - The work of the programs has no time limit here. The host ends each guest after 6 h (module
+//!   `lab`).
 
 pub mod baseline;
 mod idle;

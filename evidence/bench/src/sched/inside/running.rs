@@ -6,6 +6,9 @@
 //! process, and ends it by SIGINT. If a scheduler violates the rules of sched_ext, the kernel ends
 //! the scheduler and continues with EEVDF; [`RunningScheduler::check`] then returns an error, and
 //! the measurement does not count.
+//!
+//! A baseline or a peer must start within 120 s; its state is read every 20 ms. The start of
+//! Usher's scheduler, the end of any scheduler and the counting have no time limit here.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,8 +26,8 @@ use crate::sched::schedulers::ComparedScheduler;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// Time limit for the start of a scheduler, which includes the time in which the kernel verifies
-/// its BPF programs.
+/// Time limit for the start of a baseline or a peer, which includes the time in which the kernel
+/// verifies its BPF programs.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -179,7 +182,7 @@ fn begin(name: &str, program: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Sends SIGINT to the process, and waits until the process ends.
+/// Sends SIGINT to the process, and waits without a time limit until the process ends.
 fn end(child: &mut Child) {
     if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
         let _ = kill_process(pid, Signal::INT);

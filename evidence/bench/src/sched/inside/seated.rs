@@ -10,6 +10,9 @@
 //!    their runnable time that the owner's threads waited (from `schedstat`). Under Usher's
 //!    scheduler, `usher sched stats` adds the CPUs that the owner reclaimed and the time that the
 //!    other programs ran outside their seats.
+//!
+//! All programs must have seats within 60 s. The owner's rounds have no time limit here. An error
+//! leaves out the load under this scheduler.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
