@@ -6,7 +6,9 @@
 //!
 //! The guest has two CPUs and runs in virtual time. Figures are medians over the rounds; quantiles
 //! of delays are computed over the wake-ups of all rounds. Bars apply to the highest number of
-//! virtual machines only.
+//! virtual machines only. Usher's switches are at most 0.25 times those under EEVDF, and at most
+//! those under any peer. The 99th percentile of the sleeper's delays is at most 1.1 times that
+//! under EEVDF.
 
 use std::path::Path;
 

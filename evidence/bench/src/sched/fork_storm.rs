@@ -6,7 +6,7 @@
 //! 2. The loops run beside the storm. If the storm gets the share of one further thread, the loops
 //!    take 5/4 of their time alone (the fair end time).
 //! 3. The kept part of the fair share is the fair end time / the measured end time of the last
-//!    loop. The result is the median over the rounds, in virtual time. The bar is 0.9.
+//!    loop. Both times are medians over the rounds, in virtual time. The bar for Usher is 0.9.
 
 use anyhow::Result;
 

@@ -4,8 +4,9 @@
 //!
 //! Saving = (switches per second and CPU under EEVDF - switches per second and CPU under Usher) x
 //! cost of a switch. The parts `spaces` and `erlang` count the switches in the guest. The part
-//! `switches` measures the cost on this machine for several working sets. Limit: the saving is an
-//! estimate, because neither load was timed on this machine.
+//! `switches` measures the cost on this machine for several working sets. The part is left out
+//! without samples of EEVDF and Usher or without a measured cost. Limit: the saving is an estimate,
+//! because neither load was timed on this machine.
 
 use anyhow::Result;
 use usher_report::text;

@@ -4,6 +4,14 @@
 //! address-space switches, the lengths of runs, the end times, and the wake-up delays of the
 //! sleeping thread.
 //!
+//! Bars limit Usher's figures as multiples of EEVDF's:
+//!
+//! - switches without those of the sleeping thread: 0.25;
+//! - 99th percentile of the delays: 1.1;
+//! - end of the last program: 1.02.
+//!
+//! With `--peers`, Usher may also not have more switches than any peer.
+//!
 //! Counts and end times are medians over the rounds, in virtual time. Quantiles of delays are
 //! computed over the wake-ups of all rounds. Limit: caches are not modelled; end times therefore do
 //! not contain the gain from fewer switches.

@@ -4,7 +4,8 @@
 //! the same time, beside a thread that mostly sleeps.
 //!
 //! The part has no bars, because the results depend on the program versions that are installed on
-//! the host, and because Java compiles code while it runs.
+//! the host, and because Java compiles code while it runs. If a program is not installed on the
+//! host, the part is not measured. The compiler `javac` has no time limit.
 
 use std::fs;
 use std::path::Path;
