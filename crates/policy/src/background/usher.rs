@@ -25,8 +25,7 @@
 //! [`GRACE_NS`]. Collisions during grace runs are charged as usual.
 //!
 //! *Cost*. A sample takes time in proportion to devices x programs x devices that a program uses.
-//! Budgets of devices are kept after the last program has departed, for as long as the policy
-//! exists.
+//! Budgets of devices are kept after the last program has departed, while the policy exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,7 +10,7 @@
 //!
 //! This file also holds the common part of [`Pdpa`] and [`Utilisation`]: seats of whole domains.
 //! The seats are recomputed once per period, and when a program arrives, departs or changes its
-//! limits. Each program keeps its domains as far as possible, and then gets free domains in the
+//! limits. Each program keeps its domains where possible, and then gets free domains in the
 //! order of ids. A program without a domain is left to the kernel. The assignment takes time of
 //! order domains x (domains + programs).
 
@@ -99,7 +99,7 @@ impl PeriodicSeats {
     }
 }
 
-/// Assigns to each program the number of whole domains in `counts`, as far as possible domains that
+/// Assigns to each program the number of whole domains in `counts`, where possible domains that
 /// the program already has. The sum of `counts` must not exceed the number of domains.
 fn assign_domains(
     topology: &Topology,
