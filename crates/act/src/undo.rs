@@ -19,12 +19,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::Signal;
 use usher_model::{ProcessId, ProgramId};
 
@@ -507,7 +507,11 @@ pub(crate) fn owner_in_name(dir: &Path) -> Option<ProcessId> {
 /// an undo may be repeated.
 fn lock(procs: &Procs, dir: &Path) -> Result<Option<File>, ActError> {
     let path = dir.join("undo.lock");
-    let file = match OpenOptions::new().create(true).append(true).open(&path) {
+    // An open of a FIFO without `NONBLOCK` would wait for a reader.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    let options = options.create(true).append(true);
+    let file = match options.custom_flags(flags.bits() as i32).open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(file_error("opening", path)(error)),

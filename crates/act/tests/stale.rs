@@ -183,6 +183,19 @@ fn the_undo_waits_for_the_last_thread_of_an_owner_that_ends() {
 }
 
 #[test]
+fn an_undo_does_not_wait_for_the_reader_of_a_fifo() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(dir.path().to_owned());
+    let owner = dead();
+    let instance = instance(&config, owner, &[head(owner, &boot())]);
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, instance.join("undo.lock"), mode).unwrap();
+    let report = undo_stale(&config).unwrap();
+    assert_eq!((report.instances, report.errors.len()), (0, 1));
+    assert!(instance.exists());
+}
+
+#[test]
 fn the_journal_of_a_living_instance_is_not_undone() {
     let runtime = tempfile::tempdir().unwrap();
     let config = ActMethod::NoCgroups.config(runtime.path());

@@ -136,7 +136,9 @@ impl Store {
             Err(error) => (error, None),
         };
         let mut store = Self::in_memory()?;
-        if let Ok(readable) = Self::open_to_read(path) {
+        // SQLite would wait for ever for the writer of a FIFO.
+        let is_store = !matches!(error, StoreError::NotAStore { .. });
+        if is_store && let Ok(readable) = Self::open_to_read(path) {
             // The result is ignored, because the returned warning reports the file. Profiles that
             // cannot be read are lost.
             let _ = store.copy_from(&readable);

@@ -473,3 +473,15 @@ fn reports_a_directory_that_cannot_be_created() {
     let (_, warning) = Store::open_or_memory(&path).unwrap();
     assert!(warning.unwrap().in_memory);
 }
+
+#[test]
+fn a_fifo_is_rejected_without_waiting_for_its_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+    let (_, warning) = Store::open_or_memory(&path).unwrap();
+    let warning = warning.unwrap();
+    assert!(warning.in_memory);
+    assert!(matches!(warning.error, StoreError::NotAStore { .. }));
+}

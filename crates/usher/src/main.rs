@@ -36,9 +36,8 @@ const STACK_BYTES: usize = 8 << 20;
 const STACK_MIN_BYTES: u64 = 2 << 20;
 
 fn main() -> ExitCode {
-    // The process inherits its user's limit of file sizes; writing beyond the limit returns an
-    // error instead of ending the process.
-    usher_host::launch::ignore_file_size_signal();
+    // The caller may have chosen attributes with which Usher could not work.
+    usher_host::launch::adjust_attributes();
     let stack = getrlimit(Resource::Stack).current;
     if stack.is_none_or(|bytes| bytes >= STACK_MIN_BYTES) {
         return run();

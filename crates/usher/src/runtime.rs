@@ -224,7 +224,7 @@ pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Threshol
     let path = given.map_or_else(|| thresholds_path(store), Path::to_owned);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if given.is_none() && error.kind() == ErrorKind::NotFound => {
+        Err(error) if given.is_none() && is_absent(error.kind()) => {
             return Ok(Thresholds::default());
         }
         // The default file may be in a home folder of another user (`HOME` after `sudo`): without
@@ -266,6 +266,11 @@ pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Threshol
             usher_model::with_suggestion(reason)
         )
     })
+}
+
+/// Returns whether an error means that a file or one of its directories does not exist.
+fn is_absent(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]

@@ -698,10 +698,10 @@ fn a_record_replays_to_the_same_decisions() {
 
 /// Small limits of a user must not prevent a program from starting.
 #[test]
-fn programs_start_under_small_limits_on_files_and_stacks() {
+fn programs_start_under_small_limits() {
     let mut world = World::new();
     world.daemon(&[]);
-    for limit in ["-f 64", "-f 0", "-s 64"] {
+    for limit in ["-f 64", "-f 0", "-s 64", "-n 4", "-n 8", "-n 12"] {
         for command in ["run", "bg"] {
             let script = format!("ulimit {limit}; exec \"$0\" {command} -- sh -c 'echo started'");
             let usher = world.usher(&[]);
@@ -719,6 +719,43 @@ fn programs_start_under_small_limits_on_files_and_stacks() {
             assert_eq!(out.stdout, b"started\n", "{command}, ulimit {limit}");
         }
     }
+}
+
+/// A launcher could not wait for its program with an ignored SIGCHLD, and could not open its own
+/// files with this umask.
+#[test]
+fn programs_keep_an_ignored_sigchld_and_a_umask_that_restricts_the_owner() {
+    let run = |mut command: Command| {
+        // SAFETY: both functions may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                libc::umask(0o777);
+                Ok(())
+            });
+        }
+        command.output().unwrap()
+    };
+    let words = ["grep", "-E", "^(Umask|SigIgn):", "/proc/self/status"];
+    let mut direct = Command::new(words[0]);
+    direct.args(&words[1..]);
+    let expected = stdout(&run(direct));
+    assert!(expected.contains("0777"), "{expected}");
+    let mut world = World::new();
+    for with_daemon in [false, true] {
+        if with_daemon {
+            world.daemon(&[]);
+        }
+        for command in [&["run", "--"][..], &["run", "--hints", "--"], &["bg", "--"]] {
+            let arguments: Vec<&str> = command.iter().chain(&words).copied().collect();
+            let output = run(world.usher(&arguments));
+            let errors = stderr(&output);
+            assert!(output.status.success(), "{command:?}: {errors}");
+            assert_eq!(stdout(&output), expected, "{command:?}: {errors}");
+        }
+    }
+    let undo = run(world.usher(&["undo"]));
+    assert!(undo.status.success(), "{}", stderr(&undo));
 }
 
 #[test]

@@ -15,11 +15,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use usher_act::{ForkResult, PreparedHome};
 
+use super::held::launch_error;
 use super::prepare::PreparedExec;
+use super::{LaunchError, LaunchSpec};
 
 /// An error in the child, sent to the parent through a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,23 +133,83 @@ unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
     }
 }
 
-/// Whether [`ignore_file_size_signal`] changed the disposition.
+/// Whether [`adjust_attributes`] changed the disposition of SIGXFSZ, or of SIGCHLD.
 static IGNORES_FILE_SIZE: AtomicBool = AtomicBool::new(false);
+static IGNORED_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// The umask before [`adjust_attributes`] changed it.
+static INHERITED_UMASK: AtomicU32 = AtomicU32::new(UMASK_UNCHANGED);
+const UMASK_UNCHANGED: u32 = u32::MAX;
+/// The bits of a umask that restrict the owner of a new file.
+const UMASK_OWNER: u32 = 0o700;
 
-/// Makes writes beyond the limit on file sizes (`ulimit -f`) fail with an error in this process. By
-/// default, the signal SIGXFSZ would end this process. Launched programs get the disposition of
-/// SIGXFSZ with which this process was started.
-pub fn ignore_file_size_signal() {
-    // SAFETY: `signal` sets a valid signal to be ignored, and installs no handler.
-    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    if before == libc::SIG_DFL {
-        IGNORES_FILE_SIZE.store(true, Ordering::Relaxed);
+/// Changes the attributes that this process inherited, and with which Usher could not work.
+/// Launched programs get the inherited attributes.
+///
+/// - A write beyond the limit on file sizes (`ulimit -f`) fails with an error; by default, SIGXFSZ
+///   would end this process.
+/// - SIGCHLD gets its default disposition. If SIGCHLD is ignored, the kernel discards the exit
+///   status of each child, and a wait for a child fails.
+/// - The umask does not restrict the owner. Otherwise Usher could not read its own journals.
+///
+/// Call this function before this process has other threads.
+pub fn adjust_attributes() {
+    // SAFETY: `signal` sets dispositions of valid signals without a handler; `umask` takes a
+    // number.
+    let (file_size, children, umask) = unsafe {
+        (
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN),
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL),
+            libc::umask(!UMASK_OWNER & 0o777),
+        )
+    };
+    IGNORES_FILE_SIZE.store(file_size == libc::SIG_DFL, Ordering::Relaxed);
+    IGNORED_CHILDREN.store(children == libc::SIG_IGN, Ordering::Relaxed);
+    // SAFETY: `umask` takes a number.
+    unsafe { libc::umask(umask & !UMASK_OWNER) };
+    if umask & UMASK_OWNER != 0 {
+        INHERITED_UMASK.store(umask, Ordering::Relaxed);
     }
+}
+
+/// Restores the disposition of SIGCHLD and the umask that [`adjust_attributes`] changed.
+fn restore_attributes() {
+    if IGNORED_CHILDREN.load(Ordering::Relaxed) {
+        // SAFETY: `signal` sets a valid signal to be ignored, and installs no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    }
+    let umask = INHERITED_UMASK.load(Ordering::Relaxed);
+    if umask != UMASK_UNCHANGED {
+        // SAFETY: `umask` takes a number.
+        unsafe { libc::umask(umask) };
+    }
+}
+
+/// Executes a program in place of this process, with the attributes that this process inherited.
+/// Returns only after an error.
+pub fn exec_in_place(spec: &LaunchSpec) -> LaunchError {
+    let prepared = spec.resolve().and_then(|_| PreparedExec::new(spec));
+    let mut prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return error,
+    };
+    let mut mask = MaybeUninit::<Mask>::zeroed();
+    // SAFETY: `pthread_sigmask` writes the mask of this thread, and changes nothing. A zeroed mask
+    // is valid, too.
+    let mask = unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
+        mask.assume_init()
+    };
+    reset_signals(&mask);
+    let error = match set_up(&prepared) {
+        Ok(()) => exec(&mut prepared),
+        Err(error) => error,
+    };
+    launch_error(&prepared.program, error)
 }
 
 /// Resets the parent's handlers, which must not run in the child. Ignored signals stay ignored,
 /// with two exceptions. SIGPIPE is reset, because Rust's runtime ignores it in every program.
-/// SIGXFSZ is reset if [`ignore_file_size_signal`] has set it to be ignored.
+/// SIGXFSZ is reset if [`adjust_attributes`] has set it to be ignored.
 pub(super) fn reset_signals(mask: &Mask) {
     for signal in 1..=libc::SIGRTMAX() {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
@@ -208,8 +270,10 @@ pub(super) fn enter_session(prepared: &PreparedExec) -> Result<(), ChildError> {
     }
 }
 
-/// Redirects the standard streams and changes the working directory.
+/// Restores the inherited attributes, redirects the standard streams and changes the working
+/// directory.
 pub(super) fn set_up(prepared: &PreparedExec) -> Result<(), ChildError> {
+    restore_attributes();
     redirect(prepared)?;
     let Some(cwd) = &prepared.cwd else {
         return Ok(());
@@ -293,6 +357,17 @@ pub(super) fn write_bytes(fd: RawFd, bytes: &[u8]) {
         let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
         // A successful write is complete, because writes below PIPE_BUF are atomic.
         if n >= 0 || ChildError::last(0).errno != libc::EINTR {
+            return;
+        }
+    }
+}
+
+/// Waits for the end of a child.
+pub(super) fn reap(pid: libc::pid_t) {
+    loop {
+        // SAFETY: `waitpid` accepts a null pointer in place of the status.
+        let ended = unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
+        if ended >= 0 || ChildError::last(0).errno != libc::EINTR {
             return;
         }
     }

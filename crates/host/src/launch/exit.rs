@@ -79,6 +79,18 @@ impl LaunchError {
         }
     }
 
+    /// Returns whether the program was not started because this process or the machine has no more
+    /// descriptors, processes or memory.
+    pub fn is_shortage(&self) -> bool {
+        let Self::System { source, .. } = self else {
+            return false;
+        };
+        matches!(
+            source.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM)
+        )
+    }
+
     /// Returns the error for a failed `exec`.
     pub(super) fn from_exec(program: OsString, source: io::Error) -> Self {
         match source.raw_os_error() {

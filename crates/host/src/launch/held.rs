@@ -96,8 +96,14 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
             })
         };
         let pid = pid.map_err(|e| failed("forking", e))?;
-        let running = ChildProcess::new(pid)
-            .map_err(|e| failed("opening the pidfd of the child", e.into()))?;
+        let running = match ChildProcess::new(pid) {
+            Ok(running) => running,
+            Err(error) => {
+                drop((go, output));
+                child::reap(pid);
+                return Err(failed("opening the pidfd of the child", error.into()));
+            }
+        };
         Ok(HeldChild {
             program: program.clone(),
             running: Some(running),

@@ -20,7 +20,7 @@ mod prepare;
 mod repeater;
 mod signals;
 
-pub use child::ignore_file_size_signal;
+pub use child::{adjust_attributes, exec_in_place};
 pub use exit::{Exit, LaunchError, OWN_FAILURE};
 pub use held::{ChildProcess, HeldChild, StartingChild, hold, hold_in};
 pub use prepare::{LaunchSpec, Stream};

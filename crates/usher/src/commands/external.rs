@@ -8,12 +8,10 @@
 //! that cannot be executed has exit status 126.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::bail;
-use usher_host::launch::{LaunchError, LaunchSpec};
+use usher_host::launch::{LaunchError, LaunchSpec, exec_in_place};
 
 use crate::cli;
 use crate::failure::Outcome;
@@ -55,12 +53,8 @@ fn find(program: &str, own: Option<&Path>) -> Result<PathBuf, LaunchError> {
 
 /// Executes the program in this process; returns only the error.
 pub fn become_program(path: &Path, args: &[OsString]) -> anyhow::Error {
-    let source = Command::new(path).args(args).exec();
-    LaunchError::CannotExecute {
-        program: path.into(),
-        source,
-    }
-    .into()
+    let words = std::iter::once(path.as_os_str()).chain(args.iter().map(OsString::as_os_str));
+    exec_in_place(&LaunchSpec::new(words)).into()
 }
 
 #[cfg(test)]

@@ -8,10 +8,8 @@
 //!    cannot be executed 126.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
-use usher_host::launch::{LaunchError, LaunchSpec};
+use usher_host::launch::{LaunchSpec, exec_in_place};
 
 use crate::failure::Outcome;
 
@@ -32,18 +30,5 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let seats = std::thread::available_parallelism()?.get();
     let spec = LaunchSpec::new(&args.command).thread_hints(seats);
-    let path = spec.resolve()?;
-    let mut command = Command::new(path);
-    if let Some((name, words)) = args.command.split_first() {
-        command.arg0(name).args(words);
-    }
-    for (name, value) in &spec.env {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let source = command.exec();
-    let program = args.command.first().cloned().unwrap_or_default();
-    Err(LaunchError::CannotExecute { program, source }.into())
+    Err(exec_in_place(&spec).into())
 }

@@ -30,7 +30,7 @@ use anyhow::Context;
 use usher_act::ActConfig;
 use usher_host::engine::EngineError;
 use usher_host::launch::{
-    ChildProcess, Forwarder, HeldChild, LaunchError, LaunchSpec, Stream, hold,
+    ChildProcess, Forwarder, HeldChild, LaunchError, LaunchSpec, Stream, exec_in_place, hold,
 };
 use usher_model::Regulation;
 
@@ -74,7 +74,26 @@ const ARGV_WORDS_MAX: usize = 4096;
 /// Runs the program and returns its exit status.
 pub fn run(options: &RunOptions) -> Outcome {
     check_named(&options.argv)?;
-    let mut signals = Forwarder::new(options.own_session()).context("catching signals")?;
+    match launch(options) {
+        Err(error) if is_shortage(&error) => Err(options.run_in_place(&error)),
+        outcome => outcome,
+    }
+}
+
+/// Returns whether an error means that the program was not started because of too few descriptors,
+/// processes or bytes of memory.
+fn is_shortage(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<LaunchError>();
+    error.is_some_and(LaunchError::is_shortage)
+}
+
+fn launch(options: &RunOptions) -> Outcome {
+    let signals = Forwarder::new(options.own_session());
+    let mut signals = signals.map_err(|source| LaunchError::System {
+        program: options.argv.first().cloned().unwrap_or_default(),
+        doing: "catching signals",
+        source,
+    })?;
     let Some(mut daemon) = Daemon::find(options.runtime_dir.as_deref()) else {
         return without_daemon(options, &mut signals);
     };
@@ -221,6 +240,28 @@ impl RunOptions {
         let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
         if let Err(error) = usher_act::lower_launched(&config, held.pid(), spec.new_session) {
             failure::print_error(&failure::line(&error.into()));
+        }
+    }
+
+    /// Executes the program in place of this process, which has too few resources for a launcher
+    /// beside the program (`ulimit -n`, `ulimit -u`). The program runs unmanaged, and background
+    /// work at the lowest priority. Returns only after an error.
+    fn run_in_place(&self, shortage: &anyhow::Error) -> anyhow::Error {
+        let line = failure::line(shortage);
+        match self.background {
+            None => failure::print_error(&format!("the program runs unmanaged: {line}")),
+            Some(_) => {
+                managed_wait::report_unregulated(&line);
+                let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
+                let own = rustix::process::getpid().as_raw_nonzero().get();
+                if let Err(error) = usher_act::lower_launched(&config, own, false) {
+                    failure::print_error(&failure::line(&error.into()));
+                }
+            }
+        }
+        match self.words() {
+            Ok(spec) => exec_in_place(&spec).into(),
+            Err(error) => error,
         }
     }
 
