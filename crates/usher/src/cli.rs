@@ -130,7 +130,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// Parses the command line.
+/// Parses the command line, and warns of unknown environment variables.
 ///
 /// # Errors
 /// The exit status, after help or the version was printed, or a one-line message about invalid
@@ -143,6 +143,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Cli, Output), 
         .and_then(|matches| Cli::from_arg_matches(&matches));
     match parsed {
         Ok(cli) => {
+            if cli.command.is_public() {
+                let warnings = environment::warnings(std::env::vars_os());
+                warnings.iter().for_each(|text| failure::print_error(text));
+            }
             let out = Output::new(cli.global.json, cli.global.color);
             Ok((cli, out))
         }

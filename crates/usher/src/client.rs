@@ -24,6 +24,8 @@
 //! - Each error becomes a text that names the cause. After a timeout, `crate::unanswered` adds the
 //!   state of the daemon's process. [`Daemon::need`] also names the command that starts a daemon.
 
+mod unanswered;
+
 use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::net::Shutdown;
@@ -42,7 +44,8 @@ use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::failure;
 use crate::peer;
 use crate::runtime;
-use crate::unanswered::ListeningProcess;
+
+pub use unanswered::ListeningProcess;
 
 /// Default upper limit of the time for which one read or write of the daemon's socket waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

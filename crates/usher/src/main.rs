@@ -24,7 +24,6 @@ mod progress;
 mod regulate;
 mod remember;
 mod runtime;
-mod unanswered;
 
 use std::process::ExitCode;
 
@@ -53,13 +52,7 @@ fn main() -> ExitCode {
 
 fn run() -> ExitCode {
     match cli::parse(std::env::args_os()) {
-        Ok((cli, out)) => {
-            if cli.command.is_public() {
-                let warnings = cli::environment::warnings(std::env::vars_os());
-                warnings.iter().for_each(|text| failure::print_error(text));
-            }
-            failure::exit_code(commands::run(cli, &out))
-        }
+        Ok((cli, out)) => failure::exit_code(commands::run(cli, &out)),
         Err(code) => code,
     }
 }

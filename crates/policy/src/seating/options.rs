@@ -32,8 +32,8 @@ pub(super) struct AllocationOption {
     pub price: u64,
 }
 
-/// A candidate's options, by rising number of units. An option is left out if another option has at
-/// most as many units of each class and costs no more. A seat is thus never larger than useful.
+/// A candidate's options, by rising number of units. An option is left out if another option has no
+/// more units of any class and costs no more. A seat is thus never larger than useful.
 pub(super) type OptionTable = Vec<AllocationOption>;
 
 /// Maps vectors of counts to numbers from 0 to `states - 1`, as the digits of a mixed-radix number:
@@ -96,8 +96,8 @@ pub(super) fn option_table(
         })
         .collect();
     let radix = MixedRadix::new(&supply);
-    // For each vector, by its index: the least cost of the vector itself and of all vectors with at
-    // most as many units of each class.
+    // For each vector, by its index: the least cost of the vector itself and of all vectors that
+    // have no more units of any class.
     let mut below = vec![f64::INFINITY; radix.states];
     let mut table = Vec::new();
     for index in 1..radix.states {

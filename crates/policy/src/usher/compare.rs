@@ -229,7 +229,7 @@ impl Usher {
     }
 
     /// Whether a comparison is possible, now or when all programs have been measured. There must be
-    /// at least two programs, and at most as many programs as domains. All programs must report
+    /// at least two programs, and no more programs than domains. All programs must report
     /// progress and be movable to fewer cores at any time.
     pub(super) fn is_comparable(&self) -> bool {
         let is_measurable =

@@ -77,18 +77,14 @@ mod tests {
         assert!(warnings(&OWN).is_empty());
         assert!(warnings(&["USHERS", "HOME", "USHER_SKIPPED", "USHER_LAB_CACHE"]).is_empty());
         let unknown = "is unknown and has no effect";
+        let unlisted = format!("{unknown}; 'man usher' lists the variables");
+        let close = format!("{unknown}; a similar variable exists: USHER_STORE");
         assert_eq!(
-            warnings(&["USHER_STOER", "USHER_RUNTIME_DIRECTORY", "USHER_SOON_DEAD"]),
+            warnings(&["USHER_STOER", "USHER_RUNTIME_DIRECTORY", "USHER_BOGUS"]),
             [
-                format!(
-                    "the environment variable USHER_RUNTIME_DIRECTORY {unknown}; 'man usher' lists the variables"
-                ),
-                format!(
-                    "the environment variable USHER_SOON_DEAD {unknown}; 'man usher' lists the variables"
-                ),
-                format!(
-                    "the environment variable USHER_STOER {unknown}; a similar variable exists: USHER_STORE"
-                ),
+                format!("the environment variable USHER_BOGUS {unlisted}"),
+                format!("the environment variable USHER_RUNTIME_DIRECTORY {unlisted}"),
+                format!("the environment variable USHER_STOER {close}"),
             ]
         );
     }

@@ -25,9 +25,8 @@ use anyhow::{Context, anyhow, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::client::Daemon;
+use crate::client::{Daemon, ListeningProcess};
 use crate::runtime;
-use crate::unanswered::ListeningProcess;
 
 /// The names of a socket and of the lock of its only process, in the runtime directory.
 #[derive(Debug, Clone, Copy)]

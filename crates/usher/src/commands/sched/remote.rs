@@ -23,11 +23,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_scx::{Kernel, ScxError, Settings, State as Loaded};
 
-use crate::client::{self, ANSWER_TIMEOUT, TrustedConnection};
+use crate::client::{self, ANSWER_TIMEOUT, ListeningProcess, TrustedConnection};
 use crate::daemon::scheduler::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, kernel};
 use crate::runtime;
-use crate::unanswered::ListeningProcess;
 
 /// Upper limit of the time for the answer to a start, a change or a stop: 60 s. Before the answer,
 /// the kernel verifies the BPF programs or ends the scheduler, which may take seconds.
