@@ -7,16 +7,26 @@
 //! programs to the kernel. When seats are allowed again, a new instance of the seating policy
 //! starts with the programs that are present.
 //!
-//! A suspension requests one thaw and one release per program, once per event: failed requests are
-//! not repeated before the next event. Between events, every decision is that of the policy in use,
-//! and costs the same.
+//! A suspension requests a thaw and a release of each program. A failed thaw is requested again
+//! until it succeeds, because its program would stay stopped; a failed release at most
+//! [`RELEASES_MAX`] times. Otherwise, every decision is that of the policy in use, and costs the
+//! same.
 
 use std::collections::BTreeMap;
 
-use usher_model::{Action, Decision, Event, Note, Observation, Program, ProgramId, Topology};
+use usher_model::{
+    Action, Decision, Event, FailedAction, Note, Observation, Program, ProgramId, Topology,
+};
 
 use crate::simple::track_programs;
 use crate::{Linux, Policy};
+
+/// Number of times that a suspension requests the failed release of a program again. Afterwards, only
+/// the undo at the end of the program removes the seat.
+const RELEASES_MAX: u32 = 8;
+
+/// Time in nanoseconds after which the policy checks whether its thaws and releases failed.
+const RESULT_AFTER_NS: u64 = 100_000_000;
 
 /// Makes a new instance of the seating policy.
 pub type MakePolicy = Box<dyn Fn() -> Box<dyn Policy + Send> + Send>;
@@ -30,6 +40,8 @@ pub struct SuspendablePolicy {
     current: Box<dyn Policy + Send>,
     programs: BTreeMap<ProgramId, Program>,
     forbidden: Option<String>,
+    /// Number of failed releases of each program during the suspension.
+    failed_releases: BTreeMap<ProgramId, u32>,
 }
 
 impl std::fmt::Debug for SuspendablePolicy {
@@ -52,11 +64,33 @@ impl SuspendablePolicy {
             current,
             programs: BTreeMap::new(),
             forbidden: None,
+            failed_releases: BTreeMap::new(),
         }
+    }
+
+    /// Returns the failed thaws and releases of a suspension that are requested again.
+    fn repeated(&mut self, failed: &[FailedAction]) -> Vec<Action> {
+        if self.forbidden.is_none() {
+            return Vec::new();
+        }
+        let (programs, releases) = (&self.programs, &mut self.failed_releases);
+        let mut is_repeated = |action: &Action| match action {
+            Action::Thaw { .. } => true,
+            Action::Release { program } => {
+                let count = releases.entry(*program).or_default();
+                *count += 1;
+                *count <= RELEASES_MAX
+            }
+            _ => false,
+        };
+        let failed = failed.iter().map(|failure| failure.action.clone());
+        let present = failed.filter(|action| programs.contains_key(&action.program()));
+        present.filter(|action| is_repeated(action)).collect()
     }
 
     /// Replaces the policy in use after a change of `forbidden`.
     fn switch(&mut self, observation: &Observation) -> Decision {
+        self.failed_releases.clear();
         self.current = match self.forbidden {
             Some(_) => Box::new(Linux::new(self.topology.clone())),
             None => (self.make)(),
@@ -75,6 +109,7 @@ impl SuspendablePolicy {
                 [thaw, release]
             });
             decision.actions = undone.collect();
+            decision.wake_after_ns = Some(RESULT_AFTER_NS);
             decision.notes.push(Note {
                 program: None,
                 text: format!("Usher assigns no CPUs to programs: {reason}"),
@@ -96,7 +131,13 @@ impl Policy for SuspendablePolicy {
             _ => None,
         });
         let Some(latest) = changes.next_back() else {
-            return self.current.decide(observation);
+            let mut decision = self.current.decide(observation);
+            let repeated = self.repeated(&observation.failed);
+            if !repeated.is_empty() {
+                decision.wake_after_ns = Some(RESULT_AFTER_NS);
+            }
+            decision.actions.extend(repeated);
+            return decision;
         };
         let was_allowed = self.forbidden.is_none();
         self.forbidden = latest.clone();

@@ -2,7 +2,7 @@
 //! Tests that a policy releases all seats while another daemon plans the machine, and gives seats
 //! to the programs present when the ban ends.
 
-use usher_model::ProgramId;
+use usher_model::{Action, ProgramId};
 use usher_policy::{NAMES, by_name};
 
 use crate::shapes::{paper_machine, perfect, poor};
@@ -57,4 +57,34 @@ fn arrivals_and_departures_during_a_ban_are_known_afterwards() {
     assert!(seats[0].and(&seats[1]).is_empty());
     let later = world.actions().split_off(before);
     assert!(later.iter().all(|action| action.program() != ProgramId(1)));
+}
+
+#[test]
+fn failed_thaws_and_releases_of_a_ban_are_requested_again() {
+    for name in NAMES.into_iter().filter(|name| *name != "linux") {
+        let mut policy = by_name(name, &paper_machine()).unwrap();
+        let mut world = two_programs();
+        world.run(&mut policy, 5.0);
+        world.forbid_seats(Some("another daemon"));
+        world.refuses = 6;
+        world.step(&mut policy, 1);
+        assert!(!is_free(&world), "{name}: the actions fail");
+        world.run(&mut policy, 5.0);
+        assert!(is_free(&world), "{name}: seats are taken back later");
+    }
+}
+
+#[test]
+fn a_release_that_always_fails_is_not_requested_for_ever() {
+    let mut policy = by_name("equal", &paper_machine()).unwrap();
+    let mut world = two_programs();
+    world.run(&mut policy, 5.0);
+    world.forbid_seats(Some("another daemon"));
+    world.refuses = u32::MAX;
+    world.run(&mut policy, 60.0);
+    let requests = world.actions().len();
+    world.run(&mut policy, 60.0);
+    let later = world.actions().split_off(requests);
+    let is_thaw = |action: &Action| matches!(action, Action::Thaw { .. });
+    assert!(later.iter().all(is_thaw), "{later:?}");
 }
