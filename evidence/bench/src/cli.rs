@@ -31,7 +31,8 @@ enum Command {
     /// Measures seats: planning, overhead, latency, lending, kills, mixes of real programs
     Seats(Box<seats::SeatsArgs>),
     Hosts(Box<hosts::HostsArgs>),
-    /// Compares the sources of progress with wall time (paper 1, table 1)
+    /// Measures how well each source of progress (heartbeats, instructions) agrees with wall time
+    /// (paper 1, table 1)
     Progress(progress::ProgressArgs),
     /// Runs the simulator: accuracy, all 210 mixes, speed, ranges of parameters, fuzzing
     Sim(sim::SimArgs),

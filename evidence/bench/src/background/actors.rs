@@ -172,7 +172,8 @@ impl Background {
         Ok(background)
     }
 
-    /// Stores the present work and use, from which [`Background::done`] counts.
+    /// Stores the time, the finished work and the CPU time at present. [`Background::done`] returns
+    /// the differences from these values.
     pub fn begin(&mut self) {
         self.since = (Instant::now(), self.used());
     }

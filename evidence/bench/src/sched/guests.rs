@@ -242,7 +242,7 @@ pub struct GuestScenario<'m> {
 fn not_measured(which: SchedPart, error: &anyhow::Error) -> Part {
     let name = which.to_possible_value();
     let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
-    eprintln!("sched: the scheduler {name} is left out: {error:#}");
+    eprintln!("sched: the part {name} is not measured: {error:#}");
     let mut part = Part::new(&name, &format!("Not measured: {name}"));
     if which != SchedPart::Mix {
         part.bars = vec![Bar::at_most("could be measured", None, 0.0, "")];

@@ -492,7 +492,7 @@ mod tests {
             })
             .collect();
         assert!(remaining(&turns, &all).is_empty());
-        // A further round of the same load and scheduler is not complete.
+        // Round 1 of the same load and scheduler was not measured, and therefore remains.
         let again = SchedulerPlan {
             rounds: vec![1],
             ..turn(ComparedScheduler::Eevdf)

@@ -296,8 +296,8 @@ fn actions_section(mix_report: &MixReport<'_>) -> Section {
             Item::Note(
                 "Seats: number of times that a program got a seat or another seat. Releases: \
                  number of times that a program lost its seat. Stops: number of times that a \
-                 program was stopped, for the trial of another program or in turn. All numbers \
-                 are sums over the rounds."
+                 program was stopped, because another program was on trial or because programs take \
+                 turns. All numbers are sums over the rounds."
                     .to_owned(),
             ),
         ],
