@@ -18,7 +18,8 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 
 use signal_hook::consts::signal::{
-    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1,
+    SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU,
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -26,12 +27,18 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 
 use super::ChildProcess;
 
-const FORWARDED: [i32; 9] = [
-    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
+/// The signals that a terminal, or the shell that controls it, sends to a whole process group.
+const FROM_TERMINAL: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGWINCH, SIGTSTP, SIGCONT];
+
+/// Forwarded signals that no terminal sends. A timer that was set before the launcher was executed
+/// (`alarm(2)`), and batch systems, send them to the launcher. By default, each of them would end
+/// the launcher but not the program.
+const FROM_OTHERS: [i32; 8] = [
+    SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO,
 ];
 
 /// The forwarded signals that request a program's end.
-const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+const ENDING: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGXCPU];
 
 /// Catches the launcher's signals from its creation on. A forwarder must be created before the
 /// program is launched, because earlier signals are not caught.
@@ -51,7 +58,8 @@ impl Forwarder {
     /// A signal handler cannot be set.
     pub fn new(own_session: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let caught = FORWARDED.into_iter().filter(|&signal| !ignored(signal));
+        let forwarded = FROM_TERMINAL.into_iter().chain(FROM_OTHERS);
+        let caught = forwarded.filter(|&signal| !ignored(signal));
         Ok(Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,
             own_session,
@@ -81,7 +89,8 @@ impl Forwarder {
         let mut end_requested = false;
         for origin in self.pending() {
             end_requested |= ENDING.contains(&origin.signal);
-            let from_terminal = matches!(origin.cause, Cause::Kernel);
+            let by_kernel = matches!(origin.cause, Cause::Kernel);
+            let from_terminal = is_from_terminal(origin.signal, by_kernel);
             match self.own_session {
                 // SIGSTOP replaces SIGTSTP, because the kernel ignores SIGTSTP in a session without
                 // a shell.
@@ -104,6 +113,12 @@ impl AsFd for Forwarder {
     }
 }
 
+/// Returns whether a terminal sent the signal. For the signals of a terminal and of timers, the
+/// kernel reports itself as the sender.
+fn is_from_terminal(signal: i32, by_kernel: bool) -> bool {
+    by_kernel && FROM_TERMINAL.contains(&signal)
+}
+
 /// Stops the launcher, as the terminal requested. A later SIGCONT continues the launcher and is
 /// also forwarded to the program.
 fn stop_self() {
@@ -117,5 +132,18 @@ fn ignored(signal: i32) -> bool {
     unsafe {
         libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timers_signal_is_not_from_the_terminal() {
+        assert!(is_from_terminal(SIGINT, true));
+        assert!(!is_from_terminal(SIGINT, false));
+        assert!(!is_from_terminal(SIGALRM, true));
+        assert!(!is_from_terminal(SIGXCPU, true));
     }
 }
