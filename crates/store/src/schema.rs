@@ -5,7 +5,8 @@
 //!    SQLite stores this number as `user_version`. A file of the present version needs no write.
 //! 2. Otherwise the version is read again in a transaction with the write lock. The wait for the
 //!    lock is limited by the busy timeout of the connection (`store.rs`).
-//! 3. A file of a later version, or of another program, is an error.
+//! 3. A file of a later version, or of another program, is an error. `store.rs` also checks this
+//!    before it writes to the file for the first time.
 //! 4. All missing steps are executed in this transaction, either completely or not at all.
 //!
 //! A released step never changes; a new format adds a step at the end.
@@ -70,21 +71,34 @@ pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(),
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // The version is checked again under the write lock, because another process may have migrated
     // the file meanwhile.
-    let found = version(&transaction)?;
-    if found > steps.len() as u32 {
-        return Err(OpenError::Newer(found));
-    }
-    if found > 0 {
-        check_owner(&transaction)?;
-    } else if tables(&transaction)? > 0 {
-        return Err(OpenError::Foreign);
-    }
+    let found = accepted_version(&transaction, steps)?;
     for step in &steps[found as usize..] {
         transaction.execute_batch(step)?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", steps.len() as u32)?;
     Ok(transaction.commit()?)
+}
+
+/// Checks that a file can be migrated to the format of `steps`. Writes nothing.
+pub(crate) fn check_identity(connection: &mut Connection, steps: &[&str]) -> Result<(), OpenError> {
+    // The values are read in one transaction, because another process may migrate the file.
+    let transaction = connection.transaction()?;
+    accepted_version(&transaction, steps).map(|_| ())
+}
+
+/// Returns the format version of a file that can be migrated to the format of `steps`.
+fn accepted_version(connection: &Connection, steps: &[&str]) -> Result<u32, OpenError> {
+    let found = version(connection)?;
+    if found > steps.len() as u32 {
+        return Err(OpenError::Newer(found));
+    }
+    if found > 0 {
+        check_owner(connection)?;
+    } else if tables(connection)? > 0 {
+        return Err(OpenError::Foreign);
+    }
+    Ok(found)
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<u32> {

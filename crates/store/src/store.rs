@@ -36,7 +36,7 @@ use crate::redact::redact;
 use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
 };
-use crate::schema::{OpenError, STEPS, migrate};
+use crate::schema::{OpenError, STEPS, check_identity, migrate};
 
 /// Upper limit of the wait for a write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl Store {
                 source,
             })?;
         }
-        keep_private(path);
+        create_private(path);
         let until = Instant::now() + BUSY_TIMEOUT;
         loop {
             match Self::open_now(path) {
@@ -136,9 +136,13 @@ impl Store {
             Err(error) => (error, None),
         };
         let mut store = Self::in_memory()?;
-        // SQLite would wait for ever for the writer of a FIFO.
-        let is_store = !matches!(error, StoreError::NotAStore { .. });
-        if is_store && let Ok(readable) = Self::open_to_read(path) {
+        // SQLite would wait for ever for the writer of a FIFO, and a file of another program has no
+        // profiles.
+        let is_ours = !matches!(
+            error,
+            StoreError::Foreign { .. } | StoreError::NotAStore { .. }
+        );
+        if is_ours && let Ok(readable) = Self::open_to_read(path) {
             // The result is ignored, because the returned warning reports the file. Profiles that
             // cannot be read are lost.
             let _ = store.copy_from(&readable);
@@ -240,9 +244,15 @@ impl Store {
         StoreError::from(&self.path, error)
     }
 
+    /// Prepares the connection. The file of another program, or of a later version of Usher, is
+    /// rejected before anything is written.
     fn prepare(&mut self) -> Result<(), StoreError> {
+        let limited = self.connection.busy_timeout(BUSY_TIMEOUT);
+        limited.map_err(|e| self.failed(e))?;
+        let checked = check_identity(&mut self.connection, &STEPS);
+        checked.map_err(|error| self.not_opened(error))?;
+        restrict_to_owner(&self.path);
         let set = |c: &Connection| {
-            c.busy_timeout(BUSY_TIMEOUT)?;
             c.pragma_update(None, "foreign_keys", true)?;
             // SQLite overwrites deleted and replaced data, which would otherwise remain in free
             // pages of the file.
@@ -302,8 +312,12 @@ impl Store {
     }
 
     fn migrate(&mut self) -> Result<(), StoreError> {
+        migrate(&mut self.connection, &STEPS).map_err(|error| self.not_opened(error))
+    }
+
+    fn not_opened(&self, error: OpenError) -> StoreError {
         let path = self.path.clone();
-        migrate(&mut self.connection, &STEPS).map_err(|error| match error {
+        match error {
             OpenError::Newer(found) => StoreError::Newer {
                 path,
                 found,
@@ -311,15 +325,16 @@ impl Store {
             },
             OpenError::Foreign => StoreError::Foreign { path },
             OpenError::Sqlite(error) => StoreError::from(&path, error),
-        })
+        }
     }
 
     /// Opens a file that cannot be written or locked, for reading.
     fn open_to_read(path: &Path) -> Result<Self, StoreError> {
-        let failed = |error| StoreError::from(path, error);
-        let uri = format!("file:{}?immutable=1", escaped(path));
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-        let connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
+        // An immutable file is read without its write-ahead log, so profiles of the log are
+        // missing. Some files can be read only in this way, as on a read-only file system.
+        let connection = open_readable(path, "mode=ro")
+            .or_else(|_| open_readable(path, "immutable=1"))
+            .map_err(|error| StoreError::from(path, error))?;
         Ok(Self {
             connection,
             path: path.to_owned(),
@@ -414,19 +429,27 @@ fn check_kind(path: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// Opens a connection for reading, and reads from it, because opening alone reports no error.
+fn open_readable(path: &Path, option: &str) -> rusqlite::Result<Connection> {
+    let uri = format!("file:{}?{option}", escaped(path));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(uri, flags)?;
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    Ok(connection)
+}
+
+/// Creates a missing file with access for its owner only. SQLite gives its companion files the mode
+/// of the main file. Errors are ignored here, because opening the file reports them.
+fn create_private(path: &Path) {
+    let mut new = OpenOptions::new();
+    let _ = new.write(true).create_new(true).mode(0o600).open(path);
+}
+
 /// Restricts the file and SQLite's companion files to the owner, because another user with read
-/// access could lock the file and thereby block every write. SQLite gives its companion files the
-/// mode of the main file. Errors are ignored here, because opening the file reports them.
-fn keep_private(path: &Path) {
+/// access could lock the file and thereby block every write. Errors are ignored here, because a
+/// file with another mode can still be used.
+fn restrict_to_owner(path: &Path) {
     let private = Permissions::from_mode(0o600);
-    let made = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path);
-    if made.is_ok() {
-        return;
-    }
     for suffix in ["", "-wal", "-shm", ".lock"] {
         let mut file = path.as_os_str().to_owned();
         file.push(suffix);

@@ -337,6 +337,7 @@ fn rejects_foreign_and_newer_databases_unchanged() {
         let theirs = rusqlite::Connection::open(&path).unwrap();
         theirs.execute_batch(sql).unwrap();
         drop(theirs);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let before = std::fs::read(&path).unwrap();
         let (mut store, warning) = Store::open_or_memory(&path).unwrap();
         let warning = warning.unwrap();
@@ -344,13 +345,27 @@ fn rejects_foreign_and_newer_databases_unchanged() {
         assert!(warning.to_string().contains(expected), "{warning}");
         store.merge(&key("a"), &machine(), &one_point()).unwrap();
         drop(store);
-        assert_eq!(std::fs::read(&path).unwrap().len(), before.len());
-        assert!(
-            !names(dir.path())
-                .iter()
-                .any(|name| name.contains("damaged"))
-        );
+        assert!(std::fs::read(&path).unwrap() == before, "{expected}");
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+        assert_eq!(names(dir.path()), ["profiles.db"]);
     }
+}
+
+#[test]
+fn profiles_in_the_write_ahead_log_are_copied_into_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    // While this connection is open, the profiles stay in the log.
+    let newer = Store::open(&path).unwrap();
+    filled(&path);
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    let (copy, warning) = Store::open_or_memory(&path).unwrap();
+    let warning = warning.unwrap();
+    assert!(matches!(warning.error, StoreError::Newer { .. }));
+    assert_eq!(copy.list().unwrap().len(), newer.list().unwrap().len());
+    assert_eq!(copy.list().unwrap().len(), 50);
 }
 
 /// A mounted tmpfs, which is unmounted when the value is dropped.
