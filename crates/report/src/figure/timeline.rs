@@ -229,7 +229,7 @@ fn shared_area(layout: &Layout, block: &TimelineBlock, area: &Rectangle, cpus: &
 /// The common label of bands that are too thin for their own labels.
 fn shared_label(block: &TimelineBlock, band: f64, height: f64, width: f64) -> Option<String> {
     let text = format!(
-        "{} programs share these CPUs",
+        "{} share these CPUs",
         text::count(block.occupants.len(), "program")
     );
     let fits = height >= 16.0 && width >= text_width(&text, 11.0) + 12.0;
@@ -349,4 +349,27 @@ pub(crate) fn sorted_notes(round: &RoundResult) -> Vec<&(f64, String)> {
     let at = |note: &(f64, String)| if note.0.is_finite() { note.0 } else { 0.0 };
     notes.sort_by(|a, b| at(a).total_cmp(&at(b)));
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_of_thin_bands_names_the_number_of_programs_once() {
+        let occupant = |program| Occupant {
+            program,
+            mode: SpanMode::Shared,
+            lender: None,
+        };
+        let block = TimelineBlock {
+            first: 0,
+            last: 0,
+            start_s: 0.0,
+            end_s: 1.0,
+            occupants: (0..3).map(occupant).collect(),
+        };
+        let label = shared_label(&block, 8.0, 24.0, 800.0);
+        assert_eq!(label.as_deref(), Some("3 programs share these CPUs"));
+    }
 }
