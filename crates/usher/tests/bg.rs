@@ -555,3 +555,21 @@ fn inside_a_managed_program_commands_run_as_part_of_it() {
     }
     assert_eq!(world.end(daemon), Some(0));
 }
+
+/// Each of these signals would end the launcher but not its program.
+#[test]
+fn signals_of_timers_and_batch_systems_reach_the_program() {
+    let world = World::new();
+    for number in [libc::SIGALRM, libc::SIGVTALRM, libc::SIGXCPU, libc::SIGIO] {
+        for command in ["run", "bg"] {
+            let ready = world.path(&format!("{command}-{number}"));
+            let script = format!("echo > {}; exec sleep 600", ready.display());
+            let mut launcher = world.usher(&[command, "--", "sh", "-c", &script]);
+            let mut launcher = launcher.spawn().unwrap();
+            wait_for("the program to start", || ready.exists().then_some(()));
+            signal(launcher.id() as i32, number);
+            let status = launcher.wait().unwrap();
+            assert_eq!(status.code(), Some(128 + number), "{command}: {status}");
+        }
+    }
+}

@@ -758,24 +758,6 @@ fn programs_keep_an_ignored_sigchld_and_a_umask_that_restricts_the_owner() {
     assert!(undo.status.success(), "{}", stderr(&undo));
 }
 
-/// Each of these signals would end the launcher but not its program.
-#[test]
-fn signals_of_timers_and_batch_systems_reach_the_program() {
-    let world = World::new();
-    for number in [libc::SIGALRM, libc::SIGVTALRM, libc::SIGXCPU, libc::SIGIO] {
-        for command in ["run", "bg"] {
-            let ready = world.path(&format!("{command}-{number}"));
-            let script = format!("echo > {}; exec sleep 600", ready.display());
-            let mut launcher = world.usher(&[command, "--", "sh", "-c", &script]);
-            let mut launcher = launcher.spawn().unwrap();
-            wait_for("the program to start", || ready.exists().then_some(()));
-            signal(launcher.id() as i32, number);
-            let status = launcher.wait().unwrap();
-            assert_eq!(status.code(), Some(128 + number), "{command}: {status}");
-        }
-    }
-}
-
 #[test]
 fn undo_restores_programs_of_a_daemon_that_was_killed_with_its_keeper() {
     let mut world = World::new();
