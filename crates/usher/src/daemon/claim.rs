@@ -34,10 +34,12 @@
 //! - While another user holds `system`, the system daemon tries to bind the name about once per
 //!   second. The pause is 3 s if a user's daemon keeps its seats.
 //! - A holder keeps 256 connections open. A further daemon is disconnected and tries again.
-//! - Connecting has no time limit. A holder with a full queue of new connections therefore delays a
-//!   daemon, also at its start, until the holder accepts a connection or ends.
+//! - A connection to a holder with a full queue of new connections fails after 1 s
+//!   ([`CONNECT_TIMEOUT`]). The user of such a holder is unknown. The system daemon then treats the
+//!   holder as that of another user, and a user's daemon abstains and tries again.
 //!
-//! Limits: while another user holds `system`, a second daemon of root and users' daemons do not
+//! Limits: if a daemon of root that holds `system` accepts no connections and its queue is full, a
+//! second daemon of root gives seats, too. While another user holds `system`, a second daemon of root and users' daemons do not
 //! notice the system daemon. Abstract sockets belong to a network namespace, so a daemon in a
 //! container with its own network is not detected. If a process binds `user` without giving seats,
 //! other users' daemons can run programs, but give no seats. The message of the abstaining daemons
@@ -48,6 +50,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
 use crate::peer::{self, Credentials};
 
 /// Environment variable with a name for the claim; daemons with different names give seats
@@ -57,6 +61,9 @@ pub const CLAIM_NAME: &str = "USHER_CLAIM_NAME";
 /// Longest time for which the system daemon, once connected, waits until a user's daemon has
 /// released its seats.
 const HANDOVER: Duration = Duration::from_secs(2);
+/// Longest wait for a place in the queue of a holder's new connections. Without this limit, a user
+/// could bind a name, fill the queue and thereby block the start of the system daemon.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after an attempt that found no stable state.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Consecutive attempts without a stable state after which the daemon abstains. The attempts
@@ -84,6 +91,8 @@ enum Step {
     Unlisted,
     /// Another daemon holds the claim: the reason, and the connection that ends with that daemon.
     Refused(String, UnixStream),
+    /// A holder of a name accepts no connections, and may be a daemon with the claim.
+    Unanswered,
     /// The state changed during the step.
     Again,
 }
@@ -132,7 +141,8 @@ impl Claim {
             let _ = settled.try_send(());
         };
         thread.spawn(move || self.run(&changed))?;
-        // The thread calls `changed` within HANDOVER and ATTEMPTS_MAX attempts, if no `connect` waits.
+        // The thread calls `changed` within ATTEMPTS_MAX attempts, HANDOVER and two
+        // CONNECT_TIMEOUT. A full queue ends the attempts.
         let _ = is_settled.recv();
         Ok(())
     }
@@ -155,6 +165,12 @@ impl Claim {
                 Step::Refused(reason, connection) => {
                     changed(Some(reason));
                     wait_for_end(connection, None);
+                }
+                Step::Unanswered => {
+                    changed(Some(
+                        "a process that claimed the CPUs of this machine accepts no connections"
+                            .to_owned(),
+                    ));
                 }
                 Step::Again if attempts == ATTEMPTS_MAX => {
                     changed(Some(
@@ -185,21 +201,24 @@ impl Claim {
     /// Binds this side's name, and checks the other side.
     fn step(&self) -> Step {
         let Ok(listener) = UnixListener::bind_addr(&self.own) else {
-            return match UnixStream::connect_addr(&self.own) {
+            return match connect(&self.own) {
                 Ok(holder) if self.is_system && owner(&holder).is_none_or(|peer| peer.uid != 0) => {
                     Step::Unlisted
                 }
                 Ok(holder) => Step::Refused(self.reason(&holder, self.is_system), holder),
+                Err(error) if is_unanswered(&error) && self.is_system => Step::Unlisted,
+                Err(error) if is_unanswered(&error) => Step::Unanswered,
                 Err(_) => Step::Again,
             };
         };
         if self.is_system {
             return Step::Held(listener);
         }
-        match UnixStream::connect_addr(&self.other) {
+        match connect(&self.other) {
             Ok(system) if owner(&system).is_some_and(|peer| peer.uid == 0) => {
                 Step::Refused(self.reason(&system, true), system)
             }
+            Err(error) if is_unanswered(&error) => Step::Unanswered,
             _ => Step::Held(listener),
         }
     }
@@ -209,7 +228,7 @@ impl Claim {
         if !self.is_system {
             return;
         }
-        if let Ok(holder) = UnixStream::connect_addr(&self.other) {
+        if let Ok(holder) = connect(&self.other) {
             wait_for_end(holder, Some(HANDOVER));
         }
     }
@@ -249,6 +268,30 @@ impl Claim {
             ),
         }
     }
+}
+
+/// Connects to the holder of a name, and waits for at most [`CONNECT_TIMEOUT`] for a place in its
+/// queue.
+fn connect(address: &SocketAddr) -> io::Result<UnixStream> {
+    let name = address.as_abstract_name().unwrap_or_default();
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // The kernel applies the limit for sending also to the connecting of a Unix socket.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    Ok(socket.into())
+}
+
+/// Whether a connection failed because the queue of the holder stayed full.
+fn is_unanswered(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// The credentials of the process at the other end.
@@ -351,6 +394,47 @@ mod tests {
         assert!(matches!(claim.step(), Step::Unlisted));
         drop(bound);
         assert!(matches!(claim.step(), Step::Held(_)));
+    }
+
+    /// A listener that accepts no connections, and the connection that fills its queue.
+    fn bind_with_full_queue(address: &SocketAddr) -> (UnixListener, UnixStream) {
+        let listener = UnixListener::bind_addr(address).unwrap();
+        // The kernel queues one connection more than the given number.
+        rustix::net::listen(&listener, 0).unwrap();
+        let queued = UnixStream::connect_addr(address).unwrap();
+        (listener, queued)
+    }
+
+    /// The first state of a daemon, or an error if the start of the daemon waits longer than the
+    /// deadline.
+    fn first_state(claim: Claim) -> Option<String> {
+        let (sender, states) = channel();
+        std::thread::spawn(move || {
+            let changed = move |state| drop(sender.send(state));
+            claim.follow(changed).unwrap();
+        });
+        states
+            .recv_timeout(DEADLINE)
+            .expect("the daemon waits for the holder of a name")
+    }
+
+    #[test]
+    fn holders_with_full_queues_do_not_keep_the_system_daemon_from_seating() {
+        let claim = Claim::of(&name("e"), true).unwrap();
+        let _system = bind_with_full_queue(&claim.own);
+        let _user = bind_with_full_queue(&claim.other);
+        assert_eq!(first_state(claim), None);
+    }
+
+    #[test]
+    fn a_users_daemon_abstains_while_a_holder_accepts_no_connections() {
+        for is_own in [true, false] {
+            let claim = Claim::of(&name(if is_own { "f" } else { "g" }), false).unwrap();
+            let address = if is_own { &claim.own } else { &claim.other };
+            let _holder = bind_with_full_queue(address);
+            let reason = first_state(claim).expect("the daemon may not seat");
+            assert!(reason.contains("accepts no connections"), "{reason}");
+        }
     }
 
     #[test]
