@@ -12,8 +12,9 @@
 //!
 //! - The peer disconnects, or a read or write fails.
 //! - The peer sends an invalid message, or a method panics.
-//! - The buffered bytes reach the limit of a message (256 KiB by default) and contain no zero byte.
-//!   A message is therefore at most 16 KiB longer than the limit.
+//! - A message, its zero byte included, is longer than the limit of a message (256 KiB by default),
+//!   or the buffered bytes reach this limit and contain no zero byte. At most 16 KiB more than the
+//!   limit are buffered.
 //! - The peer delays the rest of a message, or the reading of a reply, for longer than the time
 //!   limit (5 s by default). A part of the message or of the reply does not restart the time.
 //!
@@ -102,12 +103,16 @@ impl Connection {
         self.look_at_the_clock();
     }
 
-    /// Returns the next complete message.
-    pub fn next_call(&mut self) -> Option<Call> {
+    /// Returns the next complete message. Closes the connection if the message is too long.
+    pub fn next_call(&mut self, limits: &Limits) -> Option<Call> {
         if !self.is_due() {
             return None;
         }
         let end = self.inbox.iter().position(|&byte| byte == 0)?;
+        if end >= limits.message_bytes {
+            self.refuse(&quota::refusal(Quota::Message, limits.message_bytes));
+            return None;
+        }
         let message: Vec<u8> = self.inbox.drain(..=end).collect();
         self.whole = self.inbox.contains(&0);
         if self.inbox.is_empty() {

@@ -239,7 +239,7 @@ impl Server {
             let connection = &mut self.connections[at];
             if connection.is_due()
                 && self.workers.admits(connection.peer.uid)
-                && let Some(call) = connection.next_call()
+                && let Some(call) = connection.next_call(&self.limits)
             {
                 self.workers.begin(call);
                 self.first = at + 1;
@@ -477,6 +477,28 @@ mod tests {
         let _ = greedy.write_all(&[b'x'; 1 << 20]);
         assert!(hung_up(&mut greedy));
         server.answers();
+    }
+
+    #[test]
+    fn a_message_is_accepted_up_to_its_limit_and_refused_above() {
+        let message_bytes = 1000;
+        let server = Fixture::start(Limits {
+            message_bytes,
+            ..Limits::default()
+        });
+        // Blanks after the JSON value belong to the message.
+        let of_length = |bytes: usize| {
+            let (value, end) = GET_INFO.split_at(GET_INFO.len() - 1);
+            let blanks = vec![b' '; bytes - GET_INFO.len()];
+            [value, blanks.as_slice(), end].concat()
+        };
+        let mut peer = server.connect();
+        peer.write_all(&of_length(message_bytes)).unwrap();
+        assert!(reply(&peer).contains("vendor"));
+        peer.write_all(&of_length(message_bytes + 1)).unwrap();
+        let refusal = reply(&peer);
+        assert!(refusal.contains("QuotaExceeded"), "{refusal}");
+        assert!(hung_up(&mut peer));
     }
 
     #[test]
