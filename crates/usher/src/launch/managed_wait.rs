@@ -7,7 +7,7 @@
 //! 2. When the daemon has ended, its keeper undoes the daemon's changes to the program. If the
 //!    keeper is dead, too, the launcher undoes the changes. While a keeper works, step 3 waits.
 //! 3. The launcher searches for a daemon and registers the program again: at once, then at
-//!    intervals that double from 100 ms to 2 s, and after each signal. The attempts have no limit.
+//!    intervals that double from 50 ms to 2 s, and after each signal. The attempts have no limit.
 //! 4. When the program has ended, the launcher reports its duration to the daemon and returns its
 //!    exit status. Only a run that succeeded, took at least 0.5 s and was never stopped is
 //!    reported.
@@ -47,6 +47,7 @@ pub struct ManagedWait {
     undo_error: Option<String>,
     /// The last reported reason why the program was not admitted.
     refusal: Option<String>,
+    /// The interval until the next search for a daemon.
     retry: Duration,
     timeout: Duration,
     started: Instant,
@@ -62,7 +63,7 @@ enum UndoProgress {
     Failed,
 }
 
-/// Half of the first interval of the search for a new daemon; each attempt doubles the interval.
+/// First interval of the search for a new daemon; each wait doubles the interval.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Upper limit of the interval.
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -172,22 +173,27 @@ impl ManagedWait {
     /// Waits until the program's descriptor is readable, a signal arrives, the daemon dies, or the
     /// next search for a daemon is due. Returns whether the descriptor is readable.
     fn poll(&mut self, program: BorrowedFd<'_>, signals: &Forwarder) -> anyhow::Result<bool> {
+        let interval = self.daemon.is_none().then(|| self.next_interval());
         let mut fds = vec![
             PollFd::from_borrowed_fd(program, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
         ];
-        let timeout = match &self.daemon {
-            Some(daemon) => {
-                fds.push(PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN));
-                None
-            }
-            None => Timespec::try_from(self.retry).ok(),
-        };
+        let timeout = interval.and_then(|interval| Timespec::try_from(interval).ok());
+        if let Some(daemon) = &self.daemon {
+            fds.push(PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN));
+        }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) => Ok(!fds[0].revents().is_empty()),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error).context("waiting for the program"),
         }
+    }
+
+    /// Returns the interval until the next search for a daemon, and doubles it for the next wait.
+    fn next_interval(&mut self) -> Duration {
+        let interval = self.retry;
+        self.retry = (interval * 2).min(RETRY_MAX);
+        interval
     }
 
     /// Releases stopped background work, which could not handle a signal to end.
@@ -202,7 +208,6 @@ impl ManagedWait {
     /// Without a daemon: ensures that the program is released, and searches for a daemon that
     /// admits it again.
     fn housekeeping(&mut self) {
-        self.retry = (self.retry * 2).min(RETRY_MAX);
         if !self.clean {
             match self.undo_orphaned() {
                 UndoProgress::Done => self.clean = true,
@@ -344,4 +349,22 @@ fn is_forbidden(error: &ActError) -> bool {
     let source = std::error::Error::source(error);
     let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_interval_between_searches_for_a_daemon_is_the_shortest() {
+        let dir = tempfile::tempdir().unwrap();
+        let request = RegisterRequest::default();
+        let mut wait = ManagedWait::new(Some(dir.path().to_owned()), request);
+        let intervals = (0..7).map(|_| {
+            wait.housekeeping();
+            wait.next_interval().as_millis()
+        });
+        let intervals: Vec<_> = intervals.collect();
+        assert_eq!(intervals, [50, 100, 200, 400, 800, 1600, 2000]);
+    }
 }
