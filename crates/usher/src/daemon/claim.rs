@@ -149,8 +149,10 @@ impl Claim {
 
     fn run(&self, changed: &impl Fn(Option<String>)) {
         let mut attempts = 0;
+        let mut was_unanswered = false;
         loop {
             let step = self.step();
+            let is_unanswered = matches!(step, Step::Unanswered);
             attempts = match step {
                 Step::Again => attempts + 1,
                 _ => 0,
@@ -166,7 +168,8 @@ impl Claim {
                     changed(Some(reason));
                     wait_for_end(connection, None);
                 }
-                Step::Unanswered => {
+                // The daemon prints each call, so a state that lasts is passed only once.
+                Step::Unanswered if !was_unanswered => {
                     changed(Some(
                         "a process that claimed the CPUs of this machine accepts no connections"
                             .to_owned(),
@@ -177,8 +180,9 @@ impl Claim {
                         "other daemons repeatedly claim the CPUs of this machine".to_owned(),
                     ));
                 }
-                Step::Again => {}
+                Step::Unanswered | Step::Again => {}
             }
+            was_unanswered = is_unanswered;
             std::thread::sleep(RETRY_PAUSE);
         }
     }
