@@ -94,7 +94,8 @@ const SMALL_FILE_BYTES: u64 = 64 * 1024;
 const LONG_WORD_BYTES: usize = 64;
 /// Maximum number of bytes of an executable that are read for its build id, in all reads together.
 const ELF_BYTES_MAX: u64 = 2 << 20;
-/// Maximum number of note segments in which the build id is searched. Linkers write at most four.
+/// Maximum number of note segments in which the build id is searched. The executables and
+/// libraries of Debian 12 have at most two.
 const NOTE_SEGMENTS_MAX: usize = 64;
 /// Files up to this size are hashed completely. Of a larger file, its size is hashed, and one half
 /// of this number of bytes from its beginning and one half from its end.
