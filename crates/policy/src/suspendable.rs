@@ -9,8 +9,8 @@
 //!
 //! A suspension requests a thaw and a release of each program. A failed thaw is requested again
 //! until it succeeds, because its program would stay stopped; a failed release at most
-//! [`RELEASES_MAX`] times. Otherwise, every decision is that of the policy in use, and costs the
-//! same.
+//! [`RELEASES_MAX`] times. The pause before a request doubles from [`PAUSE_MIN_NS`] to
+//! [`PAUSE_MAX_NS`]. Otherwise, every decision is that of the policy in use, and costs the same.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,9 @@ use crate::{Linux, Policy};
 /// the undo at the end of the program removes the seat.
 const RELEASES_MAX: u32 = 8;
 
-/// Time in nanoseconds after which the policy checks whether its thaws and releases failed.
-const RESULT_AFTER_NS: u64 = 100_000_000;
+/// Shortest and longest pause, in nanoseconds, before failed actions are requested again.
+const PAUSE_MIN_NS: u64 = 100_000_000;
+const PAUSE_MAX_NS: u64 = 5_000_000_000;
 
 /// Makes a new instance of the seating policy.
 pub type MakePolicy = Box<dyn Fn() -> Box<dyn Policy + Send> + Send>;
@@ -40,8 +41,60 @@ pub struct SuspendablePolicy {
     current: Box<dyn Policy + Send>,
     programs: BTreeMap<ProgramId, Program>,
     forbidden: Option<String>,
-    /// Number of failed releases of each program during the suspension.
-    failed_releases: BTreeMap<ProgramId, u32>,
+    again: FailedRequests,
+}
+
+/// Thaws and releases of a suspension that failed and are to be requested again.
+#[derive(Debug, Default)]
+struct FailedRequests {
+    actions: Vec<Action>,
+    /// Number of failed releases of each program.
+    releases: BTreeMap<ProgramId, u32>,
+    /// Time of the next request, and the pause that led to this time.
+    due_ns: u64,
+    pause_ns: u64,
+}
+
+impl FailedRequests {
+    /// Starts with the requests of a suspension at this time.
+    fn from(at_ns: u64) -> Self {
+        Self {
+            due_ns: at_ns + PAUSE_MIN_NS,
+            pause_ns: PAUSE_MIN_NS,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, failed: &[FailedAction]) {
+        for failure in failed {
+            let is_repeated = match &failure.action {
+                Action::Thaw { .. } => true,
+                Action::Release { program } => {
+                    let count = self.releases.entry(*program).or_default();
+                    *count += 1;
+                    *count <= RELEASES_MAX
+                }
+                _ => false,
+            };
+            if is_repeated {
+                self.actions.push(failure.action.clone());
+            }
+        }
+    }
+
+    /// Returns the actions that are due now, and the time in nanoseconds until others are due.
+    fn take_due(&mut self, now_ns: u64) -> (Vec<Action>, Option<u64>) {
+        if self.actions.is_empty() {
+            return (Vec::new(), None);
+        }
+        if now_ns < self.due_ns {
+            return (Vec::new(), Some(self.due_ns - now_ns));
+        }
+        self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
+        self.due_ns = now_ns + self.pause_ns;
+        // A failure is known with the next observation.
+        (std::mem::take(&mut self.actions), Some(self.pause_ns))
+    }
 }
 
 impl std::fmt::Debug for SuspendablePolicy {
@@ -64,33 +117,26 @@ impl SuspendablePolicy {
             current,
             programs: BTreeMap::new(),
             forbidden: None,
-            failed_releases: BTreeMap::new(),
+            again: FailedRequests::default(),
         }
     }
 
-    /// Returns the failed thaws and releases of a suspension that are requested again.
-    fn repeated(&mut self, failed: &[FailedAction]) -> Vec<Action> {
-        if self.forbidden.is_none() {
-            return Vec::new();
-        }
-        let (programs, releases) = (&self.programs, &mut self.failed_releases);
-        let mut is_repeated = |action: &Action| match action {
-            Action::Thaw { .. } => true,
-            Action::Release { program } => {
-                let count = releases.entry(*program).or_default();
-                *count += 1;
-                *count <= RELEASES_MAX
-            }
-            _ => false,
-        };
-        let failed = failed.iter().map(|failure| failure.action.clone());
-        let present = failed.filter(|action| programs.contains_key(&action.program()));
-        present.filter(|action| is_repeated(action)).collect()
+    /// Decides during a suspension: the decision of [`Linux`], and failed actions that are due.
+    fn decide_suspended(&mut self, observation: &Observation) -> Decision {
+        let mut decision = self.current.decide(observation);
+        self.again.add(&observation.failed);
+        let programs = &self.programs;
+        let is_present = |action: &Action| programs.contains_key(&action.program());
+        self.again.actions.retain(is_present);
+        let (due, wait_ns) = self.again.take_due(observation.at_ns);
+        decision.actions.extend(due);
+        decision.wake_after_ns = wait_ns.or(decision.wake_after_ns);
+        decision
     }
 
     /// Replaces the policy in use after a change of `forbidden`.
     fn switch(&mut self, observation: &Observation) -> Decision {
-        self.failed_releases.clear();
+        self.again = FailedRequests::from(observation.at_ns);
         self.current = match self.forbidden {
             Some(_) => Box::new(Linux::new(self.topology.clone())),
             None => (self.make)(),
@@ -109,7 +155,7 @@ impl SuspendablePolicy {
                 [thaw, release]
             });
             decision.actions = undone.collect();
-            decision.wake_after_ns = Some(RESULT_AFTER_NS);
+            decision.wake_after_ns = Some(PAUSE_MIN_NS);
             decision.notes.push(Note {
                 program: None,
                 text: format!("Usher assigns no CPUs to programs: {reason}"),
@@ -131,13 +177,10 @@ impl Policy for SuspendablePolicy {
             _ => None,
         });
         let Some(latest) = changes.next_back() else {
-            let mut decision = self.current.decide(observation);
-            let repeated = self.repeated(&observation.failed);
-            if !repeated.is_empty() {
-                decision.wake_after_ns = Some(RESULT_AFTER_NS);
-            }
-            decision.actions.extend(repeated);
-            return decision;
+            return match self.forbidden {
+                Some(_) => self.decide_suspended(observation),
+                None => self.current.decide(observation),
+            };
         };
         let was_allowed = self.forbidden.is_none();
         self.forbidden = latest.clone();

@@ -81,10 +81,19 @@ fn a_release_that_always_fails_is_not_requested_for_ever() {
     world.run(&mut policy, 5.0);
     world.forbid_seats(Some("another daemon"));
     world.refuses = u32::MAX;
+    let before = world.actions().len();
     world.run(&mut policy, 60.0);
-    let requests = world.actions().len();
+    let (first, middle) = (world.actions().split_off(before), world.actions().len());
     world.run(&mut policy, 60.0);
-    let later = world.actions().split_off(requests);
-    let is_thaw = |action: &Action| matches!(action, Action::Thaw { .. });
-    assert!(later.iter().all(is_thaw), "{later:?}");
+    let later = world.actions().split_off(middle);
+    let is_thaw = |action: &&Action| matches!(action, Action::Thaw { .. });
+    let releases = first.iter().filter(|action| !is_thaw(action)).count();
+    assert_eq!(
+        releases,
+        2 * 9,
+        "one request and eight more for each program"
+    );
+    // A program that stays stopped is worse than a request every five seconds.
+    assert!(later.iter().all(|action| is_thaw(&action)), "{later:?}");
+    assert!((20..=24).contains(&later.len()), "{}", later.len());
 }
