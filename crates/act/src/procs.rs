@@ -21,7 +21,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -45,9 +45,8 @@ const STAT_BYTES: usize = 2048;
 /// the last listing is used although it may be incomplete.
 const LISTINGS_MAX: usize = 32;
 
-/// Upper limit of the wait for the end of a process whose main thread has ended. The end takes some
-/// 10 ms, longer if the kernel closes BPF objects or has no CPU time for the other threads.
-const EXIT_MAX: Duration = Duration::from_secs(1);
+/// Pause between two checks of a process that is ending.
+const EXIT_PAUSE: Duration = Duration::from_millis(2);
 
 /// The processes under one mount of procfs.
 #[derive(Debug, Clone)]
@@ -377,20 +376,23 @@ impl Procs {
     }
 
     /// Returns whether the process lives and goes on to live. If the main thread has ended, as after
-    /// `kill -9`, the other threads of the process may still be closing files: the call waits up
-    /// to [`EXIT_MAX`] for their end.
-    pub(crate) fn stays_alive(&self, id: ProcessId) -> bool {
+    /// `kill -9`, the other threads of the process may still be closing files: the call waits for
+    /// their end until `deadline`.
+    pub(crate) fn stays_alive(&self, id: ProcessId, deadline: Instant) -> bool {
         let Some(pidfd) = self.open(id) else {
             return false;
         };
-        let is_ending = self
-            .same(id)
-            .is_none_or(|process| matches!(process.state, 'Z' | 'X'));
-        let limit = match is_ending {
-            true => EXIT_MAX,
-            false => Duration::ZERO,
+        let is_ending = || {
+            let process = self.same(id);
+            process.is_none_or(|process| matches!(process.state, 'Z' | 'X'))
         };
-        !dies_within(&pidfd, limit)
+        while !has_died(&pidfd) {
+            if !is_ending() || Instant::now() >= deadline {
+                return true;
+            }
+            std::thread::sleep(EXIT_PAUSE);
+        }
+        false
     }
 
     /// Returns the real, effective, saved and file-system user ids of a process; `None` if it is
@@ -436,17 +438,12 @@ impl Procs {
 
 /// Returns whether the process of a pidfd has died.
 pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
-    dies_within(pidfd, Duration::ZERO)
-}
-
-/// Waits up to `limit` for the end of the process of a pidfd. Returns whether the process has died.
-fn dies_within(pidfd: &OwnedFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let limit = Timespec {
-        tv_sec: limit.as_secs().cast_signed(),
-        tv_nsec: limit.subsec_nanos().into(),
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn read_stat(path: &Path) -> io::Result<ProcStat> {

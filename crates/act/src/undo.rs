@@ -2,7 +2,8 @@
 //! Undoes the changes that a dead instance has recorded in its journal.
 //!
 //! 1. Check that the owner of the instance is dead, that no other user could have written the
-//!    journal, and that its pids belong to this PID namespace.
+//!    journal, and that its pids belong to this PID namespace. Owners and keepers with threads that
+//!    are still ending are waited for, for at most 1 s in all.
 //! 2. Take a lock, with which only one process undoes the journal at a time. The wait for the lock
 //!    is at most 2 s, after which the undo fails. If the lock holder is stopped, the undo continues
 //!    without the lock, because every step may be repeated.
@@ -37,6 +38,10 @@ use crate::procs::Procs;
 use crate::release::{ReleaseOutcome, release_all};
 use crate::systemd::{self, Manager};
 use crate::{cgroups, files, tree};
+
+/// Upper limit of the wait for owners and keepers that are ending. The end takes some 10 ms, longer
+/// if the kernel closes BPF objects or has no CPU time for the other threads.
+const EXIT_MAX: Duration = Duration::from_secs(1);
 
 /// Upper limit of attempts to remove a directory in which new files appear.
 const REMOVALS: usize = 8;
@@ -93,13 +98,14 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     }
     let procs = Procs::new(config);
     let own = procs.own()?;
+    let deadline = Instant::now() + EXIT_MAX;
     for instance in files::subdirs(&dir) {
         let keeper = crate::keeper::of_instance(&instance);
-        let runs = |keeper| procs.can_run(keeper) && procs.stays_alive(keeper);
+        let runs = |keeper| procs.can_run(keeper) && procs.stays_alive(keeper, deadline);
         if keeper.is_some_and(|keeper| keeper != own && runs(keeper)) {
             continue; // the keeper undoes the changes, and starts the owner again
         }
-        match undo_instance(config, &instance) {
+        match undo_instance_by(config, &instance, deadline) {
             Ok(one) => report.add(one),
             Err(error) => report.errors.push(error),
         }
@@ -116,15 +122,25 @@ pub(crate) fn serves_an_instance(config: &ActConfig, process: ProcessId) -> bool
     })
 }
 
-/// Undoes one whole instance if its owner is dead.
+/// Undoes one whole instance if its owner is dead. Waits up to [`EXIT_MAX`] for an owner that is
+/// ending.
 pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport, ActError> {
+    undo_instance_by(config, dir, Instant::now() + EXIT_MAX)
+}
+
+/// As [`undo_instance`], with a deadline for the end of the owner.
+fn undo_instance_by(
+    config: &ActConfig,
+    dir: &Path,
+    deadline: Instant,
+) -> Result<UndoReport, ActError> {
     let procs = Procs::new(config);
     let mut report = UndoReport::default();
     check_owner(dir)?;
     let Some(owner) = owner_in_name(dir) else {
         return Ok(report);
     };
-    if procs.stays_alive(owner) {
+    if procs.stays_alive(owner, deadline) {
         return Ok(report);
     }
     let Some(_lock) = lock(&procs, dir)? else {

@@ -253,7 +253,7 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     let reports: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
     assert_eq!(reports.len(), 2, "{reports:?}");
     assert!(
-        reports[0].starts_with("line 2 of journal ") && reports[1].starts_with("line 3 "),
+        reports[0].starts_with("line 2 of the journal ") && reports[1].starts_with("line 3 "),
         "{reports:?}"
     );
     assert_eq!(snapshot(&program), before);

@@ -643,7 +643,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_admissions_leave_no_restrictions() {
+    fn failed_admissions_leave_at_most_one_restriction() {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(ActConfig::new(runtime.path())).unwrap();
         let gone = ProcessId {
