@@ -113,13 +113,19 @@ const PRINT_PRIORITY: &str =
 /// Checks that background work ran without regulation, at the lowest priority, and that one line
 /// names the cause and the remedy.
 fn assert_ran_unregulated(output: &Output, cause: &str) {
+    assert_ran_at_the_lowest_priority(output, cause);
+    let message = stderr(output);
+    assert!(message.contains("--runtime-dir"), "{message}");
+}
+
+/// Checks that the program of [`PRINT_PRIORITY`] ran at the lowest priority, and that one line
+/// names the cause.
+fn assert_ran_at_the_lowest_priority(output: &Output, cause: &str) {
     let (message, out) = (stderr(output), stdout(output));
     assert_eq!(output.status.code(), Some(7), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
-    for part in ["runs at the lowest priority", cause, "--runtime-dir"] {
-        assert!(message.contains(part), "{part}: {message}");
-    }
-    assert_eq!(message.matches(cause).count(), 1, "{message}");
+    assert!(message.contains("runs at the lowest priority"), "{message}");
+    assert_eq!(message.matches(cause).count(), 1, "{cause}: {message}");
     let mut lines = out.lines();
     let fields = lines.next().unwrap().rsplit_once(") ").unwrap().1;
     let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -157,6 +163,63 @@ fn background_work_runs_at_the_lowest_priority_if_it_cannot_be_regulated() {
         "{message}"
     );
     assert_eq!(priority(sleeper.pid()), priority(std::process::id() as i32));
+}
+
+/// The program then replaces the launcher. With a small stack limit, the replacing thread is not the
+/// main thread.
+#[test]
+fn background_work_runs_at_the_lowest_priority_with_few_descriptors_and_a_small_stack() {
+    let mut world = World::new();
+    for with_daemon in [false, true] {
+        if with_daemon {
+            world.daemon(&[]);
+        }
+        for limits in ["ulimit -Sn 5", "ulimit -Sn 8", "ulimit -Sn 8; ulimit -s 64"] {
+            let script = format!("{limits}; exec \"$0\" bg -- sh -c \"$1\"");
+            let usher = world.usher(&[]);
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).arg(usher.get_program());
+            // The shell could not redirect streams with so few descriptors.
+            shell.arg(format!("ulimit -Sn 64; {PRINT_PRIORITY}"));
+            for (name, value) in usher.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            let output = shell.output().unwrap();
+            assert_ran_at_the_lowest_priority(&output, "Too many open files");
+        }
+    }
+}
+
+#[test]
+fn a_late_answer_of_the_daemon_leaves_background_work_its_priority() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    signal(daemon, libc::SIGSTOP);
+    let mut launcher = world.usher(&["bg", "--name", "late", "--", "sleep", "1000"]);
+    let mut launcher = launcher.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(
+        first.contains("unmanaged until the daemon answers"),
+        "{first}"
+    );
+    let program = children(launcher.id() as i32)[0];
+    let own = priority(std::process::id() as i32);
+    assert_eq!(priority(program), own);
+    signal(daemon, libc::SIGCONT);
+    let is_regulated = |line: &String| line.contains("regulates the program");
+    let second = lines.map_while(Result::ok).find(is_regulated);
+    assert!(second.is_some());
+    let detached = world.run(&["detach", "late"]);
+    assert!(detached.status.success(), "{}", stderr(&detached));
+    wait_for("the former priority", || {
+        (priority(program) == own).then_some(())
+    });
+    signal(program, libc::SIGKILL);
+    launcher.wait().unwrap();
 }
 
 #[test]

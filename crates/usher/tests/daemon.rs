@@ -701,7 +701,7 @@ fn a_record_replays_to_the_same_decisions() {
 fn programs_start_under_small_limits() {
     let mut world = World::new();
     world.daemon(&[]);
-    for limit in ["-f 64", "-f 0", "-s 64", "-n 4", "-n 8", "-n 12"] {
+    for limit in ["-f 64", "-f 0", "-s 64", "-n 4", "-n 5", "-n 8", "-n 12"] {
         for command in ["run", "bg"] {
             let script = format!("ulimit {limit}; exec \"$0\" {command} -- sh -c 'echo started'");
             let usher = world.usher(&[]);

@@ -102,9 +102,10 @@ impl ManagedWait {
         self.daemon = Some(daemon);
     }
 
-    /// Reports once why the daemon did not admit the program as it was launched. Returns whether
-    /// another attempt may succeed.
-    pub fn may_try_again(&mut self, error: &anyhow::Error) -> bool {
+    /// Reports once why the daemon did not admit the program as it was launched. `lowered` is the
+    /// result of lowering the priority of refused background work. Returns whether another attempt
+    /// may succeed.
+    pub fn may_try_again(&mut self, error: &anyhow::Error, lowered: Result<(), ActError>) -> bool {
         let line = failure::line(error);
         let is_late = DaemonError::is_late(error);
         match DaemonError::part_of(error) {
@@ -114,7 +115,7 @@ impl ManagedWait {
             None if is_late => failure::print_error(&format!(
                 "the program runs unmanaged until the daemon answers: {line}"
             )),
-            None if self.request.background.is_some() => report_unregulated(&line),
+            None if self.request.background.is_some() => report_unregulated(&line, lowered),
             None => failure::print_error(&format!("the program runs unmanaged: {line}")),
         }
         self.refusal = Some(line);
@@ -337,11 +338,24 @@ impl ManagedWait {
     }
 }
 
-/// Reports why background work is not regulated.
-pub fn report_unregulated(reason: &str) {
-    failure::print_error(&format!(
-        "the program runs at the lowest priority, and is not stopped for foreground work: {reason}"
-    ));
+/// Reports why background work is not regulated, and whether its priority has been lowered.
+pub fn report_unregulated(reason: &str, lowered: Result<(), ActError>) {
+    failure::print_error(&unregulated_line(reason, lowered));
+}
+
+fn unregulated_line(reason: &str, lowered: Result<(), ActError>) -> String {
+    match lowered {
+        Ok(()) => format!(
+            "the program runs at the lowest priority, and is not stopped for foreground work: \
+             {reason}"
+        ),
+        // The failed step may be one of several.
+        Err(error) => format!(
+            "the program does not run at the lowest priority, and is not stopped for foreground \
+             work: {reason}; {}",
+            failure::line(&error.into())
+        ),
+    }
 }
 
 /// Returns whether the user lacks the privilege.
@@ -366,5 +380,23 @@ mod tests {
         });
         let intervals: Vec<_> = intervals.collect();
         assert_eq!(intervals, [50, 100, 200, 400, 800, 1600, 2000]);
+    }
+
+    #[test]
+    fn the_report_names_the_error_if_the_priority_could_not_be_lowered() {
+        let line = unregulated_line("no daemon", Ok(()));
+        assert!(
+            line.starts_with("the program runs at the lowest priority"),
+            "{line}"
+        );
+        let error = ActError::Process {
+            doing: "lowering the priority of",
+            pid: 7,
+            source: Errno::PERM.into(),
+        };
+        let line = unregulated_line("no daemon", Err(error));
+        assert!(!line.contains("runs at the lowest priority"), "{line}");
+        let causes = ": no daemon; lowering the priority of process 7: Operation not permitted";
+        assert!(line.ends_with(causes), "{line}");
     }
 }

@@ -15,24 +15,25 @@
 //!
 //! Bounds: the registration delays the program by at most 10 s for each read and write of the
 //! socket (`crate::client`). A refused program runs unmanaged, and a refused background program at
-//! the lowest priority; after a late answer, the launcher tries to register the program again. Less
-//! than 64 KiB and fewer than 4,096 words of the command line are sent. The wait for the program
-//! has no time limit.
+//! the lowest priority. After a late answer, the program runs at its own priority, and the launcher
+//! tries to register the program again. Less than 64 KiB and fewer than 4,096 words of the command
+//! line are sent. The wait for the program has no time limit.
 
 mod managed_wait;
 mod progress_page;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use usher_act::ActConfig;
+use usher_act::{ActConfig, ActError};
 use usher_host::engine::EngineError;
 use usher_host::launch::{
-    ChildProcess, Forwarder, HeldChild, LaunchError, LaunchSpec, Stream, exec_in_place, hold,
+    ChildProcess, Forwarder, LaunchError, LaunchSpec, Stream, exec_in_place, hold,
 };
 use usher_model::Regulation;
+use usher_policy::background::Thresholds;
 
 use crate::cli::options::RegulationArgs;
 use crate::client::{Daemon, DaemonError, RegisterRequest};
@@ -110,12 +111,17 @@ fn launch(options: &RunOptions) -> Outcome {
             // After the connection is closed, the daemon cannot deliver a late reply, and undoes
             // the call.
             drop(daemon);
-            let is_part = DaemonError::part_of(&error).is_some();
-            if options.background.is_some() && !is_part {
-                options.lower_priority(&held, &spec);
-            }
+            // After a late answer, the launcher registers the program again. The daemon then
+            // records the priority at that time as the former priority and restores it at the
+            // release, so that the priority must not be lowered before.
+            let is_refused =
+                DaemonError::part_of(&error).is_none() && !DaemonError::is_late(&error);
+            let lowered = match options.background.is_some() && is_refused {
+                true => options.lower_priority(held.pid(), spec.new_session),
+                false => Ok(()),
+            };
             let running = held.start()?.finish()?;
-            return match wait_loop.may_try_again(&error) {
+            return match wait_loop.may_try_again(&error, lowered) {
                 true => wait_loop.wait(running, &mut signals),
                 false => wait(running, &mut signals),
             };
@@ -180,7 +186,7 @@ fn regulated(options: &RunOptions, policy: Regulation, signals: &mut Forwarder) 
     let spec = options.spec(None, signals)?;
     spec.resolve()?;
     let adopt = regulate::adopt(&options.argv, options.name.as_deref(), policy);
-    let thresholds = options.regulation.thresholds(options.store.as_deref())?;
+    let thresholds = options.thresholds()?;
     let dir = options.runtime_dir.as_deref();
     let launched = LocalRegulator::start(dir, thresholds, &options.regulation.ignore)
         .and_then(|regulator| regulator.launch(&spec, adopt));
@@ -190,9 +196,10 @@ fn regulated(options: &RunOptions, policy: Regulation, signals: &mut Forwarder) 
         Err(Ok(error)) => error.into(),
         Err(Err(error)) => error,
     };
-    managed_wait::report_unregulated(&failure::line(&reason));
+    // If this fails because of a shortage, `run_in_place` prints the only line.
     let held = hold(&spec)?;
-    options.lower_priority(&held, &spec);
+    let lowered = options.lower_priority(held.pid(), spec.new_session);
+    managed_wait::report_unregulated(&failure::line(&reason), lowered);
     wait(held.release()?, signals)
 }
 
@@ -234,13 +241,34 @@ impl RunOptions {
         self.background.is_some() && !is_in_terminals_foreground()
     }
 
-    /// Lowers the priority of background work that is not regulated. The program runs even if this
-    /// fails.
-    fn lower_priority(&self, held: &HeldChild, spec: &LaunchSpec) {
+    /// Lowers the priority of a process or thread that executes unregulated background work.
+    ///
+    /// # Errors
+    /// A value could not be lowered. The program runs nevertheless.
+    fn lower_priority(&self, tid: i32, starts_session: bool) -> Result<(), ActError> {
         let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
-        if let Err(error) = usher_act::lower_launched(&config, held.pid(), spec.new_session) {
-            failure::print_error(&failure::line(&error.into()));
-        }
+        usher_act::lower_launched(&config, tid, starts_session)
+    }
+
+    /// Returns the thresholds of background work. A shortage of descriptors or memory is returned
+    /// as a [`LaunchError`], so that the program replaces this process.
+    fn thresholds(&self) -> anyhow::Result<Thresholds> {
+        let thresholds = self.regulation.thresholds(self.store.as_deref());
+        thresholds.map_err(|error| {
+            let source = error.downcast_ref::<io::Error>();
+            let Some(errno) = source.and_then(io::Error::raw_os_error) else {
+                return error;
+            };
+            let shortage = LaunchError::System {
+                program: self.argv.first().cloned().unwrap_or_default(),
+                doing: "reading the thresholds of background work",
+                source: io::Error::from_raw_os_error(errno),
+            };
+            match shortage.is_shortage() {
+                true => shortage.into(),
+                false => error,
+            }
+        })
     }
 
     /// Executes the program in place of this process, which has too few resources for a launcher
@@ -251,12 +279,10 @@ impl RunOptions {
         match self.background {
             None => failure::print_error(&format!("the program runs unmanaged: {line}")),
             Some(_) => {
-                managed_wait::report_unregulated(&line);
-                let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
-                let own = rustix::process::getpid().as_raw_nonzero().get();
-                if let Err(error) = usher_act::lower_launched(&config, own, false) {
-                    failure::print_error(&failure::line(&error.into()));
-                }
+                // At `exec`, the calling thread replaces the process and keeps its own priority.
+                // With a small stack limit, the calling thread is not the main thread (`main`).
+                let own = rustix::thread::gettid().as_raw_nonzero().get();
+                managed_wait::report_unregulated(&line, self.lower_priority(own, false));
             }
         }
         match self.words() {
