@@ -7,9 +7,9 @@
 //! forwarded. If the program has a session of its own, all signals are forwarded to its process
 //! group.
 //!
-//! Nine signals are forwarded ([`FORWARDED`]), except those that the launcher ignores. SIGTSTP also
-//! stops the launcher. Signals that arrive several times between two calls of
-//! [`Forwarder::forward`] may be forwarded once.
+//! Fourteen signals are forwarded ([`FROM_TERMINAL`] and [`FROM_OTHERS`]), except those that the
+//! launcher ignores. SIGTSTP also stops the launcher. Signals that arrive several times between two
+//! calls of [`Forwarder::forward`] may be forwarded once.
 
 use std::io;
 use std::mem::MaybeUninit;
