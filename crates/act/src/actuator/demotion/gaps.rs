@@ -3,8 +3,11 @@
 //! reason. Processes, threads or sessions with the same reason share one entry.
 //!
 //! At most 16 reasons are kept for one program; further reasons are dropped. A sentence states the
-//! number of affected processes, and lists the first 5 numbers. An entry with more than 512 numbers
-//! drops those of ended processes and threads; sessions are never dropped.
+//! number of affected processes, and lists the first 5 numbers.
+//!
+//! An entry drops the numbers of ended processes, threads and sessions when it has more than 512
+//! numbers and twice as many as after the last drop. Each added number therefore costs a constant
+//! number of checks on average. The check of sessions whose leader has ended reads `/proc` once.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +17,8 @@ use crate::procs::Procs;
 const REASONS_MAX: usize = 16;
 /// Upper limit of numbers in one text.
 const SHOWN_MAX: usize = 5;
-/// If a reason has more numbers, those of ended processes and threads are dropped.
+/// Numbers of ended processes, threads and sessions are not dropped while a reason has at most this
+/// many numbers.
 const PRUNE_MIN: usize = 512;
 
 /// What keeps its former priority.
@@ -42,12 +46,19 @@ impl GapSubject {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
-    /// Returns whether it still exists. Sessions are not checked: their first process may end
-    /// before the others.
-    fn exists(self, number: i32, procs: &Procs) -> bool {
+    /// Drops the numbers of ended processes, threads and sessions.
+    fn drop_ended(self, numbers: &mut BTreeSet<i32>, procs: &Procs) {
+        let exists = |number: &i32| procs.exists(*number);
         match self {
-            Self::Process(_) | Self::Thread(_) => procs.exists(number),
-            Self::Program | Self::Session(_) => true,
+            Self::Program => {}
+            Self::Process(_) | Self::Thread(_) => numbers.retain(exists),
+            Self::Session(_) if numbers.iter().all(exists) => {}
+            // The leader of a session may end before the other processes of the session.
+            Self::Session(_) => {
+                let living = procs.all().into_iter().filter(|process| !process.is_dead());
+                let sessions: BTreeSet<i32> = living.map(|process| process.session).collect();
+                numbers.retain(|number| exists(number) || sessions.contains(number));
+            }
         }
     }
 
@@ -119,6 +130,17 @@ struct Gap {
     subject: GapSubject,
     reason: GapReason,
     numbers: BTreeSet<i32>,
+    /// With more numbers, those of ended processes, threads and sessions are dropped.
+    prune_above: usize,
+}
+
+impl Gap {
+    fn add(&mut self, number: i32, procs: &Procs) {
+        if self.numbers.insert(number) && self.numbers.len() > self.prune_above {
+            self.subject.drop_ended(&mut self.numbers, procs);
+            self.prune_above = PRUNE_MIN.max(self.numbers.len() * 2);
+        }
+    }
 }
 
 /// The gaps of one program's present demotion.
@@ -134,15 +156,15 @@ impl DemotionGaps {
     pub(super) fn add(&mut self, subject: GapSubject, reason: GapReason, procs: &Procs) {
         let known = |gap: &&mut Gap| gap.subject.is_like(subject) && gap.reason == reason;
         if let Some(gap) = self.0.iter_mut().find(known) {
-            gap.numbers.extend(subject.number());
-            if gap.numbers.len() > PRUNE_MIN {
-                gap.numbers.retain(|&number| subject.exists(number, procs));
+            if let Some(number) = subject.number() {
+                gap.add(number, procs);
             }
         } else if self.0.len() < REASONS_MAX {
             self.0.push(Gap {
                 subject,
                 reason,
                 numbers: subject.number().into_iter().collect(),
+                prune_above: PRUNE_MIN,
             });
         }
     }
@@ -150,10 +172,9 @@ impl DemotionGaps {
     /// Returns one sentence for each reason that holds for something that still exists.
     pub(super) fn texts(&self, procs: &Procs) -> Vec<String> {
         let text = |gap: &Gap| {
-            let numbers = gap.numbers.iter().copied();
-            let numbers: Vec<i32> = numbers
-                .filter(|&number| gap.subject.exists(number, procs))
-                .collect();
+            let mut numbers = gap.numbers.clone();
+            gap.subject.drop_ended(&mut numbers, procs);
+            let numbers: Vec<i32> = numbers.into_iter().collect();
             let reason = match numbers.len() {
                 0 if gap.subject != GapSubject::Program => return None,
                 0 | 1 => &gap.reason.one,
@@ -167,6 +188,10 @@ impl DemotionGaps {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
     use crate::ActConfig;
 
@@ -223,5 +248,68 @@ mod tests {
         let mut ended = DemotionGaps::default();
         ended.add(GapSubject::Process(pid), GapReason::stays("there"), &procs);
         assert_eq!(ended.texts(&procs), [""; 0]);
+    }
+
+    #[test]
+    fn existence_is_checked_again_only_after_the_numbers_doubled() {
+        // All numbers of another namespace count as existing.
+        let mut config = ActConfig::new("/nonexistent");
+        config.proc_root = "/nonexistent".into();
+        let procs = Procs::new(&config);
+        let mut gaps = DemotionGaps::default();
+        let mut checks = 0;
+        let mut limit = PRUNE_MIN;
+        for pid in (1..=5000).chain(1..=5000) {
+            gaps.add(GapSubject::Process(pid), GapReason::stays("there"), &procs);
+            checks += usize::from(gaps.0[0].prune_above != limit);
+            limit = gaps.0[0].prune_above;
+        }
+        assert_eq!(gaps.0[0].numbers.len(), 5000);
+        assert_eq!(checks, 4);
+    }
+
+    #[test]
+    fn the_numbers_of_ended_processes_are_dropped() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let mut gaps = DemotionGaps::default();
+        // The kernel assigns no pid of this size.
+        let ended = (i32::MAX - 5000)..i32::MAX;
+        let own = std::process::id() as i32;
+        for pid in std::iter::once(own).chain(ended) {
+            gaps.add(GapSubject::Process(pid), GapReason::stays("there"), &procs);
+        }
+        assert!(gaps.0[0].numbers.len() <= PRUNE_MIN);
+        assert_eq!(gaps.texts(&procs), [format!("process {own} stays there")]);
+    }
+
+    #[test]
+    fn a_session_counts_until_its_last_process_has_ended() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        // The leader ends at once. A background process of its session remains.
+        let script = "sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!";
+        let leader = std::process::Command::new("setsid")
+            .args(["sh", "-c", script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let session = leader.id() as i32;
+        let output = leader.wait_with_output().unwrap();
+        let member = String::from_utf8(output.stdout).unwrap();
+        let member = Pid::from_raw(member.trim().parse().unwrap()).unwrap();
+        let mut gaps = DemotionGaps::default();
+        gaps.add(
+            GapSubject::Session(session),
+            GapReason::stays("there"),
+            &procs,
+        );
+        let before = gaps.texts(&procs);
+        kill_process(member, Signal::KILL).unwrap();
+        let text = format!("the autogroup of session {session} stays there");
+        assert_eq!(before, [text]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !gaps.texts(&procs).is_empty() {
+            assert!(Instant::now() < deadline, "the session still counts");
+            std::thread::yield_now();
+        }
     }
 }
