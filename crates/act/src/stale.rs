@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The journals of dead instances, and whether the next start can undo them. Only reads.
+//! The journals that dead instances left to the next start, and whether the next start can undo
+//! them. A journal that a running keeper undoes is not among them. Only reads.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use crate::config::ActConfig;
 use crate::error::ActError;
 use crate::files;
+use crate::keeper;
 use crate::procs::Procs;
 use crate::undo::{check_owner, owner_in_name, read_checked};
 
@@ -20,11 +23,16 @@ pub struct StaleJournal {
     pub ignored: Vec<ActError>,
 }
 
-/// Returns the journals of dead instances in the order of their names.
+/// Returns the journals of dead instances in the order of their names. An instance with a running
+/// keeper is left out, because the keeper undoes the changes.
 pub fn stale_journals(config: &ActConfig) -> Vec<StaleJournal> {
     let procs = Procs::new(config);
     let mut dirs = files::subdirs(&config.instances_dir());
-    dirs.retain(|dir| owner_in_name(dir).is_some_and(|owner| !procs.lives(owner)));
+    let own = procs.own().ok();
+    dirs.retain(|dir| {
+        let is_dead = owner_in_name(dir).is_some_and(|owner| !procs.lives(owner));
+        is_dead && !keeper::undoes(&procs, own, dir, Instant::now())
+    });
     dirs.sort();
     let journal = |dir: PathBuf| {
         let read = check_owner(&dir).and_then(|()| read_checked(config, &procs, &dir));
@@ -105,5 +113,28 @@ mod tests {
         let left = stale_journals(&config);
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].dir, newer);
+    }
+
+    #[test]
+    fn a_journal_belongs_to_the_next_start_only_without_a_running_keeper() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ActConfig::new(dir.path());
+        let procs = Procs::new(&config);
+        let instance = journal(dir.path(), 1, "");
+        let mut keeper = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let id = procs.get(keeper.id() as i32).unwrap().id;
+        let text = format!("{} {}\n", id.pid, id.start_ticks);
+        fs::write(instance.join("keeper"), text).unwrap();
+        let with_keeper = stale_journals(&config);
+        let undone = crate::undo_stale(&config).map(|report| report.instances);
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
+        assert!(with_keeper.is_empty(), "{with_keeper:?}");
+        assert_eq!(undone.unwrap(), 0);
+        assert_eq!(stale_journals(&config).len(), 1);
+        assert_eq!(crate::undo_stale(&config).unwrap().instances, 1);
     }
 }

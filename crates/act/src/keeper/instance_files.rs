@@ -9,11 +9,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use usher_model::ProcessId;
 
 use crate::error::{ActError, runtime_error};
 use crate::files;
+use crate::procs::Procs;
 
 /// The file in the instance's directory to which a keeper writes its pid and start time.
 pub(super) const FILE: &str = "keeper";
@@ -27,6 +29,20 @@ const ID_BYTES_MAX: u64 = 64;
 pub(crate) fn of_instance(instance_dir: &Path) -> Option<ProcessId> {
     let bytes = files::read_own(&instance_dir.join(FILE), ID_BYTES_MAX).ok()?;
     parse_id(std::str::from_utf8(&bytes).ok()?)
+}
+
+/// Returns whether a running keeper other than `own` undoes the changes of an instance after the
+/// death of its owner. A stopped keeper does not. The call waits until `deadline` for the end of a
+/// keeper that has begun to end.
+pub(crate) fn undoes(
+    procs: &Procs,
+    own: Option<ProcessId>,
+    instance_dir: &Path,
+    deadline: Instant,
+) -> bool {
+    of_instance(instance_dir).is_some_and(|keeper| {
+        own != Some(keeper) && procs.can_run(keeper) && procs.stays_alive(keeper, deadline)
+    })
 }
 
 pub(super) fn parse_id(text: &str) -> Option<ProcessId> {

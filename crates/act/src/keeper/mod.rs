@@ -41,7 +41,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_model::ProcessId;
 
 pub use handle::KeeperHandle;
-pub(crate) use instance_files::{ENDING, of_instance};
+pub(crate) use instance_files::{ENDING, of_instance, undoes};
 
 use self::instance_files::{FILE, write_id};
 use crate::config::ActConfig;
