@@ -362,8 +362,10 @@ pub(super) fn write_bytes(fd: RawFd, bytes: &[u8]) {
     }
 }
 
-/// Waits for the end of a child.
-pub(super) fn reap(pid: libc::pid_t) {
+/// Kills a child that was not yet waited for, and waits for its end.
+pub(super) fn kill_and_reap(pid: libc::pid_t) {
+    // SAFETY: `kill` takes two numbers. The kernel does not reuse the pid before the wait below.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
     loop {
         // SAFETY: `waitpid` accepts a null pointer in place of the status.
         let ended = unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
@@ -384,5 +386,21 @@ pub(super) fn read_byte(fd: RawFd) -> Option<u8> {
             n if n < 0 && ChildError::last(0).errno == libc::EINTR => {}
             _ => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_would_not_end_is_killed_and_reaped() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as libc::pid_t;
+        kill_and_reap(pid);
+        assert!(child.wait().is_err(), "the child has been reaped");
     }
 }

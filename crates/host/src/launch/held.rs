@@ -99,8 +99,9 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
         let running = match ChildProcess::new(pid) {
             Ok(running) => running,
             Err(error) => {
-                drop((go, output));
-                child::reap(pid);
+                // A closed pipe would not end the child while another process holds a copy of its
+                // descriptor.
+                child::kill_and_reap(pid);
                 return Err(failed("opening the pidfd of the child", error.into()));
             }
         };

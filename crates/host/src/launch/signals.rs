@@ -37,8 +37,12 @@ const FROM_OTHERS: [i32; 8] = [
     SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO,
 ];
 
-/// The forwarded signals that request a program's end.
-const ENDING: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGXCPU];
+/// The forwarded signals that request a program's end: all whose default action ends a program,
+/// except SIGUSR1 and SIGUSR2. Programs define their own meaning for these two, such as a progress
+/// report of `dd`.
+const ENDING: [i32; 9] = [
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO,
+];
 
 /// Catches the launcher's signals from its creation on. A forwarder must be created before the
 /// program is launched, because earlier signals are not caught.
@@ -145,5 +149,14 @@ mod tests {
         assert!(!is_from_terminal(SIGINT, false));
         assert!(!is_from_terminal(SIGALRM, true));
         assert!(!is_from_terminal(SIGXCPU, true));
+    }
+
+    #[test]
+    fn every_signal_that_ends_programs_by_default_requests_the_end() {
+        let others = [SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT];
+        for signal in FROM_TERMINAL.into_iter().chain(FROM_OTHERS) {
+            let ends = !others.contains(&signal);
+            assert_eq!(ENDING.contains(&signal), ends, "signal {signal}");
+        }
     }
 }
