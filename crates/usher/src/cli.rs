@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
@@ -208,7 +208,7 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
         }
     }
     if error.kind() == ErrorKind::UnknownArgument
-        && let Some((given, option)) = single_dash(within, args)
+        && let Some((given, option)) = single_dash(error, within, args)
     {
         return format!(
             "unknown option '{given}'; a similar option exists: '{option}'; see 'usher {names}--help'"
@@ -217,21 +217,34 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
     format!("{line}; see 'usher {names}--help'")
 }
 
-/// Returns the first word that is a long option with one dash too few or a misspelt one, and the
-/// option. clap reports only the first letter of such a word.
-fn single_dash(command: &clap::Command, args: &[OsString]) -> Option<(String, String)> {
+/// Returns the word of an unknown option, and the closest long option, if the word is a long option
+/// with one dash too few, possibly misspelt. clap reports only a dash and one letter of such a
+/// word; for any other unknown option, clap's message is complete and the result is `None`.
+fn single_dash(
+    error: &clap::Error,
+    command: &clap::Command,
+    args: &[OsString],
+) -> Option<(String, String)> {
+    let Some(ContextValue::String(reported)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let mut letters = reported.strip_prefix('-')?.chars();
+    let letter = letters.next().filter(|&letter| letter != '-')?;
+    if letters.next().is_some() {
+        return None;
+    }
     let words = args.iter().skip(1).filter_map(|arg| arg.to_str());
     let mut words = words.take_while(|&word| word != "--");
-    words.find_map(|word| {
-        let name = word.strip_prefix('-').filter(|name| name.len() > 1)?;
-        if name.starts_with('-') {
-            return None;
-        }
-        let name = name.split('=').next().unwrap_or(name);
-        let options = command.get_arguments().filter_map(clap::Arg::get_long);
-        let option = usher_model::closest_name(name, options)?;
-        Some((word.to_owned(), format!("--{option}")))
-    })
+    // The letter may follow known one-letter options in the same word.
+    let (word, name) = words.find_map(|word| {
+        let name = word.strip_prefix('-')?;
+        let is_reported = !name.starts_with('-') && name.contains(letter);
+        is_reported.then_some((word, name))
+    })?;
+    let name = name.split('=').next().filter(|name| name.len() > 1)?;
+    let options = command.get_arguments().filter_map(clap::Arg::get_long);
+    let option = usher_model::closest_name(name, options)?;
+    Some((word.to_owned(), format!("--{option}")))
 }
 
 /// Reads `--color` before clap parses the arguments, so that it also applies to help output.
@@ -344,6 +357,12 @@ mod tests {
             let line = rejected(&["-name", "x", "--", "true"]);
             let tip = "unknown option '-name'; a similar option exists: '--name'";
             assert!(line.starts_with(tip), "{line}");
+            // A word of the program is not the unknown option.
+            let line = rejected(&["--nmae", "x", "make", "-name"]);
+            let tip = "unexpected argument '--nmae' found; a similar argument exists: '--name'";
+            assert!(line.starts_with(tip), "{line}");
+            let line = rejected(&["-Z", "make", "-name", "-Zname"]);
+            assert!(line.starts_with("unexpected argument '-Z' found"), "{line}");
             // Options after the program's name belong to the program.
             for words in [&["make", "-j8", "--bogus"][..], &["--", "--bogus"]] {
                 let begin = ["usher", name];

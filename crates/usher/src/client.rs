@@ -21,7 +21,7 @@
 //! - The client repeats no call. After a reply of another version, the client asks the daemon for
 //!   its version by one more call.
 //! - The path of a socket has at most 107 bytes.
-//! - Each error becomes a text that names the cause. After a timeout, `crate::unanswered` adds the
+//! - Each error becomes a text that names the cause. After a timeout, `client::unanswered` adds the
 //!   state of the daemon's process. [`Daemon::need`] also names the command that starts a daemon.
 
 mod unanswered;

@@ -24,9 +24,11 @@ const OWN: [&str; 6] = [
 ];
 
 /// Beginnings of the variables that Usher's build, tests and benchmarks read.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 16] = [
+    "USHER_BENCH_",
     "USHER_CALLS_",
     "USHER_CLANG",
+    "USHER_EXAMPLE_",
     "USHER_FUZZ_",
     "USHER_HOSTS_",
     "USHER_HOST_SCHED",
@@ -38,6 +40,7 @@ const OTHERS: [&str; 13] = [
     "USHER_SANDBOX_TEST",
     "USHER_SHORT_RUNS",
     "USHER_SKIPPED",
+    "USHER_TEST_",
 ];
 
 /// Returns a warning for each unknown variable.
@@ -76,6 +79,7 @@ mod tests {
         };
         assert!(warnings(&OWN).is_empty());
         assert!(warnings(&["USHERS", "HOME", "USHER_SKIPPED", "USHER_LAB_CACHE"]).is_empty());
+        assert!(warnings(&["USHER_BENCH_KILLS", "USHER_EXAMPLE_DATA"]).is_empty());
         let unknown = "is unknown and has no effect";
         let unlisted = format!("{unknown}; 'man usher' lists the variables");
         let close = format!("{unknown}; a similar variable exists: USHER_STORE");

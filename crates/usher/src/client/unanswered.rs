@@ -72,8 +72,8 @@ impl ListeningProcess {
     fn remedy(self, obstacle: &Obstacle) -> String {
         let pid = self.pid;
         let kill = format!(
-            "if it still does not answer, end it with '{}kill -KILL {pid}': its changes are then \
-             undone",
+            "if the process still does not answer, end the process with '{}kill -KILL {pid}': \
+             Usher then undoes the changes of the process",
             self.privilege()
         );
         match obstacle {
@@ -87,7 +87,8 @@ impl ListeningProcess {
                  debugger"
             ),
             Obstacle::Frozen { cgroup } => format!(
-                "its cgroup is frozen; thaw it by writing 0 to {cgroup}/cgroup.freeze as root"
+                "the cgroup of the process is frozen; thaw the cgroup by writing 0 to \
+                 {cgroup}/cgroup.freeze as root"
             ),
             Obstacle::Device => {
                 format!("the process waits for a disk or another device; {kill}")
@@ -196,7 +197,7 @@ mod tests {
             "the daemon (process {}) did not answer within 10 s: ",
             process.pid
         );
-        let kill = format!("end it with 'kill -KILL {}'", process.pid);
+        let kill = format!("end the process with 'kill -KILL {}'", process.pid);
         assert!(busy.starts_with(&begin) && busy.contains(&kill), "{busy}");
         kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
         let end = Instant::now() + Duration::from_secs(60);

@@ -10,7 +10,7 @@
 //! Each read and write of a socket waits for at most 10 s ([`ANSWER_TIMEOUT`]). The answer to a
 //! start, a change or a stop may take 60 s ([`CHANGE_TIMEOUT`]). [`Found::at`] queries up to two
 //! processes one after another, and returns an error if a process does not answer. The error names
-//! the reason (`crate::unanswered`). No call is repeated.
+//! the reason (`client::unanswered`). No call is repeated.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
