@@ -202,14 +202,16 @@ fn a_late_answer_of_the_daemon_leaves_background_work_its_priority() {
     let mut launcher = launcher.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
+    let program = children(launcher.id() as i32)[0];
+    let late = priority(program);
+    // A failed test could not end a stopped daemon.
+    signal(daemon, libc::SIGCONT);
     assert!(
         first.contains("unmanaged until the daemon answers"),
         "{first}"
     );
-    let program = children(launcher.id() as i32)[0];
     let own = priority(std::process::id() as i32);
-    assert_eq!(priority(program), own);
-    signal(daemon, libc::SIGCONT);
+    assert_eq!(late, own);
     let is_regulated = |line: &String| line.contains("regulates the program");
     let second = lines.map_while(Result::ok).find(is_regulated);
     assert!(second.is_some());
