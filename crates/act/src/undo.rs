@@ -100,10 +100,9 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let own = procs.own()?;
     let deadline = Instant::now() + EXIT_MAX;
     for instance in files::subdirs(&dir) {
-        let keeper = crate::keeper::of_instance(&instance);
-        let runs = |keeper| procs.can_run(keeper) && procs.stays_alive(keeper, deadline);
-        if keeper.is_some_and(|keeper| keeper != own && runs(keeper)) {
-            continue; // the keeper undoes the changes, and starts the owner again
+        // The keeper undoes the changes, and starts the owner again.
+        if crate::keeper::undoes(&procs, Some(own), &instance, deadline) {
+            continue;
         }
         match undo_instance_by(config, &instance, deadline) {
             Ok(one) => report.add(one),
