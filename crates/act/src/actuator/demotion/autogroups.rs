@@ -45,8 +45,11 @@ impl Actuator {
         self.note_outer_session(program)?;
         let pids = || self.own_pids(program).unwrap_or_default();
         let mut sessions = autogroup::sessions(&self.procs, pids);
-        sessions.retain(|session, _| !known.contains(session));
         let members = pids();
+        // The number of an ended session may be used again.
+        let handled = &mut self.managed(program)?.sessions;
+        handled.retain(|session| *session == 0 || sessions.contains_key(session));
+        sessions.retain(|session, _| !known.contains(session));
         let mut later = false;
         for (session, is_own) in sessions {
             let of_it = |pid: &&i32| {
