@@ -20,8 +20,8 @@
 //! Instances share nothing. The same calls give the same results. An instance has at most
 //! [`CPUS_MAX`](crate::select_cpu::CPUS_MAX) CPUs, [`LLCS_MAX`](crate::select_cpu::LLCS_MAX) LLCs
 //! and 256 soft seats. Times are in nanoseconds; vtime is CPU time over weight. A CPU or task that
-//! does not exist panics. More than 256 seats, a task that is ended twice, or lack of memory abort
-//! the process. The callbacks take constant time. The insertion of a task by vtime, and the search
+//! does not exist panics. More than 256 seats, a task that is ended twice, a dispatch queue that the
+//! scheduler has not created, or lack of memory abort the process. The callbacks take constant time. The insertion of a task by vtime, and the search
 //! for a task that may run on a CPU, take linear time in the waiting tasks.
 
 use std::ptr::NonNull;
@@ -151,6 +151,8 @@ pub struct TaskState {
     pub uncharged_ns: u64,
     /// Remaining time of the task's slice.
     pub slice_ns: u64,
+    /// Virtual time minus the clock of `llc` when the task last ran or woke.
+    pub lag_ns: i64,
     /// Current or last CPU.
     pub cpu: u32,
     /// LLC of the clock to which the virtual time refers.

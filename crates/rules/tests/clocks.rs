@@ -209,10 +209,39 @@ fn waiter_takes_no_credit_to_another_cpu() {
     }
 }
 
+/// Lets a thread compute for a long burst and sleep, so that it is not urgent when it next wakes.
+fn run_long_burst(rig: &mut Rig, thread: usize) {
+    let until_ns = rig.ran_ns(thread) + 20 * MS;
+    rig.wake(thread);
+    while rig.ran_ns(thread) < until_ns {
+        rig.pass(MS);
+    }
+    rig.stop(thread);
+}
+
+/// A thread that slept while the clock advanced has the lag of minus one slice.
+#[test]
+fn sleeper_has_the_lag_of_its_limited_credit() {
+    let mut rig = Rig::new(Shape(1, 1, 1, 1));
+    let sleeper = rig.add(50, [0]);
+    rig.start(1, [0]);
+    rig.start(2, [0]);
+    rig.pass(6_000 * MS);
+    assert!(rig.sched.llc(0).clock > 1_000 * MS);
+    rig.wake(sleeper);
+    assert_eq!(rig.task(sleeper).lag_ns, -(SETTINGS.slice_ns as i64));
+}
+
 /// Many threads crowd on the CPUs of a seat. The LLC's clock is far ahead of the clocks of these
 /// CPUs, because the other CPUs have few threads.
 #[test]
 fn sleeper_is_placed_by_the_clock_of_its_seat() {
+    for is_short in [true, false] {
+        check_sleeper_in_crowded_seat(is_short);
+    }
+}
+
+fn check_sleeper_in_crowded_seat(is_short: bool) {
     let mut rig = Rig::new(Shape(1, 1, 4, 1));
     let all = set(rig.all());
     rig.sched.set_seat(7, &set([2, 3]));
@@ -236,14 +265,23 @@ fn sleeper_is_placed_by_the_clock_of_its_seat() {
         rig.wake(thread);
     }
     let sleeper = add(&mut rig, 7, 50);
-    make_computing(&mut rig, sleeper);
+    if is_short {
+        make_computing(&mut rig, sleeper);
+    } else {
+        run_long_burst(&mut rig, sleeper);
+    }
     for _ in 0..3 {
         rig.pass(3_000 * MS);
         let waited_ns = wait_ns(&mut rig, sleeper);
         let bound_ns = 11 * (SETTINGS.max_lag_ns + 2 * SETTINGS.slice_ns);
-        assert!(waited_ns <= bound_ns, "{waited_ns}");
-        rig.pass(2 * MS);
-        rig.stop(sleeper);
+        assert!(waited_ns <= bound_ns, "{is_short}: {waited_ns}");
+        if is_short {
+            rig.pass(2 * MS);
+            rig.stop(sleeper);
+        } else {
+            rig.stop(sleeper);
+            run_long_burst(&mut rig, sleeper);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 
 use common::rig::{Rig, Shape, State, WHY_STOLEN, set};
 use common::{MS, SETTINGS};
+use usher_rules::sched::Task;
 
 /// Starts `count` threads that compute on the CPU `first`, and then widens their masks to `cpus`.
 fn crowd(rig: &mut Rig, count: usize, first: usize, cpus: &[usize]) -> Vec<usize> {
@@ -250,4 +251,38 @@ fn larger_llc_gets_more_threads() {
         let share = (thread.ran_ns - before) / (30 * MS);
         assert!((75..=130).contains(&share), "{share} % of its share");
     }
+}
+
+/// Threads that wait for the CPUs of their seat do not count in the load of their LLC for a CPU
+/// outside the seat. Otherwise, the CPU would take the only other waiting thread of that LLC.
+#[test]
+fn threads_that_prefer_other_cpus_do_not_count_as_load() {
+    let mut rig = Rig::new(Shape(2, 1, 1, 1));
+    rig.sched.set_seat(7, &set([1]));
+    for mm in 1..3 {
+        rig.start(mm, [0]);
+    }
+    for mm in 10..14 {
+        let seated = rig.create(Task {
+            mm: mm << 12,
+            cgroup: 7,
+            cpu: 1,
+            ran_ns: 1,
+            cpus: set([0, 1]),
+            ..Task::default()
+        });
+        rig.wake(seated);
+    }
+    let other = rig.create(Task {
+        mm: 20 << 12,
+        cpu: 1,
+        ran_ns: 1,
+        cpus: set([0, 1]),
+        ..Task::default()
+    });
+    rig.wake(other);
+    rig.pass(2_000 * MS);
+    assert_eq!(rig.tally().stolen, 0);
+    assert_eq!(rig.task(other).cpu, 1);
+    assert!(rig.ran_ns(other) > 300 * MS);
 }

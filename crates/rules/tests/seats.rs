@@ -125,6 +125,22 @@ fn pinned_thread_reclaims_its_cpu() {
     }
 }
 
+/// Only a thread that wakes preempts a borrower. A thread that is forked on its only CPU waits for
+/// the end of the borrower's slice.
+#[test]
+fn forked_pinned_thread_does_not_preempt_a_borrower() {
+    let mut rig = halves(Shape(1, 1, 4, 1));
+    let of_a: Vec<usize> = (0..4).map(|_| start(&mut rig, A, 0)).collect();
+    assert_eq!(cpu_of(&rig, of_a[3]), Some(3));
+    rig.pass(MS / 2);
+    let pinned = add_on(&mut rig, B, 3, set([3]));
+    rig.wake_new(pinned);
+    assert_eq!(rig.state(pinned), State::Waiting);
+    assert_eq!(rig.tally().returned, 0);
+    rig.pass(SETTINGS.slice_ns);
+    assert_eq!(rig.state(pinned), State::On(3));
+}
+
 /// With all CPUs busy, threads wait for CPUs of their seats only.
 #[test]
 fn waiting_threads_run_in_their_seat() {

@@ -207,8 +207,9 @@ fn tick_leaves_the_slices_of_other_threads() {
         };
         let mut rig = Rig::with(Shape(1, 1, 2, 2), SETTINGS, variant);
         let movable = rig.start(1, if fifo == 1 { vec![0, 2] } else { vec![0, 1] });
-        rig.start(2, [1]);
+        let sibling = rig.start(2, if fifo == 1 { vec![1, 3] } else { vec![1] });
         assert_eq!(rig.state(movable), State::On(0));
+        assert_eq!(rig.state(sibling), State::On(1));
         rig.pass(MS);
         rig.tick(0);
         rig.tick(1);

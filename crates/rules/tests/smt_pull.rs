@@ -119,3 +119,39 @@ fn successive_idle_entries_find_a_thread_anywhere() {
         assert!(sched.task(tasks[shared]).cpu < 2, "{shared}");
     }
 }
+
+/// A search examines 16 busy CPUs although it skips eight words without busy CPUs in between. It
+/// begins after the idle CPU, and ends with the CPUs before the idle CPU in the same word.
+#[test]
+fn search_examines_sixteen_cpus_and_skips_all_words() {
+    let place = |cpu: usize| Place {
+        known: 1,
+        core: range(cpu / 2 * 2..cpu / 2 * 2 + 2),
+        near: range(0..CPUS_MAX),
+        node: range(0..CPUS_MAX),
+        node_llcs: 1,
+        ..Place::default()
+    };
+    let places: Vec<Place> = (0..CPUS_MAX).map(place).collect();
+    let mut sched = HostSched::new(&places, &SETTINGS, 1);
+    sched.set_now(MS);
+    let idle = start(&mut sched, 100);
+    for cpu in (102..117).chain([65]) {
+        start(&mut sched, cpu);
+    }
+    let mut cpus = range(64..65);
+    cpus[1] |= 1 << (100 - 64);
+    let movable = sched.new_task(&Task {
+        ran_ns: 1,
+        cpu: 64,
+        cpus,
+        ..Task::default()
+    });
+    sched.wake(movable, 64);
+    follow(&mut sched);
+    assert_eq!(sched.task(movable).cpu, 64);
+    sched.remove(idle);
+    follow(&mut sched);
+    assert_eq!(sched.tally().pulls, 1);
+    assert_eq!(sched.task(movable).cpu, 100);
+}

@@ -466,6 +466,7 @@ void host_read_task(const struct instance *host, __u32 id,
 	state->ran_ns = p->se.sum_exec_runtime;
 	state->uncharged_ns = uncharged(p, thread);
 	state->slice_ns = p->scx.slice;
+	state->lag_ns = thread->lag_ns;
 	state->cpu = p->thread_info.cpu;
 	state->llc = thread->llc;
 	state->is_urgent = thread->urgent;

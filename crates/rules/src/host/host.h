@@ -46,6 +46,7 @@ struct host_task_state {
 	__u64 ran_ns;
 	__u64 uncharged_ns;
 	__u64 slice_ns;
+	__s64 lag_ns;
 	__u32 cpu;
 	__u32 llc;
 	__u32 is_urgent;

@@ -51,6 +51,7 @@ struct cpumask {
 struct dsq {
 	struct task_struct *first, *last;
 	__u32 waiting;
+	_Bool is_created;
 };
 
 struct task_struct {

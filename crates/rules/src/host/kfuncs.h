@@ -235,18 +235,36 @@ static void scx_bpf_put_idle_cpumask(const struct cpumask *mask)
 
 /* Dispatch queues. */
 
-/* Returns a queue by its number; 0: there is no such queue. */
+/* Returns the index of a queue in the table; HOST_DSQS or more: the table has no such queue. */
+static __u64 dsq_index(__u64 dsq)
+{
+	return dsq == FIFO ? HOST_DSQS - 1 : dsq - QUEUES;
+}
+
+/*
+ * Returns a queue by its number. The kernel ends a scheduler that uses a queue which it has not
+ * created; the host build aborts the process.
+ */
 static struct dsq *dsq_of(__u64 dsq)
 {
-	__u64 at = dsq == FIFO ? HOST_DSQS - 1 : dsq - QUEUES;
+	__u64 at = dsq_index(dsq);
 
-	return at < HOST_DSQS ? &instance->dsqs[at] : 0;
+	if (at >= HOST_DSQS || !instance->dsqs[at].is_created)
+		abort();
+	return &instance->dsqs[at];
 }
 
 static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node)
 {
+	__u64 at = dsq_index(dsq);
+
 	(void)node;
-	return dsq_of(dsq) ? 0 : -22;
+	if (at >= HOST_DSQS)
+		return -22;
+	if (instance->dsqs[at].is_created)
+		return -17;
+	instance->dsqs[at].is_created = 1;
+	return 0;
 }
 
 /* Inserts a task behind the task `before`; at the head of the queue if `before` is 0. */

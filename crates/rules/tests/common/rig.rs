@@ -198,6 +198,14 @@ impl Rig {
         self.settle();
     }
 
+    /// Wakes a new thread for the first time, by a call on the CPU on which it was forked.
+    pub fn wake_new(&mut self, thread: usize) {
+        let by_cpu = self.task(thread).cpu as usize;
+        self.threads[thread].state = State::Waiting;
+        self.sched.wake_new(self.threads[thread].id, by_cpu);
+        self.settle();
+    }
+
     /// Lets a running or waiting thread sleep.
     pub fn stop(&mut self, thread: usize) {
         let state = self.threads[thread].state;

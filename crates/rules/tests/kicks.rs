@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of preemptions by urgent threads, and of wake-ups on the CPUs of another node, on the host
+//! build of the scheduler.
+
+mod common;
+
+use common::rig::{Rig, Shape, State, WHY_IDLE_CORE, set};
+use common::{MS, SETTINGS};
+use usher_rules::sched::{HostVariant, Task};
+
+/// An urgent thread that wakes preempts a thread that computes. A new thread, which is urgent, too,
+/// waits for the end of the slice.
+#[test]
+fn urgent_thread_preempts_only_when_it_wakes() {
+    for is_new in [true, false] {
+        let mut rig = Rig::new(Shape(1, 1, 1, 1));
+        // With two threads, the running thread has started to run after its first, urgent burst.
+        rig.start(1, [0]);
+        rig.start(3, [0]);
+        rig.pass(100 * SETTINGS.slice_ns + MS);
+        let urgent = rig.create(Task {
+            mm: 2 << 12,
+            cpus: set([0]),
+            ..Task::default()
+        });
+        if is_new {
+            rig.wake_new(urgent);
+        } else {
+            rig.wake(urgent);
+        }
+        assert_eq!(rig.task(urgent).is_urgent, 1);
+        assert_eq!(rig.tally().preempted, u64::from(!is_new));
+        let is_waiting = rig.state(urgent) == State::Waiting;
+        assert_eq!(is_waiting, is_new);
+    }
+}
+
+/// The kernel keeps the idle CPUs of each node in a mask of its own. The idle CPUs of the second
+/// node are in the second word of that mask.
+#[test]
+fn thread_wakes_on_an_idle_cpu_in_a_later_word_of_another_node() {
+    let variant = HostVariant {
+        nodes: 0b11,
+        ..HostVariant::default()
+    };
+    let mut rig = Rig::with(Shape(2, 1, 64, 1), SETTINGS, variant);
+    for cpu in 0..64 {
+        rig.start(1, [cpu]);
+    }
+    let thread = rig.create(Task {
+        mm: 2 << 12,
+        ran_ns: 1,
+        cpus: set(rig.all()),
+        ..Task::default()
+    });
+    rig.wake(thread);
+    assert!(matches!(rig.state(thread), State::On(cpu) if cpu >= 64));
+    assert_eq!(rig.task(thread).why, WHY_IDLE_CORE);
+    assert_eq!(rig.tally().idle_cores, 1);
+}
