@@ -640,3 +640,19 @@ fn a_recorded_run_replays_to_the_same_decisions() {
         );
     }
 }
+
+/// The control loop writes the record, and must not wait for the reader of a FIFO.
+#[test]
+fn a_record_must_be_a_regular_file() {
+    let bench = Bench::new();
+    let fifo = bench.path("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let config = EngineConfig {
+        record: Some(fifo),
+        ..bench.config()
+    };
+    let policy = usher_policy::by_name("linux", &bench.topology).unwrap();
+    let error = Engine::start(config, policy).err().unwrap();
+    assert!(format!("{error:?}").contains("a regular file"), "{error:?}");
+}

@@ -2,6 +2,10 @@
 //! The profile store in one SQLite file, shared by any number of processes: opening, reading,
 //! merging and deleting profiles.
 //!
+//! **Merging.** A merge combines the stored estimate of each point with the new measurement, weighted
+//! by their uncertainty (`rows.rs`, `combine.rs`). Arguments of programs are redacted before they are
+//! stored or looked up (`redact.rs`).
+//!
 //! **Concurrency.** The file uses SQLite's write-ahead log (WAL). Each merge is one immediate
 //! transaction, and a writer waits at most 5 s for another writer ([`BUSY_TIMEOUT`]), and then
 //! returns [`StoreError::Busy`]. Readers never wait. Opening is repeated for 5 s while other

@@ -39,6 +39,7 @@ mod watch;
 mod world;
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -413,9 +414,25 @@ fn begin_record(
         aside.push(".old");
         std::fs::rename(path, aside).map_err(|error| failed(error.into()))?;
     }
-    let file = std::fs::File::create(path).map_err(Into::into);
+    let file = create_record(path).map_err(Into::into);
     let recorder = file.and_then(|file| Recorder::new(std::io::BufWriter::new(file), &head));
     recorder.map_err(failed)
+}
+
+/// Creates the file of a record. The control loop writes to the file, and must not wait for the
+/// reader of a FIFO or a terminal.
+fn create_record(path: &Path) -> std::io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true);
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path);
+    let not_regular = || std::io::Error::other("a record must be a regular file");
+    match file {
+        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        Ok(_) => Err(not_regular()),
+        // A FIFO without a reader.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Err(not_regular()),
+        Err(error) => Err(error),
+    }
 }
 
 fn start_keeper(

@@ -13,8 +13,8 @@
 //! programs, at most four times the number of cores.
 //!
 //! Partition sizes differ by at most one program, so that every program gets a fair share of time.
-//! If all partitions have the same size, every assignment of programs to partitions has the same
-//! mean NTT. If there are two sizes, the programs that lose most on one core get the smaller
+//! On cores of equal capacity, every assignment of programs to partitions of the same size has the
+//! same mean NTT. If there are two sizes, the programs that lose most on one core get the smaller
 //! partitions. This assignment is optimal, because the sum of products of two sequences is minimal
 //! when the sequences are sorted in opposite order. Partitions are used only if they are better
 //! than time sharing, by the same rules as for seats (module `seat_decision`).
@@ -49,17 +49,17 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
             .total_cmp(&loss(a))
             .then_with(|| (&a.name, a.id).cmp(&(&b.name, b.id)))
     });
-    // Programs are distributed to the cores in rounds of alternating direction: each partition gets
-    // programs that lose much and programs that lose little. The first cores have the smaller
-    // partitions and get the programs that lose most.
+    // The programs that lose most are distributed first, to the smaller partitions. Among partitions
+    // of one size, the direction alternates between rounds: each partition gets programs that lose
+    // much and programs that lose little.
     let (size, larger) = (requests.len() / cores, requests.len() % cores);
     let sizes: Vec<usize> = (0..cores)
         .map(|core| size + usize::from(core >= cores - larger))
         .collect();
     let mut filled = vec![0; cores];
     let mut seats = Vec::new();
-    for (turn, request) in order.iter().enumerate() {
-        let core = next_partition(turn, &sizes, &filled)?;
+    for request in order {
+        let core = next_partition(&sizes, &filled)?;
         filled[core] += 1;
         let programs = sizes[core] as f64;
         let speed = topology.cores[core].capacity;
@@ -90,10 +90,43 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     })
 }
 
-/// The partition with the fewest programs. The direction alternates between rounds, because
-/// otherwise the first partition would get the first program of each round.
-fn next_partition(turn: usize, sizes: &[usize], filled: &[usize]) -> Option<usize> {
+/// Returns the partition that gets the next program: of the smaller partitions that are not full, the
+/// one with the fewest programs. The direction alternates between rounds, because otherwise the first
+/// partition would get the first program of each round.
+fn next_partition(sizes: &[usize], filled: &[usize]) -> Option<usize> {
     let open = (0..sizes.len()).filter(|&core| filled[core] < sizes[core]);
-    let forth = (turn / sizes.len()).is_multiple_of(2);
-    open.min_by_key(|&core| (filled[core], if forth { core } else { sizes.len() - core }))
+    open.min_by_key(|&core| {
+        let forth = filled[core].is_multiple_of(2);
+        let rank = if forth { core } else { sizes.len() - core };
+        (sizes[core], filled[core], rank)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The programs are sorted by falling loss, and the cost of a program is its loss times the size
+    /// of its partition: the sum is minimal if the sizes rise.
+    #[test]
+    fn the_programs_that_lose_most_get_the_smaller_partitions() {
+        for cores in 2..=6 {
+            for programs in cores + 1..=PROGRAMS_PER_CORE_MAX * cores {
+                let (size, larger) = (programs / cores, programs % cores);
+                let sizes: Vec<usize> = (0..cores)
+                    .map(|core| size + usize::from(core >= cores - larger))
+                    .collect();
+                let mut filled = vec![0; cores];
+                let order: Vec<usize> = (0..programs)
+                    .map(|_| {
+                        let core = next_partition(&sizes, &filled).unwrap();
+                        filled[core] += 1;
+                        sizes[core]
+                    })
+                    .collect();
+                assert_eq!(filled, sizes);
+                assert!(order.is_sorted(), "{programs} on {cores}: {order:?}");
+            }
+        }
+    }
 }

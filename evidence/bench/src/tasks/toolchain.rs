@@ -88,7 +88,7 @@ fn build_one(
     taskflow_folder: Option<&Path>,
 ) -> Result<(PathBuf, String)> {
     let (name, compiler, source, more): (_, _, _, Vec<String>) = match program {
-        Program::Own => bail!("the program already exists"),
+        Program::Own => bail!("Usher's program is part of usher-bench and is not built here"),
         Program::OneTbb => ("onetbb", "g++", "onetbb.cpp", vec!["-ltbb".into()]),
         Program::GnuOpenMp => ("gnu-openmp", "g++", "openmp.cpp", vec!["-fopenmp".into()]),
         Program::LlvmOpenMp => (
