@@ -117,6 +117,16 @@ pub enum ActError {
         /// The remaining changes, with the affected paths or threads.
         what: String,
     },
+    /// The mounted procfs shows other processes than those that this process can signal.
+    #[error(
+        "the procfs at {} belongs to another PID namespace: mount the procfs of this namespace, for \
+         example by 'unshare --mount-proc'",
+        root.display()
+    )]
+    ForeignProc {
+        /// The directory of the procfs.
+        root: PathBuf,
+    },
     /// systemd refused a request, or could not be reached.
     #[error("requesting the scope {unit} from systemd: {reason}")]
     Systemd {

@@ -93,6 +93,20 @@ impl Procs {
         }
     }
 
+    /// Checks that the procfs shows the processes of this process's own PID namespace. Otherwise, a
+    /// pid would name different processes in the procfs and in system calls.
+    ///
+    /// # Errors
+    /// The procfs belongs to another PID namespace, or cannot be read.
+    pub(crate) fn check_namespace(&self) -> Result<(), ActError> {
+        match self.own()?.pid.cast_unsigned() == std::process::id() {
+            true => Ok(()),
+            false => Err(ActError::ForeignProc {
+                root: self.root.clone(),
+            }),
+        }
+    }
+
     /// Returns the online CPUs; all possible CPUs if the kernel does not report them.
     pub(crate) fn online_cpus(&self) -> CpuSet {
         crate::files::read_cpus(&self.online).unwrap_or_else(|_| CpuSet::range(0, CPU_ID_MAX))

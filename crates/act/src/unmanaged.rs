@@ -35,14 +35,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Lowers the priority of a launched process that waits before its `exec`: nice 19, `SCHED_IDLE`
 /// and the idle class for disks. If the process starts a session of its own, the autogroup of this
-/// session also gets nice 19. Nothing undoes this.
+/// session also gets nice 19, unless the procfs belongs to another PID namespace. Nothing undoes
+/// these changes.
 ///
 /// # Errors
 /// The first value that could not be lowered. The other values are lowered nevertheless.
 pub fn lower_launched(config: &ActConfig, pid: i32, starts_session: bool) -> Result<(), ActError> {
     let lowered = lower_process(pid);
-    let session = match starts_session {
-        true => lower_session(&Procs::new(config), pid),
+    let procs = Procs::new(config);
+    // In the procfs of another PID namespace, the pid would name another process.
+    let session = match starts_session && procs.check_namespace().is_ok() {
+        true => lower_session(&procs, pid),
         false => Ok(()),
     };
     lowered.and(session).map_err(|source| ActError::Process {

@@ -13,10 +13,15 @@ const REASON: &str = "belongs to another PID namespace";
 
 /// Runs `usher` in a PID namespace of its own; `None` if no namespace can be made.
 fn run_inside(world: &World, args: &[&str]) -> Option<Output> {
+    run_with(world, &["--pid", "--fork", "--mount-proc"], args)
+}
+
+/// Runs `usher` in the namespaces that `unshare` makes with these options.
+fn run_with(world: &World, options: &[&str], args: &[&str]) -> Option<Output> {
     let usher = world.usher(args);
     let mut command = Command::new("unshare");
     command
-        .args(["--pid", "--fork", "--mount-proc"])
+        .args(options)
         .arg(usher.get_program())
         .args(usher.get_args())
         .stdin(Stdio::null());
@@ -58,4 +63,23 @@ fn commands_agree_on_a_daemon_of_another_pid_namespace() {
     // Outside the namespace, the daemon works as usual.
     assert!(world.json(&["status"]).is_some());
     assert_eq!(world.end(daemon), Some(0));
+}
+
+/// Without a procfs of its own, a namespace sees the processes of the outer namespace in `/proc`,
+/// where each pid names another process.
+#[test]
+fn a_procfs_of_another_namespace_is_named_and_changes_no_process() {
+    let world = World::new();
+    let inside = |args: &[&str]| run_with(&world, &["--pid", "--fork"], args);
+    let Some(daemon) = inside(&["daemon"]) else {
+        usher_skip::skip!("this process may not make a PID namespace");
+        return;
+    };
+    assert_eq!(daemon.status.code(), Some(125));
+    assert!(stderr(&daemon).contains(REASON), "{}", stderr(&daemon));
+    let bg = inside(&["bg", "--", "nice"]).unwrap();
+    let text = stderr(&bg);
+    assert_eq!(stdout(&bg), "19\n", "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(REASON), "{text}");
 }

@@ -152,6 +152,7 @@ impl Actuator {
     pub fn open(config: ActConfig) -> Result<Self, ActError> {
         let found_stale = undo::undo_stale(&config)?;
         let procs = Procs::new(&config);
+        procs.check_namespace()?;
         let owner = procs.own()?;
         let name = undo::name_of(owner);
         let instance_dir = config.instances_dir().join(&name);
