@@ -11,7 +11,7 @@
 //!    `BrokenPipe`. Such an error counts as a closed reader of standard output, as in `usher topo |
 //!    head -1`, and the exit status is 0. The check does not distinguish standard output from other
 //!    pipes.
-//! 2. [`line`] joins the texts of all causes by `: `. A cause that the text before it already
+//! 2. [`line()`] joins the texts of all causes by `: `. A cause that the text before it already
 //!    contains is omitted. Blanks and line ends become single blanks, and Rust's " (os error 13)"
 //!    is removed.
 //! 3. [`print_error`] writes `usher: ` and the line to standard error, with control characters
