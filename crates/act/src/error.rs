@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use usher_model::{CpuSet, ProgramId};
+use usher_model::{CpuSet, ProgramId, without_error_number};
 
 /// The reason for which a change of the machine failed. Unless the variant states otherwise, the
 /// machine is in its former state.
@@ -160,11 +160,7 @@ impl ActError {
 
 /// Returns the text of an error without Rust's " (os error 28)".
 pub(crate) fn message_of(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rsplit_once(" (os error ") {
-        Some((message, _)) => message.to_owned(),
-        None => text,
-    }
+    without_error_number(&error.to_string())
 }
 
 /// Returns what a user can do when Usher cannot make or write files in its runtime directory.

@@ -2,7 +2,7 @@
 //! A model of a set-associative cache: computes the hits, misses and evictions of a sequence of
 //! accesses.
 //!
-//! An access looks up the line of a byte address in its set. A miss inserts the line and, if the
+//! An access searches a set for the line of a byte address. A miss inserts the line and, if the
 //! set is full, evicts a line by the [`Replacement`] policy. An access costs O(ways) steps; the
 //! memory is eight bytes per line of the cache. The number of sets and the bytes of a line (at
 //! least 2) must be powers of two; other sizes are an error.

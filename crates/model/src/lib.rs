@@ -9,6 +9,7 @@ pub mod action;
 pub mod background_state;
 pub mod cpuset;
 pub mod curve;
+mod error_text;
 pub mod metering;
 mod nesting;
 pub mod observation;
@@ -24,6 +25,7 @@ pub use action::{Action, Demotion, Event, FailedAction};
 pub use background_state::{BackgroundState, Contention};
 pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
 pub use curve::{Curve, CurveError, CurvePoint};
+pub use error_text::without_error_number;
 pub use metering::{
     BlockedProcess, DiskId, DiskUse, IdleCpus, LinkId, LinkUse, MeterSource, Metering, Resource,
     Usage,

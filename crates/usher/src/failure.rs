@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use usher_host::launch::LaunchError;
 use usher_host::mix::MixError;
 use usher_host::profile::ProfileError;
+use usher_model::without_error_number;
 
 use crate::output;
 
@@ -105,7 +106,7 @@ fn status(error: &anyhow::Error) -> u8 {
 pub fn line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = one_line(&without_number(&cause.to_string()));
+        let text = one_line(&without_error_number(&cause.to_string()));
         if line.is_empty() {
             line = text;
         } else if !line.contains(&text) {
@@ -118,26 +119,8 @@ pub fn line(error: &anyhow::Error) -> String {
 /// Writes a line to standard error; errors are ignored.
 pub fn print_error(line: &str) {
     use std::io::Write;
-    let line = one_line(&without_number(line));
+    let line = one_line(&without_error_number(line));
     let _ = writeln!(io::stderr(), "usher: {}", output::shown(&line));
-}
-
-/// Removes Rust's " (os error 13)" from the system's messages, wherever they are in the text.
-pub fn without_number(text: &str) -> String {
-    const NUMBER: &str = " (os error ";
-    let mut message = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(NUMBER) {
-        message.push_str(before);
-        rest = match after.split_once(')') {
-            Some((number, tail)) if number.bytes().all(|byte| byte.is_ascii_digit()) => tail,
-            _ => {
-                message.push_str(NUMBER);
-                after
-            }
-        };
-    }
-    message + rest
 }
 
 fn one_line(text: &str) -> String {

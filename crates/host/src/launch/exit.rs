@@ -102,11 +102,7 @@ impl LaunchError {
 
 /// Returns the error's text without Rust's suffix "(os error N)".
 fn source_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
-    }
+    usher_model::without_error_number(&error.to_string())
 }
 
 /// The end of a program.

@@ -17,6 +17,5 @@ impl Refusal {
 
 /// Returns the system's message for an error, without the suffix " (os error 13)" that Rust adds.
 pub(super) fn system_message(why: &std::io::Error) -> String {
-    let text = why.to_string();
-    text.split(" (os error ").next().unwrap_or(&text).to_owned()
+    usher_model::without_error_number(&why.to_string())
 }

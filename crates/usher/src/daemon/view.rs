@@ -13,7 +13,6 @@ use usher_model::{CpuSet, Loan, SeatMode};
 
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
-use crate::failure;
 
 /// Converts the whole state.
 pub fn state(status: &Status) -> api::State {
@@ -57,7 +56,9 @@ fn placing(acting: &ActDescription) -> api::Placing {
 }
 
 fn without_numbers(texts: &[String]) -> Vec<String> {
-    let texts = texts.iter().map(|text| failure::without_number(text));
+    let texts = texts
+        .iter()
+        .map(|text| usher_model::without_error_number(text));
     texts.collect()
 }
 
