@@ -55,6 +55,16 @@ pub enum ActError {
         /// The reason.
         reason: &'static str,
     },
+    /// A released program contained the process, and threads of it may still inherit values that
+    /// Usher set. The caller should retry.
+    #[error(
+        "process {pid} cannot be managed yet: the process is still being released from another \
+         managed program; try again"
+    )]
+    Departing {
+        /// Pid of the process.
+        pid: i32,
+    },
     /// The program can use none of the requested CPUs.
     #[error(
         "program {program} cannot get a seat on CPUs {wanted}: its affinity masks and cgroups \

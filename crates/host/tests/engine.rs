@@ -231,6 +231,30 @@ fn idler_named(dir: &Path, name: &[u8]) -> Idler {
     })
 }
 
+/// Starts a busy loop on one CPU.
+fn busy_loop(cpu: &CpuSet, nice: &str) -> Idler {
+    let mut command = Command::new("nice");
+    command.args(["-n", nice, "taskset", "-c", &cpu.to_string(), "sh", "-c"]);
+    command.arg("ulimit -t 60; while :; do :; done");
+    Idler(command.spawn().unwrap())
+}
+
+/// The release of a runnable thread is complete only after the thread has run.
+#[test]
+fn a_process_that_is_still_being_released_is_attached_after_its_release() {
+    let bench = Bench::new();
+    let engine = bench.engine();
+    let cpus = bench.topology.all_cpus();
+    let rivals = cpus.iter().map(|cpu| busy_loop(&CpuSet::single(cpu), "0"));
+    let _rivals: Vec<_> = rivals.collect();
+    let starved = busy_loop(&cpus, "19");
+    for _ in 0..3 {
+        let adopt = AdoptOptions::new([""; 0]);
+        let adopted = engine.attach(starved.pid(), adopt, ROOT).unwrap();
+        engine.release(adopted.id, ROOT).unwrap();
+    }
+}
+
 #[test]
 fn programs_with_names_of_any_bytes_are_seated() {
     let bench = Bench::new();

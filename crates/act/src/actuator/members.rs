@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Membership of processes in programs: which program a process belongs to, and which processes of
-//! a program have left its cgroup. Before a process is admitted, an unfinished departure of another
-//! program that contained the process is completed, in at most 5 attempts.
+//! a program have left its cgroup. Before a process is admitted, the unfinished departures of at
+//! most 5 other programs that contained processes of its tree are completed.
 //!
-//! An attempt retries for at most 200 ms, for at most 500 ms while only autogroups remain, and for
-//! twice these times if processes were created meanwhile. If the departure is then still
-//! unfinished, the admission is rejected. All functions may list all processes of the machine.
+//! Each departure is continued once, for at most the times of `RetryLimits::SHORT`. If it is then
+//! still unfinished, the admission fails with [`ActError::Departing`], and the caller retries. All
+//! functions may list all processes of the machine.
 
 use usher_model::{ProcessId, ProgramId};
 
@@ -13,34 +13,33 @@ use super::Actuator;
 use crate::error::ActError;
 use crate::release;
 
-/// Upper limit of attempts to complete unfinished departures before a process is admitted. Each
-/// attempt usually takes at most 200 ms; the header of this file states the other cases.
+/// Upper limit of the unfinished departures that one admission continues. Each usually takes at most
+/// 50 ms; `RetryLimits::SHORT` states the other cases.
 const DEPARTURES_MAX: usize = 5;
 
 impl Actuator {
     /// Executes the checks of [`Self::check`]. If a process of the tree still belongs to a program
-    /// that is departing, first completes the departure, because the departing program's masks
+    /// that is departing, first continues the departure, because the departing program's masks
     /// would be recorded as the process's own masks.
     pub(super) fn check_again(
         &mut self,
         program: ProgramId,
         root: ProcessId,
     ) -> Result<(), ActError> {
-        for _ in 0..DEPARTURES_MAX {
-            match self.check(program, root) {
-                Err(ActError::Managed { program, .. }) if !self.programs.contains_key(&program) => {
-                    self.await_departure(program);
-                }
-                checked => return checked,
+        let mut continued = Vec::new();
+        loop {
+            let checked = self.check(program, root);
+            let Err(ActError::Managed { pid, program }) = checked else {
+                return checked;
+            };
+            if self.programs.contains_key(&program) {
+                return checked;
             }
-        }
-        match self.check(program, root) {
-            Err(ActError::Managed { pid, program }) if !self.programs.contains_key(&program) => {
-                let reason = "the process is still being released from another managed program; \
-                              try again";
-                Err(ActError::Refused { pid, reason })
+            if continued.contains(&program) || continued.len() == DEPARTURES_MAX {
+                return Err(ActError::Departing { pid });
             }
-            checked => checked,
+            self.await_departure(program);
+            continued.push(program);
         }
     }
 

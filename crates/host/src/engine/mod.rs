@@ -45,6 +45,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 pub use arrival::WEIGHTS;
 pub use config::{
@@ -71,6 +72,13 @@ use self::world::{LoopState, RealWorld};
 use crate::launch::{HeldChild, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
 
 pub(crate) use clock::now_ns;
+
+/// Time for which an admission waits until the process is released from another program. A release
+/// takes longer than some milliseconds if a runnable thread of the program waits for a CPU.
+const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
+
+/// Pause between two attempts of such an admission.
+const DEPARTURE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A running control loop. Dropping the engine stops the loop and undoes all changes.
 #[derive(Debug)]
@@ -215,8 +223,7 @@ impl EngineHandle {
         adopt: AdoptOptions,
         asking: u32,
     ) -> Result<AdoptedProgram, EngineError> {
-        let arriving = self.inspect(pid, adopt, true, asking)?;
-        self.submit(None, arriving)
+        self.take_in(pid, adopt, true, asking)
     }
 
     /// Begins to manage a running program, which consists of this process and all its descendants.
@@ -231,8 +238,7 @@ impl EngineHandle {
         adopt: AdoptOptions,
         asking: u32,
     ) -> Result<AdoptedProgram, EngineError> {
-        let arriving = self.inspect(pid, adopt, false, asking)?;
-        self.submit(None, arriving)
+        self.take_in(pid, adopt, false, asking)
     }
 
     /// Launches a program as a child of this process, and holds the child before its `exec`. The
@@ -361,6 +367,29 @@ impl EngineHandle {
             Err(error) => {
                 self.requests.send(Request::Abandon(id));
                 Err(error)
+            }
+        }
+    }
+
+    /// Manages a process. While the process is still being released from another program, retries
+    /// for [`DEPARTURE_WAIT`]; the loop continues its work between the attempts.
+    fn take_in(
+        &self,
+        pid: i32,
+        adopt: AdoptOptions,
+        held: bool,
+        asking: u32,
+    ) -> Result<AdoptedProgram, EngineError> {
+        let began = Instant::now();
+        loop {
+            let arriving = self.inspect(pid, adopt.clone(), held, asking)?;
+            match self.submit(None, arriving) {
+                Err(EngineError::Act(ActError::Departing { .. }))
+                    if began.elapsed() < DEPARTURE_WAIT =>
+                {
+                    std::thread::sleep(DEPARTURE_PAUSE);
+                }
+                taken => return taken,
             }
         }
     }
