@@ -122,15 +122,15 @@ impl<'a> Tree<'a> {
             take(&root)?;
             inside.insert(root.id, root);
         }
-        let mut quiet_looks = 0;
+        let mut scans_without_new = 0;
         for _ in 0..ROUNDS_MAX {
             let outside = self.outside(&inside, self.procs.all());
-            quiet_looks = if outside.is_empty() {
-                quiet_looks + 1
+            scans_without_new = if outside.is_empty() {
+                scans_without_new + 1
             } else {
                 0
             };
-            if quiet_looks == 2 {
+            if scans_without_new == 2 {
                 return Ok(());
             }
             for process in outside {

@@ -41,51 +41,55 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Runs a test once for each mechanism that works on this machine, each time with a new actuator
 /// and a new program.
-fn in_every_way(args: &[&str], test: impl Fn(ActMethod, &mut Actuator, &mut Program)) {
+fn with_every_method(args: &[&str], test: impl Fn(ActMethod, &mut Actuator, &mut Program)) {
     let _alone = alone();
-    for way in ways() {
+    for method in methods() {
         let runtime = tempfile::tempdir().unwrap();
-        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
         let mut program = Program::start(args);
-        test(way, &mut act, &mut program);
+        test(method, &mut act, &mut program);
         let instance = act.instance_dir().to_owned();
         let left = act.undo_all();
-        assert!(left.is_empty(), "{way:?}: {left:?}");
+        assert!(left.is_empty(), "{method:?}: {left:?}");
         assert_eq!(
             leftovers(&instance),
             Vec::<std::path::PathBuf>::new(),
-            "{way:?}"
+            "{method:?}"
         );
-        assert!(!instance.exists(), "{way:?}");
+        assert!(!instance.exists(), "{method:?}");
     }
 }
 
 #[test]
 fn a_tree_is_seated_released_and_departs() {
-    in_every_way(&["tree", "3", "2"], |way, act, program| {
+    with_every_method(&["tree", "3", "2"], |method, act, program| {
         let before = snapshot(program);
         assert_eq!(before.len(), 4);
         let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
-        assert_eq!(home.cgroup.is_some(), way != ActMethod::NoCgroups);
-        assert_eq!(act.processes(ONE).len(), 4, "{way:?}");
+        assert_eq!(home.cgroup.is_some(), method != ActMethod::NoCgroups);
+        assert_eq!(act.processes(ONE).len(), 4, "{method:?}");
         act.act(&seat("0")).unwrap();
         assert_eq!(
             all_masks(program),
             BTreeSet::from(["0".to_owned()]),
-            "{way:?}"
+            "{method:?}"
         );
         act.act(&Action::Release { program: ONE }).unwrap();
-        assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
+        assert_eq!(
+            all_masks(program),
+            BTreeSet::from([cpu_list()]),
+            "{method:?}"
+        );
         act.act(&seat("1")).unwrap();
         act.leave(ONE);
-        assert_eq!(snapshot(program), before, "{way:?}");
+        assert_eq!(snapshot(program), before, "{method:?}");
         assert!(matches!(act.depart(ONE), Err(ActError::Unknown(ONE))));
     });
 }
 
 #[test]
 fn a_released_program_can_be_admitted_again_at_once() {
-    in_every_way(&["tree", "1", "2"], |way, act, program| {
+    with_every_method(&["tree", "1", "2"], |method, act, program| {
         let before = all_masks(program);
         for number in 1..=5 {
             let id = ProgramId(number);
@@ -96,13 +100,13 @@ fn a_released_program_can_be_admitted_again_at_once() {
         }
         act.admit(ONE, program.id, WorkClass::Foreground).unwrap();
         act.leave(ONE);
-        assert_eq!(all_masks(program), before, "{way:?}");
+        assert_eq!(all_masks(program), before, "{method:?}");
     });
 }
 
 #[test]
 fn a_frozen_tree_stops_and_continues_when_thawed() {
-    in_every_way(&["tree", "2", "1"], |way, act, program| {
+    with_every_method(&["tree", "2", "1"], |method, act, program| {
         let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         let stands = || match &home.cgroup {
@@ -119,13 +123,13 @@ fn a_frozen_tree_stops_and_continues_when_thawed() {
         wait_until("the tree to go on", || {
             snapshot(program).values().all(|(stopped, ..)| !stopped)
         });
-        assert_eq!(program.processes().len(), 3, "{way:?}");
+        assert_eq!(program.processes().len(), 3, "{method:?}");
     });
 }
 
 #[test]
 fn a_process_that_was_stopped_stays_stopped() {
-    in_every_way(&["tree", "1", "0"], |way, act, program| {
+    with_every_method(&["tree", "1", "0"], |method, act, program| {
         let child = *program
             .processes()
             .iter()
@@ -141,7 +145,7 @@ fn a_process_that_was_stopped_stays_stopped() {
         wait_until("the root to go on", || {
             stat(program.pid()).unwrap().state == 'S'
         });
-        assert_eq!(stat(child).unwrap().state, 'T', "{way:?}");
+        assert_eq!(stat(child).unwrap().state, 'T', "{method:?}");
     });
 }
 
@@ -198,8 +202,8 @@ fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
 
 #[test]
 fn a_fork_storm_can_be_admitted_and_released() {
-    in_every_way(&["storm", "4"], |way, act, program| {
-        if way == ActMethod::NoCgroups {
+    with_every_method(&["storm", "4"], |method, act, program| {
+        if method == ActMethod::NoCgroups {
             return; // orphans are lost without cgroups, as documented
         }
         let caught = (0..30).any(|_| {
@@ -213,7 +217,7 @@ fn a_fork_storm_can_be_admitted_and_released() {
             }
             inside
         });
-        assert!(caught, "{way:?}: thirty times something escaped");
+        assert!(caught, "{method:?}: thirty times something escaped");
         act.act(&seat("0")).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.act(&Action::Thaw { program: ONE }).unwrap();
@@ -230,7 +234,7 @@ fn a_fork_storm_can_be_admitted_and_released() {
 #[test]
 fn orphans_are_known_where_init_shares_their_session() {
     let _alone = alone();
-    if !ways().contains(&ActMethod::OwnCgroup) {
+    if !methods().contains(&ActMethod::OwnCgroup) {
         return; // without rights for cgroups, this user cannot make a namespace either
     }
     let test = std::env::current_exe().unwrap();
@@ -264,7 +268,7 @@ fn all_get_mask(act: &mut Actuator, program: &Program, mask: &str) {
 
 #[test]
 fn threads_that_start_meanwhile_are_seated_too() {
-    in_every_way(&["spawner"], |way, act, program| {
+    with_every_method(&["spawner"], |method, act, program| {
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         for cpu in ["0", "1"] {
             act.act(&seat(cpu)).unwrap();
@@ -272,7 +276,11 @@ fn threads_that_start_meanwhile_are_seated_too() {
         }
         act.leave(ONE);
         for _ in 0..20 {
-            assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
+            assert_eq!(
+                all_masks(program),
+                BTreeSet::from([cpu_list()]),
+                "{method:?}"
+            );
         }
     });
 }
@@ -281,15 +289,15 @@ fn threads_that_start_meanwhile_are_seated_too() {
 fn a_programs_own_affinity_is_respected() {
     let last: CpuSet = cpu_list().parse().unwrap();
     let last = last.last().unwrap().to_string();
-    in_every_way(&["pinned"], |way, act, program| {
+    with_every_method(&["pinned"], |method, act, program| {
         let own = BTreeSet::from([cpu_list(), last.clone()]);
         assert_eq!(all_masks(program), own);
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&seat(&cpu_list())).unwrap();
-        assert_eq!(all_masks(program), own, "{way:?}");
+        assert_eq!(all_masks(program), own, "{method:?}");
         act.act(&seat(&last)).unwrap();
         act.leave(ONE);
-        assert_eq!(all_masks(program), own, "{way:?}");
+        assert_eq!(all_masks(program), own, "{method:?}");
     });
 }
 
@@ -314,7 +322,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_not_changed() {
 
 #[test]
 fn rejects_impossible_seats_without_changes() {
-    in_every_way(&["tree", "1", "1"], |way, act, program| {
+    with_every_method(&["tree", "1", "1"], |method, act, program| {
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&seat("0")).unwrap();
         let error = act.act(&seat("4000-4001")).unwrap_err().to_string();
@@ -325,20 +333,20 @@ fn rejects_impossible_seats_without_changes() {
         assert_eq!(
             all_masks(program),
             BTreeSet::from(["0".to_owned()]),
-            "{way:?}"
+            "{method:?}"
         );
         act.act(&seat("1,4000")).unwrap();
         assert_eq!(
             all_masks(program),
             BTreeSet::from(["1".to_owned()]),
-            "{way:?}"
+            "{method:?}"
         );
     });
 }
 
 #[test]
 fn a_process_is_managed_once() {
-    in_every_way(&["tree", "1", "0"], |way, act, program| {
+    with_every_method(&["tree", "1", "0"], |method, act, program| {
         let other = ProgramId(2);
         let child = *program
             .processes()
@@ -346,8 +354,8 @@ fn a_process_is_managed_once() {
             .find(|pid| **pid != program.pid())
             .unwrap();
         let refused = |result: Result<ProcessTree, ActError>, by: ProgramId| match result {
-            Err(ActError::Managed { program, .. }) => assert_eq!(program, by, "{way:?}"),
-            other => panic!("{way:?}: {other:?}"),
+            Err(ActError::Managed { program, .. }) => assert_eq!(program, by, "{method:?}"),
+            other => panic!("{method:?}: {other:?}"),
         };
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         refused(act.launch(other, program.id, WorkClass::Foreground), ONE);
@@ -359,7 +367,11 @@ fn a_process_is_managed_once() {
             .unwrap();
         refused(act.launch(ONE, program.id, WorkClass::Foreground), other);
         act.leave(other);
-        assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
+        assert_eq!(
+            all_masks(program),
+            BTreeSet::from([cpu_list()]),
+            "{method:?}"
+        );
     });
 }
 
@@ -368,12 +380,12 @@ fn rejects_a_process_that_another_usher_manages() {
     let _alone = alone();
     let runtimes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let mut program = Program::start(&["tree", "0", "0"]);
-    for way in ways()
+    for method in methods()
         .into_iter()
-        .filter(|way| *way != ActMethod::NoCgroups)
+        .filter(|method| *method != ActMethod::NoCgroups)
     {
-        let mut first = Actuator::open(way.config(runtimes[0].path())).unwrap();
-        let mut second = Actuator::open(way.config(runtimes[1].path())).unwrap();
+        let mut first = Actuator::open(method.config(runtimes[0].path())).unwrap();
+        let mut second = Actuator::open(method.config(runtimes[1].path())).unwrap();
         first
             .launch(ONE, program.id, WorkClass::Foreground)
             .unwrap();
@@ -443,9 +455,9 @@ fn rejects_processes_that_must_not_be_managed() {
 #[test]
 fn a_prepared_child_starts_in_its_seat() {
     let _alone = alone();
-    for way in ways() {
+    for method in methods() {
         let runtime = tempfile::tempdir().unwrap();
-        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
         let own = id_of(std::process::id() as i32);
         let prepared = act.prepare(ONE, own, WorkClass::Foreground).unwrap();
         act.act(&seat("1")).unwrap();
@@ -463,13 +475,13 @@ fn a_prepared_child_starts_in_its_seat() {
         assert_eq!(
             masks(child.pid),
             BTreeSet::from(["1".to_owned()]),
-            "{way:?}"
+            "{method:?}"
         );
-        assert_eq!(act.processes(ONE), [child.pid], "{way:?}");
+        assert_eq!(act.processes(ONE), [child.pid], "{method:?}");
         let own_cgroups = cgroups(own.pid);
         act.leave(ONE);
-        assert_eq!(cgroups(child.pid), own_cgroups, "{way:?}");
-        assert_eq!(masks(child.pid), BTreeSet::from([cpu_list()]), "{way:?}");
+        assert_eq!(cgroups(child.pid), own_cgroups, "{method:?}");
+        assert_eq!(masks(child.pid), BTreeSet::from([cpu_list()]), "{method:?}");
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
         let pid = rustix::process::Pid::from_raw(child.pid);
         rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).unwrap();
@@ -481,11 +493,11 @@ fn a_prepared_child_starts_in_its_seat() {
 fn processes_move_back_to_their_former_cgroups() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    for way in ways()
+    for method in methods()
         .into_iter()
-        .filter(|way| *way != ActMethod::NoCgroups)
+        .filter(|method| *method != ActMethod::NoCgroups)
     {
-        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
         let program = Program::start(&["tree", "2", "0"]);
         let child = *program
             .processes()
@@ -501,7 +513,7 @@ fn processes_move_back_to_their_former_cgroups() {
         assert_eq!(act.processes(ONE).len(), 3);
         act.act(&seat("0")).unwrap();
         act.leave(ONE);
-        assert_eq!(snapshot(&program), before, "{way:?}");
+        assert_eq!(snapshot(&program), before, "{method:?}");
         close(&mut act);
         drop(program);
         wait_until("the test's own cgroup to be empty", || {
@@ -512,7 +524,7 @@ fn processes_move_back_to_their_former_cgroups() {
 
 #[test]
 fn a_tree_that_ends_is_no_error() {
-    in_every_way(&["tree", "3", "1"], |_, act, program| {
+    with_every_method(&["tree", "3", "1"], |_, act, program| {
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         program.kill();
         act.act(&seat("0")).unwrap();

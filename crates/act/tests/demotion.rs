@@ -39,15 +39,15 @@ fn in_every_way(
     if !has_rights() {
         return;
     }
-    for way in ways() {
+    for method in methods() {
         let runtime = tempfile::tempdir().unwrap();
-        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
         let mut program = command();
-        test(way, &mut act, &mut program);
+        test(method, &mut act, &mut program);
         let instance = act.instance_dir().to_owned();
         let left = act.undo_all();
-        assert!(left.is_empty(), "{way:?}: {left:?}");
-        assert_eq!(leftovers(&instance), Vec::<PathBuf>::new(), "{way:?}");
+        assert!(left.is_empty(), "{method:?}: {left:?}");
+        assert_eq!(leftovers(&instance), Vec::<PathBuf>::new(), "{method:?}");
     }
 }
 
@@ -94,7 +94,7 @@ fn vary(program: &Program) {
 
 #[test]
 fn a_demoted_tree_gets_its_former_priorities_back() {
-    in_every_way(tree, |way, act, program| {
+    in_every_way(tree, |method, act, program| {
         vary(program);
         let before = snapshot(program);
         for _ in 0..2 {
@@ -102,26 +102,26 @@ fn a_demoted_tree_gets_its_former_priorities_back() {
             act.act(&demote(Demotion::Idle)).unwrap();
             assert!(
                 all_have(program, SchedValues::IDLE),
-                "{way:?}: {:?}",
+                "{method:?}: {:?}",
                 sched_values(program)
             );
-            if way != ActMethod::NoCgroups
+            if method != ActMethod::NoCgroups
                 && let Some(dir) = cpu_dir(program.pid())
             {
-                assert!(idles(&dir), "{way:?}");
+                assert!(idles(&dir), "{method:?}");
                 let all = program.processes();
                 assert!(all.iter().all(|pid| cpu_dir(*pid) == Some(dir.clone())));
-                assert_eq!(act.demotion_gaps(ONE), [""; 0], "{way:?}");
+                assert_eq!(act.demotion_gaps(ONE), [""; 0], "{method:?}");
             }
             act.leave(ONE);
-            assert_eq!(snapshot(program), before, "{way:?}");
+            assert_eq!(snapshot(program), before, "{method:?}");
         }
     });
 }
 
 #[test]
 fn demotion_by_nice_changes_only_the_nice_value() {
-    in_every_way(tree, |way, act, program| {
+    in_every_way(tree, |method, act, program| {
         let before = snapshot(program);
         let nice = SchedValues {
             nice: 19,
@@ -129,23 +129,23 @@ fn demotion_by_nice_changes_only_the_nice_value() {
         };
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&demote(Demotion::Nice)).unwrap();
-        assert!(all_have(program, nice), "{way:?}");
+        assert!(all_have(program, nice), "{method:?}");
         act.act(&demote(Demotion::Idle)).unwrap();
-        assert!(all_have(program, SchedValues::IDLE), "{way:?}");
+        assert!(all_have(program, SchedValues::IDLE), "{method:?}");
         act.act(&demote(Demotion::Nice)).unwrap();
         assert!(
             all_have(program, SchedValues::IDLE),
-            "{way:?}: a weaker demotion changes nothing"
+            "{method:?}: a weaker demotion changes nothing"
         );
         act.leave(ONE);
-        assert_eq!(snapshot(program), before, "{way:?}");
+        assert_eq!(snapshot(program), before, "{method:?}");
     });
 }
 
 #[test]
 fn a_thread_created_while_demoted_is_restored_to_its_parents_values() {
     let spawner = || Program::start(&["spawner"]);
-    in_every_way(spawner, |way, act, program| {
+    in_every_way(spawner, |method, act, program| {
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 2).unwrap();
         act.launch(ONE, program.id, WorkClass::Background).unwrap();
@@ -164,14 +164,17 @@ fn a_thread_created_while_demoted_is_restored_to_its_parents_values() {
                 rank.policy == 0 && [0, 2].contains(&rank.nice) && rank.io == 0
             };
             let sched_values = sched_values(program);
-            assert!(sched_values.values().all(fair), "{way:?}: {sched_values:?}");
+            assert!(
+                sched_values.values().all(fair),
+                "{method:?}: {sched_values:?}"
+            );
         }
     });
 }
 
 #[test]
 fn values_set_meanwhile_are_not_changed() {
-    in_every_way(tree, |way, act, program| {
+    in_every_way(tree, |method, act, program| {
         act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         // Sets values as the program itself could set them.
@@ -185,12 +188,12 @@ fn values_set_meanwhile_are_not_changed() {
             nice: 7,
             ..SchedValues::plain()
         };
-        assert_eq!(own, reniced, "{way:?}");
+        assert_eq!(own, reniced, "{method:?}");
         assert!(
             sched_values
                 .values()
                 .all(|rank| *rank == SchedValues::plain()),
-            "{way:?}"
+            "{method:?}"
         );
     });
 }
@@ -201,9 +204,9 @@ fn background_work_starts_in_the_directory_with_cpu_idle() {
     if !has_rights() {
         return;
     }
-    for way in ways() {
+    for method in methods() {
         let runtime = tempfile::tempdir().unwrap();
-        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
         let own = id_of(std::process::id() as i32);
         let prepared = act.prepare(ONE, own, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
@@ -216,17 +219,17 @@ fn background_work_starts_in_the_directory_with_cpu_idle() {
             },
             ForkResult::Parent { child, pidfd } => (child, pidfd),
         };
-        if way != ActMethod::NoCgroups
+        if method != ActMethod::NoCgroups
             && let Some(dir) = cpu_dir(child.pid)
         {
-            assert!(idles(&dir), "{way:?}: created there");
+            assert!(idles(&dir), "{method:?}: created there");
         }
         act.admit(ONE, child, WorkClass::Background).unwrap();
-        assert_eq!(rank(child.pid), Some(SchedValues::IDLE), "{way:?}");
+        assert_eq!(rank(child.pid), Some(SchedValues::IDLE), "{method:?}");
         let before = cgroups(own.pid);
         act.leave(ONE);
-        assert_eq!(cgroups(child.pid), before, "{way:?}");
-        assert_eq!(rank(child.pid), rank(own.pid), "{way:?}");
+        assert_eq!(cgroups(child.pid), before, "{method:?}");
+        assert_eq!(rank(child.pid), rank(own.pid), "{method:?}");
         rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).unwrap();
         let pid = rustix::process::Pid::from_raw(child.pid);
         rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).unwrap();
@@ -287,8 +290,8 @@ fn admit_storm(act: &mut Actuator, program: &Program) {
 #[test]
 fn processes_forked_meanwhile_are_admitted_and_released() {
     let storm = || Program::start(&["storm", "3"]);
-    in_every_way(storm, |way, act, program| {
-        if way == ActMethod::NoCgroups {
+    in_every_way(storm, |method, act, program| {
+        if method == ActMethod::NoCgroups {
             return; // orphans are lost without cgroups, as documented
         }
         for _ in 0..5 {
@@ -318,14 +321,14 @@ fn processes_forked_meanwhile_are_admitted_and_released() {
             let plain = sched_values
                 .values()
                 .all(|rank| *rank == SchedValues::plain());
-            assert!(plain, "{way:?}: {sched_values:?}");
+            assert!(plain, "{method:?}: {sched_values:?}");
         }
     });
 }
 
 #[test]
 fn a_program_stopped_by_its_user_is_demoted_and_stays_stopped() {
-    in_every_way(tree, |way, act, program| {
+    in_every_way(tree, |method, act, program| {
         // SAFETY: `kill` accesses no memory; it stops a process that this test started.
         unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
         let stopped = |program: &Program| stat(program.pid()).unwrap().state == 'T';
@@ -333,11 +336,11 @@ fn a_program_stopped_by_its_user_is_demoted_and_stays_stopped() {
         act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();
-        assert!(all_have(program, SchedValues::IDLE), "{way:?}");
+        assert!(all_have(program, SchedValues::IDLE), "{method:?}");
         act.act(&THAW).unwrap();
         act.leave(ONE);
-        assert!(all_have(program, SchedValues::plain()), "{way:?}");
-        assert!(stopped(program), "{way:?}");
+        assert!(all_have(program, SchedValues::plain()), "{method:?}");
+        assert!(stopped(program), "{method:?}");
     });
 }
 

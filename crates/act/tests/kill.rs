@@ -49,22 +49,22 @@ fn everything_is_undone_for_each_combination_of_killed_processes() {
     let rounds = from_environment("USHER_KILL_ROUNDS", 20);
     let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
     eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
-    for way in ways() {
+    for method in methods() {
         let mut slowest = Duration::ZERO;
         for combination in COMBINATIONS {
             for round in 0..rounds {
                 let seed = seed
                     .wrapping_add(round * 7919)
                     .wrapping_mul(0x9E37_79B9_7F4A_7C15);
-                slowest = slowest.max(one_round(way, combination, seed));
+                slowest = slowest.max(one_round(method, combination, seed));
             }
         }
-        eprintln!("{way:?}: all undone at most {slowest:?} after the last death");
+        eprintln!("{method:?}: all undone at most {slowest:?} after the last death");
     }
 }
 
 /// Executes one round. Returns the time from the last death until all changes are undone.
-fn one_round(way: ActMethod, combination: &[Victim], seed: u64) -> Duration {
+fn one_round(method: ActMethod, combination: &[Victim], seed: u64) -> Duration {
     let runtime = tempfile::tempdir().unwrap();
     let _witness = FailureReport(runtime.path());
     let mut programs = [
@@ -72,7 +72,7 @@ fn one_round(way: ActMethod, combination: &[Victim], seed: u64) -> Duration {
         Program::start_in_session(command(&["tree", "0", "0"])),
     ];
     let own = cgroups(std::process::id() as i32);
-    let mut owner = start_owner(way, runtime.path(), seed, &programs);
+    let mut owner = start_owner(method, runtime.path(), seed, &programs);
     let instance = first_line(&mut owner);
     spin(Duration::from_micros(seed >> 20 & 0xffff));
     for victim in combination {
@@ -94,9 +94,9 @@ fn one_round(way: ActMethod, combination: &[Victim], seed: u64) -> Duration {
         owner.wait().unwrap();
     }
     if combination.contains(&Keeper) && combination.contains(&Owner) {
-        undo_without_keeper(way, runtime.path(), &instance, seed);
+        undo_without_keeper(method, runtime.path(), &instance, seed);
     }
-    let what = format!("{way:?} {combination:?} seed {seed}");
+    let what = format!("{method:?} {combination:?} seed {seed}");
     wait_until(&format!("the journal to be closed: {what}"), || {
         !instance.exists()
     });
@@ -122,14 +122,14 @@ fn is_as_before(pid: i32, own: &str, what: &str) {
     });
 }
 
-fn start_owner(way: ActMethod, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
+fn start_owner(method: ActMethod, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
     let ids = programs
         .iter()
         .map(|p| format!("{}-{}", p.id.pid, p.id.start_ticks));
     Command::new(rig())
         .arg("owner")
         .arg(runtime)
-        .arg(way.config(runtime).cgroup_root)
+        .arg(method.config(runtime).cgroup_root)
         .arg((seed & 0xffff_ffff).to_string())
         .args(ids)
         .stdout(Stdio::piped())
@@ -197,8 +197,8 @@ fn kill_keeper(instance: &Path) {
 /// Undoes the changes of a dead owner with a dead keeper. First the launchers undo the changes of
 /// their own programs, then the next start of Usher undoes the rest. If the owner had replaced its
 /// keeper before its death, the new keeper undoes the changes.
-fn undo_without_keeper(way: ActMethod, runtime: &Path, instance: &Path, seed: u64) {
-    let config = way.config(runtime);
+fn undo_without_keeper(method: ActMethod, runtime: &Path, instance: &Path, seed: u64) {
+    let config = method.config(runtime);
     if seed & 1 << 50 != 0 {
         for program in [ProgramId(0), ProgramId(1)] {
             wait_until("the undo by a launcher", || {
@@ -223,16 +223,16 @@ fn stop(pid: i32) {
 
 #[test]
 fn a_stopped_keeper_does_not_block_the_undo() {
-    for (way, by_launchers) in ways()
+    for (method, by_launchers) in methods()
         .into_iter()
-        .flat_map(|way| [(way, false), (way, true)])
+        .flat_map(|method| [(method, false), (method, true)])
     {
-        let what = format!("{way:?}, by launchers: {by_launchers}");
+        let what = format!("{method:?}, by launchers: {by_launchers}");
         let runtime = tempfile::tempdir().unwrap();
         let _witness = FailureReport(runtime.path());
         let program = Program::start(&["tree", "1", "1"]);
         let before = snapshot(&program);
-        let mut owner = start_owner(way, runtime.path(), 5, std::slice::from_ref(&program));
+        let mut owner = start_owner(method, runtime.path(), 5, std::slice::from_ref(&program));
         let instance = first_line(&mut owner);
         wait_until(&format!("a seat: {what}"), || snapshot(&program) != before);
         let keeper = keeper(&instance).unwrap();
@@ -252,7 +252,7 @@ fn a_stopped_keeper_does_not_block_the_undo() {
             file.is_ok_and(|file| rustix::fs::flock(file, shared).is_err())
         });
         stop(holder.id() as i32);
-        let config = way.config(runtime.path());
+        let config = method.config(runtime.path());
         if by_launchers {
             let outcome = undo_orphaned(&config, &instance, ProgramId(0)).unwrap();
             assert!(!matches!(outcome, UndoOutcome::KeeperAlive(_)), "{what}");
@@ -287,25 +287,25 @@ fn a_storm_is_undone_after_its_owner_dies() {
     eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
     // Only the mechanism with cgroups is tested, because orphans are not found without cgroups, as
     // documented.
-    for way in ways()
+    for method in methods()
         .into_iter()
-        .filter(|way| *way != ActMethod::NoCgroups)
+        .filter(|method| *method != ActMethod::NoCgroups)
     {
         for round in 0..rounds {
             let seed = seed.wrapping_add(round).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            one_storm(way, seed);
+            one_storm(method, seed);
         }
     }
 }
 
-fn one_storm(way: ActMethod, seed: u64) {
-    let what = format!("{way:?} seed {seed}");
+fn one_storm(method: ActMethod, seed: u64) {
+    let what = format!("{method:?} seed {seed}");
     let runtime = tempfile::tempdir().unwrap();
     // The program gets a session of its own. In a common session, its orphans could not be
     // distinguished from the orphans of other tests' programs (see "Limits" in `tree.rs`).
     let program = Program::start_in_session(command(&["storm", "3"]));
     let own = cgroups(std::process::id() as i32);
-    let mut owner = start_owner(way, runtime.path(), seed, std::slice::from_ref(&program));
+    let mut owner = start_owner(method, runtime.path(), seed, std::slice::from_ref(&program));
     let instance = first_line(&mut owner);
     wait_until(&format!("the storm to be admitted: {what}"), || {
         // The owner may also reject the program, which forks all the time, and then ends.

@@ -126,13 +126,13 @@ fn is_stopped_then_continues(act: &mut Actuator, shell: ProcessId, launched: boo
     wait_until(&format!("the shell to go on: {what}"), runs);
 }
 
-fn acts_on_the_users_processes_alone(way: ActMethod, launched: bool) {
-    let what = format!("{way:?}, launched: {launched}");
+fn acts_on_the_users_processes_alone(method: ActMethod, launched: bool) {
+    let what = format!("{method:?}, launched: {launched}");
     let Some(mut tree) = Tree::start() else {
         return;
     };
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(method.config(runtime.path())).unwrap();
     let shell = tree.id();
     let plain = rank(shell.pid);
     act.restrict_to(ONE, UNPRIVILEGED);
@@ -187,8 +187,8 @@ fn acts_on_the_users_processes_alone(way: ActMethod, launched: bool) {
 
 #[test]
 fn a_setuid_program_in_a_users_tree_is_not_changed() {
-    for way in ways() {
-        acts_on_the_users_processes_alone(way, false);
-        acts_on_the_users_processes_alone(way, true);
+    for method in methods() {
+        acts_on_the_users_processes_alone(method, false);
+        acts_on_the_users_processes_alone(method, true);
     }
 }

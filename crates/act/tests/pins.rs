@@ -108,10 +108,10 @@ fn in_every_way(threads: &str, test: &PinTest) {
     let Some((first, second)) = two_cpus() else {
         return;
     };
-    for way in ways() {
+    for method in methods() {
         for is_launched in [true, false] {
             let runtime = tempfile::tempdir().unwrap();
-            let mut act = Actuator::open(way.config(runtime.path())).unwrap();
+            let mut act = Actuator::open(method.config(runtime.path())).unwrap();
             let mut pinner = Pinner::start(threads);
             let root = pinner.id();
             let admit = move |act: &mut Actuator| {

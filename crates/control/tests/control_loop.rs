@@ -74,7 +74,7 @@ struct ScriptedWorld {
     events: Vec<Vec<Event>>,
     refuse: Vec<ProgramId>,
     acted: Vec<Action>,
-    heard: Vec<FailedAction>,
+    reported: Vec<FailedAction>,
     waits: Vec<Option<u64>>,
     decided: Vec<(Observation, Decision)>,
 }
@@ -82,7 +82,7 @@ struct ScriptedWorld {
 impl World for ScriptedWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         self.at_ns += 1_000;
-        self.heard.extend(failed.clone());
+        self.reported.extend(failed.clone());
         let events = if self.events.is_empty() {
             vec![]
         } else {
@@ -138,9 +138,9 @@ fn a_failed_action_does_not_stop_the_others_and_is_reported() {
         "the other program was seated all the same"
     );
     let second = control.iterate();
-    assert_eq!(control.world().heard.len(), 1);
-    assert_eq!(control.world().heard[0].error, "program 1 refuses");
-    assert_eq!(second.observation.failed, control.world().heard);
+    assert_eq!(control.world().reported.len(), 1);
+    assert_eq!(control.world().reported[0].error, "program 1 refuses");
+    assert_eq!(second.observation.failed, control.world().reported);
     assert!(
         second
             .decision

@@ -29,8 +29,8 @@ fn beating(dir: &Path) -> PathBuf {
 #[test]
 fn the_header_and_the_crate_agree_on_every_offset() {
     let dir = tempfile::tempdir().unwrap();
-    let said = Command::new(beating(dir.path())).arg("layout").output();
-    let said = String::from_utf8(said.unwrap().stdout).unwrap();
+    let layout = Command::new(beating(dir.path())).arg("layout").output();
+    let layout = String::from_utf8(layout.unwrap().stdout).unwrap();
     use layout::*;
     let expected = [
         ("version", VERSION_AT),
@@ -55,7 +55,7 @@ fn the_header_and_the_crate_agree_on_every_offset() {
         ("slot.size", SLOT_BYTES),
     ];
     let expected: String = expected.map(|(n, at)| format!("{n} {at}\n")).concat();
-    assert_eq!(said, expected);
+    assert_eq!(layout, expected);
 }
 
 #[test]

@@ -212,9 +212,9 @@ pub(crate) fn wait_readable(
     if cancel.load(Ordering::Relaxed) {
         return Err(RunError::Cancelled);
     }
-    let there = fds.iter().enumerate();
-    let there = there.filter_map(|(at, fd)| Some((at, fd.as_ref()?.as_fd())));
-    let (places, mut polled): (Vec<_>, Vec<_>) = there
+    let open = fds.iter().enumerate();
+    let open = open.filter_map(|(at, fd)| Some((at, fd.as_ref()?.as_fd())));
+    let (indices, mut polled): (Vec<_>, Vec<_>) = open
         .map(|(at, fd)| (at, PollFd::from_borrowed_fd(fd, PollFlags::IN)))
         .unzip();
     let tick = Timespec {
@@ -226,7 +226,7 @@ pub(crate) fn wait_readable(
     if cancel.load(Ordering::Relaxed) {
         return Err(RunError::Cancelled);
     }
-    let ready = polled.iter().zip(places);
+    let ready = polled.iter().zip(indices);
     let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
     Ok(ready.map(|(_, at)| at).collect())
 }

@@ -188,7 +188,7 @@ fn perform(args: &Args) -> anyhow::Result<u8> {
         if let Err(error) = &offered {
             eprintln!("lab: {error}");
         }
-        return list(&kernels::here(&cache)?, offered.ok(), args.json);
+        return list(&kernels::cached(&cache)?, offered.ok(), args.json);
     }
     anyhow::ensure!(
         !args.command.is_empty(),
@@ -198,20 +198,20 @@ fn perform(args: &Args) -> anyhow::Result<u8> {
 }
 
 /// Prints the cached kernels, and the kernels that the archive offers.
-fn list(here: &[Kernel], offered: Option<Vec<String>>, json: bool) -> anyhow::Result<u8> {
+fn list(cached: &[Kernel], offered: Option<Vec<String>>, json: bool) -> anyhow::Result<u8> {
     let out = &mut io::stdout().lock();
     if json {
-        writeln!(out, "{:#}", json!({ "here": here, "offered": offered }))?;
+        writeln!(out, "{:#}", json!({ "here": cached, "offered": offered }))?;
         return Ok(0);
     }
-    for kernel in here {
+    for kernel in cached {
         writeln!(out, "here     {}", kernel.release)?;
     }
-    let is_here = |release: &String| here.iter().any(|kernel| kernel.release == *release);
+    let is_cached = |release: &String| cached.iter().any(|kernel| kernel.release == *release);
     for release in offered
         .into_iter()
         .flatten()
-        .filter(|release| !is_here(release))
+        .filter(|release| !is_cached(release))
     {
         writeln!(out, "offered  {release}")?;
     }

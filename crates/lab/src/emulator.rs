@@ -185,53 +185,53 @@ impl Guest<'_> {
     /// Returns QEMU's arguments.
     pub fn arguments(&self, wires: &GuestConnections) -> Vec<String> {
         let mut all = Vec::new();
-        let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
+        let mut add = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
         // A single thread runs all CPUs of the guest. With a thread per CPU, the guest dies when
         // its kernel patches its own code.
-        say(&["-accel", "tcg,thread=single"]);
+        add(&["-accel", "tcg,thread=single"]);
         if let Clock::Instructions { ns, idle } = self.clock {
             let sleep = if idle == IdleTime::Waits { "on" } else { "off" };
             let shift = ns.trailing_zeros();
-            say(&["-icount", &format!("shift={shift},sleep={sleep}")]);
+            add(&["-icount", &format!("shift={shift},sleep={sleep}")]);
         }
         // The default firmware queries CPUID leaf 1F with an undefined value in ECX, and QEMU 10
         // aborts on that query if the machine has dies.
-        say(&["-bios", "qboot.rom"]);
+        add(&["-bios", "qboot.rom"]);
         // With the vendor Intel, QEMU describes threads, dies and caches correctly by CPUID leaves
         // 4, B and 1F.
-        say(&[
+        add(&[
             "-machine",
             "q35",
             "-cpu",
             "max,vendor=GenuineIntel,l3-cache=on",
         ]);
-        say(&[
+        add(&[
             "-nodefaults",
             "-no-user-config",
             "-display",
             "none",
             "-no-reboot",
         ]);
-        say(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.smp()]);
+        add(&["-m", &format!("{}M", self.memory_mib), "-smp", &self.smp()]);
         for (node, cpus) in self.shape.nodes.iter().enumerate() {
-            say(&["-object", &self.memory(node), "-numa", &numa(node, cpus)]);
+            add(&["-object", &self.memory(node), "-numa", &numa(node, cpus)]);
         }
-        say(&[
+        add(&[
             "-chardev",
             &format!("socket,id=console,fd={}", wires.console),
         ]);
-        say(&["-serial", "chardev:console", "-device", "virtio-serial-pci"]);
+        add(&["-serial", "chardev:console", "-device", "virtio-serial-pci"]);
         for (name, fd) in wires.ports {
-            say(&["-chardev", &format!("socket,id={name},fd={fd}")]);
-            say(&[
+            add(&["-chardev", &format!("socket,id={name},fd={fd}")]);
+            add(&[
                 "-device",
                 &format!("virtserialport,chardev={name},name={name}"),
             ]);
         }
         let share = format!("socket,id=share,path={},abstract=on,tight=on", wires.share);
-        say(&["-chardev", &share, "-device"]);
-        say(&["vhost-user-fs-pci,queue-size=1024,chardev=share,tag=host"]);
-        say(&[
+        add(&["-chardev", &share, "-device"]);
+        add(&["vhost-user-fs-pci,queue-size=1024,chardev=share,tag=host"]);
+        add(&[
             "-kernel",
             &self.kernel.to_string_lossy(),
             "-append",

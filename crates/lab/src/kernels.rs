@@ -136,7 +136,7 @@ struct ArchiveKernel {
 ///
 /// # Errors
 /// If the folder of the cache cannot be read.
-pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
+pub fn cached(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
     let names = cache.entries(KIND)?.into_iter();
     let mut kernels: Vec<Kernel> = names
         .map(|release| Kernel {
@@ -154,11 +154,11 @@ pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
 /// # Errors
 /// If the kernel is neither cached nor available in the archive.
 pub fn find(cache: &LabCache, wanted: &KernelChoice) -> Result<Kernel, LabError> {
-    if let Some(kernel) = pick(here(cache)?, wanted) {
+    if let Some(kernel) = pick(cached(cache)?, wanted) {
         return Ok(kernel);
     }
     let lock = cache.lock()?;
-    let kernels = here(cache)?;
+    let kernels = cached(cache)?;
     if let Some(kernel) = pick(kernels.clone(), wanted) {
         return Ok(kernel);
     }
@@ -166,7 +166,7 @@ pub fn find(cache: &LabCache, wanted: &KernelChoice) -> Result<Kernel, LabError>
     let offers = offers(&apt)?;
     let KernelChoice::Named(name) = wanted else {
         fetch_all(cache, &lock, &apt, matrix(&offers))?;
-        return pick(here(cache)?, wanted).ok_or_else(|| none(wanted, &offers));
+        return pick(cached(cache)?, wanted).ok_or_else(|| none(wanted, &offers));
     };
     let offer = offers.iter().rfind(|offer| is_named(&offer.release, name));
     fetch(
@@ -187,17 +187,17 @@ pub fn prepare(cache: &LabCache, update: bool) -> Result<Vec<Kernel>, LabError> 
         let first = kernels.first().map(Kernel::series);
         !update && kernels.iter().any(|kernel| Some(kernel.series()) != first)
     };
-    if enough(&here(cache)?) {
-        return here(cache);
+    if enough(&cached(cache)?) {
+        return cached(cache);
     }
     let lock = cache.lock()?;
-    if enough(&here(cache)?) {
-        return here(cache);
+    if enough(&cached(cache)?) {
+        return cached(cache);
     }
     let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
     let offers = offers(&apt)?;
     fetch_all(cache, &lock, &apt, matrix(&offers))?;
-    match here(cache)? {
+    match cached(cache)? {
         kernels if kernels.is_empty() => Err(none(&KernelChoice::Newest, &offers)),
         kernels => Ok(kernels),
     }
@@ -344,7 +344,7 @@ fn fetch_all(
             last = Err(error);
         }
     }
-    match here(cache)?.is_empty() {
+    match cached(cache)?.is_empty() {
         true => last,
         false => Ok(()),
     }
@@ -481,7 +481,7 @@ mod tests {
         for release in ["7.2.9-x", "7.2.13-x", "6.18.1-x"] {
             fs::create_dir_all(cache.entry(KIND, release)).unwrap();
         }
-        let releases: Vec<String> = here(&cache)
+        let releases: Vec<String> = cached(&cache)
             .unwrap()
             .into_iter()
             .map(|k| k.release)

@@ -19,7 +19,7 @@ fn lab(arguments: &[&str]) -> Output {
 
 #[test]
 fn rejects_invalid_requests_with_name() {
-    for (options, told) in [
+    for (options, expected) in [
         (
             &["--topology", "package:2 core"][..],
             "the level 'core' has no count",
@@ -41,9 +41,9 @@ fn rejects_invalid_requests_with_name() {
         (&["--env", "=x"], "NAME=VALUE"),
     ] {
         let output = lab(&[options, &["--", "true"]].concat());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(125), "{options:?}: {said}");
-        assert!(said.contains(told), "{options:?}: {said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(125), "{options:?}: {message}");
+        assert!(message.contains(expected), "{options:?}: {message}");
         assert!(output.stdout.is_empty());
     }
     assert_eq!(

@@ -44,10 +44,10 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = poll() {
             return answer;
         }
         assert!(Instant::now() < deadline, "waited in vain for {what}");

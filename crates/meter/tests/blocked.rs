@@ -143,13 +143,13 @@ fn a_socket_with_a_stopped_peer_blocks() {
     let (near, far) = UnixStream::pair().unwrap();
     let to_stdio = |end: UnixStream| Stdio::from(std::os::fd::OwnedFd::from(end));
     let bg = idler(to_stdio(far), Stdio::null());
-    let mut near_too = near.try_clone().unwrap();
+    let mut near_copy = near.try_clone().unwrap();
     let fg = reader(to_stdio(near));
     let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
     stop(bg_pid);
     let held = blocked(fg_pid, &[bg_pid]);
     assert_eq!(held.waits_for, format!("a socket held by process {bg_pid}"));
-    near_too.write_all(b"x").unwrap();
+    near_copy.write_all(b"x").unwrap();
     kill(fg);
     kill(bg);
 }

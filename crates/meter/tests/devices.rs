@@ -307,7 +307,7 @@ fn no_bpf_program_is_left_behind() {
     };
     let ids = meter.program_ids();
     assert!(ids.len() >= 7, "{ids:?}");
-    let there = |id: u32| {
+    let is_listed = |id: u32| {
         // SAFETY: `bpf_prog_get_fd_by_id` takes a number and returns a new descriptor or an error.
         let fd = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_fd_by_id(id) };
         if fd >= 0 {
@@ -316,9 +316,9 @@ fn no_bpf_program_is_left_behind() {
         }
         fd >= 0
     };
-    assert!(ids.iter().all(|id| there(*id)));
+    assert!(ids.iter().all(|id| is_listed(*id)));
     drop(meter);
     wait_until("the programs to be gone", || {
-        !ids.iter().any(|id| there(*id))
+        !ids.iter().any(|id| is_listed(*id))
     });
 }

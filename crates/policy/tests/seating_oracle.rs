@@ -58,9 +58,9 @@ type Key = (usize, usize, usize, Vec<usize>, Vec<Vec<usize>>);
 fn key(units: &Units, owner: &[usize], programs: usize) -> Key {
     let groups = units.group.iter().max().unwrap() + 1;
     let mut amounts = vec![vec![0usize; groups]; programs];
-    for (unit, &who) in owner.iter().enumerate() {
-        if who < programs {
-            amounts[who][units.group[unit]] += 1;
+    for (unit, &owner_of_unit) in owner.iter().enumerate() {
+        if owner_of_unit < programs {
+            amounts[owner_of_unit][units.group[unit]] += 1;
         }
     }
     let in_group = |g: usize| amounts.iter().filter(|a| a[g] > 0).count();
@@ -89,8 +89,12 @@ fn brute(units: &Units, requests: &[Request]) -> Option<(f64, Key)> {
             .map(|i| code / (n + 1).pow(i as u32) % (n + 1))
             .collect();
         let mut capacity = vec![0.0; n];
-        for (unit, &who) in owner.iter().enumerate().filter(|(_, who)| **who < n) {
-            capacity[who] += units.capacity[unit];
+        for (unit, &owner_of_unit) in owner
+            .iter()
+            .enumerate()
+            .filter(|(_, owner_of_unit)| **owner_of_unit < n)
+        {
+            capacity[owner_of_unit] += units.capacity[unit];
         }
         if capacity.contains(&0.0) {
             continue;

@@ -176,39 +176,39 @@ fn page_gives_reason_for_abstention() {
 
 #[test]
 fn hostile_names_are_escaped() {
-    let evil = "</title></svg><script>alert(1)</script>&\"'<!--";
+    let markup = "</title></svg><script>alert(1)</script>&\"'<!--";
     let mut mix = sample::small();
-    mix.title = evil.to_owned();
-    mix.description = evil.to_owned();
-    mix.machine.host = evil.to_owned();
-    mix.protocol.command = evil.to_owned();
+    mix.title = markup.to_owned();
+    mix.description = markup.to_owned();
+    mix.machine.host = markup.to_owned();
+    mix.protocol.command = markup.to_owned();
     let old = mix.programs[0].name.clone();
     for policy in &mut mix.policies {
-        policy.label = format!("{}{evil}", policy.name);
+        policy.label = format!("{}{markup}", policy.name);
         for round in &mut policy.rounds {
-            round.notes.push((0.1, evil.to_owned()));
-            round.abstained_because = Some(evil.to_owned());
-            round.programs[0].failure = Some(evil.to_owned());
+            round.notes.push((0.1, markup.to_owned()));
+            round.abstained_because = Some(markup.to_owned());
+            round.programs[0].failure = Some(markup.to_owned());
             round
                 .programs
                 .iter_mut()
                 .filter(|p| p.name == old)
-                .for_each(|p| p.name = evil.to_owned());
+                .for_each(|p| p.name = markup.to_owned());
             round
                 .timeline
                 .iter_mut()
                 .filter(|s| s.program == old)
-                .for_each(|s| s.program = evil.to_owned());
+                .for_each(|s| s.program = markup.to_owned());
         }
     }
-    mix.programs[0].name = evil.to_owned();
-    mix.programs[0].command = evil.to_owned();
-    mix.programs[0].class = evil.to_owned();
-    mix.programs[0].curve_source = evil.to_owned();
+    mix.programs[0].name = markup.to_owned();
+    mix.programs[0].command = markup.to_owned();
+    mix.programs[0].class = markup.to_owned();
+    mix.programs[0].curve_source = markup.to_owned();
     mix.compare();
     let parsed = check(&html::page(&mix));
     assert!(select(&parsed, "script").is_empty());
-    assert_eq!(text(select(&parsed, "h1")[0]), evil);
+    assert_eq!(text(select(&parsed, "h1")[0]), markup);
 }
 
 fn empty(mut mix: MixResult) -> MixResult {
@@ -254,15 +254,18 @@ fn missing_data_are_stated_in_words() {
         text(select(&parsed, ".sentence")[0]),
         "No policy could be compared with linux, because no other policy finished a round."
     );
-    let said: Vec<String> = select(&parsed, ".empty").into_iter().map(text).collect();
+    let messages: Vec<String> = select(&parsed, ".empty").into_iter().map(text).collect();
     assert!(
-        said.iter()
+        messages
+            .iter()
             .any(|s| s.contains("finished no repetition or has no known time alone")),
-        "{said:?}"
+        "{messages:?}"
     );
     assert!(
-        said.iter().any(|s| s.starts_with("No seats were recorded")),
-        "{said:?}"
+        messages
+            .iter()
+            .any(|s| s.starts_with("No seats were recorded")),
+        "{messages:?}"
     );
 }
 

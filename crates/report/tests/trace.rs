@@ -113,8 +113,10 @@ fn counters_equal_the_cpus_of_each_program() {
         for step in 1..200 {
             // Sampling times are chosen so that they do not coincide with starts and ends of spans.
             let at = (f64::from(step) + 0.37) / 201.0 * round.length_s();
-            let mine = round.timeline.iter().filter(|s| s.program == program.name);
-            let now: Vec<_> = mine.filter(|s| s.start_s <= at && at < s.end_s).collect();
+            let own_spans = round.timeline.iter().filter(|s| s.program == program.name);
+            let now: Vec<_> = own_spans
+                .filter(|s| s.start_s <= at && at < s.end_s)
+                .collect();
             let cpus = |lent: bool| -> BTreeSet<u32> {
                 let such = now.iter().filter(|s| s.borrowed_from.is_some() == lent);
                 such.flat_map(|s| s.cpus.iter()).collect()

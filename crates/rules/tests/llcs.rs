@@ -181,14 +181,14 @@ fn idle_cpu_steals_from_the_next_llc() {
             if rig.state(waiter) != State::Waiting {
                 continue;
             }
-            let was_there = rig.task(waiter).llc as usize == from;
+            let was_in_llc = rig.task(waiter).llc as usize == from;
             rig.stop(busy[idle]);
             assert_eq!(
                 rig.state(waiter),
                 State::On(idle),
                 "{llcs} LLCs, {from} to {idle}"
             );
-            assert!(!was_there || rig.task(waiter).why == WHY_STOLEN);
+            assert!(!was_in_llc || rig.task(waiter).why == WHY_STOLEN);
             assert_eq!(rig.task(waiter).llc as usize, idle);
         }
     }

@@ -51,11 +51,11 @@ fn address_spaces_that_share_a_queue_share_a_turn() {
 fn pinned_threads_share_their_cpu_equally() {
     // Numbers of threads on CPU 0 and on CPU 1.
     for (few, many) in [(3, 4), (4, 10), (6, 21), (1, 30)] {
-        for has_one_there in [false, true] {
+        for has_pinned_thread in [false, true] {
             let cpu_of = |number| if number < few { 1 } else { 2 };
             let loops = (0..few + many).map(|number| Program::new(number + 1, cpu_of(number)));
             // A thread of the first program waits for the crowded CPU 1.
-            let other = has_one_there.then(|| Program::new(1, 2));
+            let other = has_pinned_thread.then(|| Program::new(1, 2));
             let mut machine = machine(2, loops.chain(other));
             machine.run(20_000 * MS);
             let due = 1.0 / few as f64;

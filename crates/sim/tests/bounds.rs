@@ -283,10 +283,10 @@ fn rejects_invalid_scripts_with_name_and_reason() {
         vec![],
         BarrierWait::Block,
     );
-    let said = many.check().unwrap_err().to_string();
+    let message = many.check().unwrap_err().to_string();
     assert!(
-        said.contains("8589934590 threads; the maximum is 16384"),
-        "{said}"
+        message.contains("8589934590 threads; the maximum is 16384"),
+        "{message}"
     );
 }
 

@@ -133,25 +133,25 @@ fn reports_line_of_different_decision() {
 
 #[test]
 fn rejects_invalid_records() {
-    let said = |bytes: &[u8]| play_back(bytes).unwrap_err().to_string();
+    let message = |bytes: &[u8]| play_back(bytes).unwrap_err().to_string();
     assert_eq!(
-        said(b""),
+        message(b""),
         "the record is empty: it has no line that describes the machine and the policy"
     );
     let head = REAL.split_inclusive(|&byte| byte == b'\n').next().unwrap();
     assert_eq!(
-        said(head),
+        message(head),
         "the record contains no step of the control loop"
     );
     let text = std::str::from_utf8(REAL).unwrap();
     let unknown = text.replacen("\"policy\":\"usher\"", "\"policy\":\"oracle\"", 1);
     assert_eq!(
-        said(unknown.as_bytes()),
+        message(unknown.as_bytes()),
         "the record was made by the policy 'oracle', which is unknown"
     );
     let elsewhere = text.replacen("\"usable\":\"0-1\"", "\"usable\":\"0-95\"", 1);
     assert_eq!(
-        said(elsewhere.as_bytes()),
+        message(elsewhere.as_bytes()),
         "line 2 of the record contradicts earlier lines: the line has the usable CPUs 2-95, but \
          the recorded machine has CPUs 0-1; was the line recorded on another machine?"
     );

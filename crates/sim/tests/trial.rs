@@ -232,12 +232,12 @@ fn stuck_script_is_reported_with_program_and_run() {
     "#;
     let mix = mix(text);
     let error = ProgramModel::measure(&mix.programs[0], &mix, &machine(&mix), 1).unwrap_err();
-    let said = error.to_string();
+    let message = error.to_string();
     let want = "simulating 'stuck' alone on 1 core: program 'stuck': deadlock: since ";
-    assert!(said.starts_with(want), "{said}");
+    assert!(message.starts_with(want), "{message}");
     assert!(
-        said.ends_with("a thread of role 1 waits in step 1 for lock 0"),
-        "{said}"
+        message.ends_with("a thread of role 1 waits in step 1 for lock 0"),
+        "{message}"
     );
 }
 
@@ -249,17 +249,17 @@ proptest! {
         seed: u64,
         rate in 0.01..50.0f64,
         count in 1..400u32,
-        stay in prop::option::of(0.1..100.0f64),
+        lifetime in prop::option::of(0.1..100.0f64),
     ) {
-        let stay = stay.map_or(String::new(), |mean| format!("lifetime_s = {mean}"));
+        let lifetime = lifetime.map_or(String::new(), |mean| format!("lifetime_s = {mean}"));
         let mut mix = mix(&format!(
-            "{ONE_CORE}\n[arrivals]\nrate_per_s = {rate}\ncount = {count}\n{stay}"
+            "{ONE_CORE}\n[arrivals]\nrate_per_s = {rate}\ncount = {count}\n{lifetime}"
         ));
         mix.protocol.seed = seed;
-        let come = |seed| trial::arrival_specs(&mix, 1, seed).unwrap();
-        let all = come(seed);
-        prop_assert_eq!(&all, &come(seed));
-        prop_assert_ne!(&all, &come(seed ^ 1));
+        let arrivals = |seed| trial::arrival_specs(&mix, 1, seed).unwrap();
+        let all = arrivals(seed);
+        prop_assert_eq!(&all, &arrivals(seed));
+        prop_assert_ne!(&all, &arrivals(seed ^ 1));
         prop_assert_eq!(all.len(), count as usize);
         prop_assert!(all.windows(2).all(|pair| pair[0].at_ns <= pair[1].at_ns));
         prop_assert!(all.iter().all(|c| c.leaves_ns.is_none_or(|ns| ns >= c.at_ns)));

@@ -144,10 +144,13 @@ fn the_first_program_of_the_guide_works() {
         return;
     };
     assert_eq!(first, "hello from the first\n");
-    let looks = of_the_guide("if (usher_tasks_wait");
+    let guide_check = of_the_guide("if (usher_tasks_wait");
     let wait = "\tusher_tasks_wait(runtime, NULL);\n";
     assert!(source.contains(wait));
     let expected =
         "hello from the first\ntasks that were never resolved: 2 (missing resolutions: 1)\n";
-    assert_eq!(run_source(&source.replace(wait, &looks)).unwrap(), expected);
+    assert_eq!(
+        run_source(&source.replace(wait, &guide_check)).unwrap(),
+        expected
+    );
 }

@@ -23,9 +23,9 @@ fn resolving_may_come_before_registering() {
     let (sender, receiver) = mpsc::channel();
     runtime.resolve(7).unwrap();
     runtime.resolve(7).unwrap();
-    let tell_it = sender.clone();
+    let send_token = sender.clone();
     runtime
-        .register(7, 3, Groups::NONE, move || tell_it.send(7).unwrap())
+        .register(7, 3, Groups::NONE, move || send_token.send(7).unwrap())
         .unwrap();
     runtime
         .register(8, 0, Groups::NONE, move || sender.send(8).unwrap())

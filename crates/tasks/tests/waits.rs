@@ -147,12 +147,12 @@ fn forking_tasks_use_bounded_stack() {
 }
 
 /// Runs a graph with a task that runs a graph, recursively to the given depth.
-fn nest(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
+fn wait_nested(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
     count(ran);
     if depth > 0 {
         let groups = [Groups::new(1, 1), Groups::new(2, 2)];
         let mut graph = graph(&groups, |task| match task {
-            0 => nest(runtime, depth - 1, ran),
+            0 => wait_nested(runtime, depth - 1, ran),
             _ => drop(runtime.join(|| count(ran), || count(ran))),
         });
         runtime.run(&mut graph).unwrap();
@@ -166,7 +166,7 @@ fn programs_may_nest_waits_beyond_the_limit() {
             let runtime = Runtime::with_policy(workers, policy).unwrap();
             for _ in 0..20 {
                 let ran = AtomicU32::new(0);
-                nest(&runtime, 40, &ran);
+                wait_nested(&runtime, 40, &ran);
                 assert_eq!(
                     ran.into_inner(),
                     41 + 2 * 40,
@@ -220,8 +220,8 @@ fn injected_tasks_do_not_starve() {
         let mut graph = graph(&all, |_| count(&ran));
         runtime.run(&mut graph).unwrap();
         assert_eq!(ran.load(Ordering::Relaxed), 10);
-        let still_ticks = !stop.swap(true, Ordering::Relaxed);
-        assert!(still_ticks, "{groups:?}: it ran when nothing else was left");
+        let was_ticking = !stop.swap(true, Ordering::Relaxed);
+        assert!(was_ticking, "{groups:?}: it ran when nothing else was left");
         runtime.wait().unwrap();
     }
 }
@@ -243,10 +243,10 @@ fn runtimes_that_would_deadlock_get_an_error() {
         (a.run(&mut graph), a.wait(), a.join(|| 1, || 2))
     };
     let direct = inside(a, || inside(b, back));
-    let by_another = inside(a, || inside(b, || inside(c, back)));
+    let indirect = inside(a, || inside(b, || inside(c, back)));
     let refused = (Err(RunError::Deadlock), Err(WaitError::Deadlock), (1, 2));
     assert_eq!(direct, refused);
-    assert_eq!(by_another, refused);
+    assert_eq!(indirect, refused);
     assert_eq!(a.join(|| 1, || inside(b, || 2)), (1, 2), "one side only");
     let back = inside(b, || inside(a, || 3));
     assert_eq!(back, 3, "and the other when that has ended");

@@ -255,8 +255,8 @@ mod tests {
             ("core:2\0", "the invalid character '\\0'"),
             ("corée:2", "the invalid character 'é'"),
         ] {
-            let said = check(description).unwrap_err();
-            assert!(said.contains(reason), "{description}: {said}");
+            let message = check(description).unwrap_err();
+            assert!(message.contains(reason), "{description}: {message}");
         }
         assert!(
             check(&"core:1 ".repeat(1000))

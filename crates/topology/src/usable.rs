@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_file_and_the_reason() {
-        for (status, online, said) in [
+        for (status, online, expected) in [
             (
                 "Name:\tsh\n",
                 "0-3",
@@ -149,7 +149,7 @@ mod tests {
         ] {
             let root = tree(status, Some(online));
             let text = usable_cpus(root.path()).unwrap_err().to_string();
-            assert!(text.contains(said), "{text}");
+            assert!(text.contains(expected), "{text}");
             assert!(!text.contains('\n'), "{text}");
         }
     }

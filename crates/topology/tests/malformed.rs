@@ -47,13 +47,13 @@ fn rejects_invalid_descriptions() {
         ),
         ("core:4\n\x1b[31m", "\\u{1b}[31m"),
     ] {
-        let said = refusal(text);
-        assert!(said.contains(reason), "{text:?}: {said}");
+        let message = refusal(text);
+        assert!(message.contains(reason), "{text:?}: {message}");
     }
-    let said = refusal(&"package:".repeat(5_000));
+    let message = refusal(&"package:".repeat(5_000));
     assert!(
-        said.len() < 300 && said.contains("the maximum is"),
-        "{said}"
+        message.len() < 300 && message.contains("the maximum is"),
+        "{message}"
     );
 }
 
@@ -99,8 +99,11 @@ fn rejects_files_that_are_no_machine() {
         ("missing.xml", "the file or directory does not exist"),
         ("tree", "because it has no sys/devices/system/cpu"),
     ] {
-        let said = refusal(at(name).to_str().unwrap());
-        assert!(said.contains(reason) && said.contains(name), "{said}");
+        let message = refusal(at(name).to_str().unwrap());
+        assert!(
+            message.contains(reason) && message.contains(name),
+            "{message}"
+        );
     }
     let hollow = load(Source::Capture(at("hollow")));
     assert!(hollow.is_err() || hollow.unwrap().check().is_ok());

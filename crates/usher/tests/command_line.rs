@@ -326,16 +326,16 @@ fn a_program_outlives_its_launcher() {
         .usher(&["run", "--", "sh", "-c", &script])
         .spawn()
         .unwrap();
-    let says = |what: &'static str| {
+    let expect_output = |what: &'static str| {
         wait_for(what, || {
             fs::read_to_string(&mark).ok().filter(|text| text == what)
         })
     };
-    says("up\n");
+    expect_output("up\n");
     run.kill().unwrap();
     run.wait().unwrap();
     fs::write(go, "").unwrap();
-    says("done\n");
+    expect_output("done\n");
 }
 
 #[test]

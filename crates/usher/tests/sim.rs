@@ -144,8 +144,8 @@ fn refused(text: &str, args: &[&str]) -> (i32, String) {
 fn refuses(text: &str, args: &[&str], want: &str) {
     let (status, line) = refused(text, args);
     assert_eq!(status, 125, "{line}");
-    let told = line.starts_with("usher: ") && line.contains(want);
-    assert!(told, "{want}\n{line}");
+    let is_reported = line.starts_with("usher: ") && line.contains(want);
+    assert!(is_reported, "{want}\n{line}");
 }
 
 #[test]

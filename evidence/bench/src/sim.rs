@@ -385,9 +385,9 @@ fn mixes(args: &SimArgs) -> Result<Part> {
 /// classes.
 fn other_class_notes(evaluation: &Evaluation) -> Vec<String> {
     let note = |(name, classes): (String, _)| {
-        let ratio = |who, kind| {
+        let ratio = |policy, kind| {
             evaluation
-                .ratio((who, Scheduler::Linux), kind, &classes)
+                .ratio((policy, Scheduler::Linux), kind, &classes)
                 .unwrap_or(f64::NAN)
         };
         let both = |kind| {

@@ -31,7 +31,7 @@ pub struct WorkerArgs {
 /// nanoseconds of CLOCK_MONOTONIC.
 pub fn run(args: &WorkerArgs) -> Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
-    let go = Arc::new(AtomicBool::new(true));
+    let keep_running = Arc::new(AtomicBool::new(true));
     while Instant::now() < end {
         print_time("busy")?;
         let until = Instant::now() + Duration::from_millis(args.busy_ms);
@@ -42,7 +42,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         };
         std::thread::scope(|scope| {
             for _ in 0..args.threads {
-                scope.spawn(|| compute(until, &go));
+                scope.spawn(|| compute(until, &keep_running));
             }
         });
         print_time("idle")?;
@@ -51,9 +51,9 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     Ok(())
 }
 
-fn compute(until: Instant, go: &AtomicBool) {
+fn compute(until: Instant, keep_running: &AtomicBool) {
     let mut x = 1.0_f64;
-    while Instant::now() < until && go.load(Ordering::Relaxed) {
+    while Instant::now() < until && keep_running.load(Ordering::Relaxed) {
         for _ in 0..10_000 {
             x = std::hint::black_box(x * 1.000_000_1 + 1e-9);
         }

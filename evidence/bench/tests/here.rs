@@ -43,11 +43,11 @@ fn here(folder: &Path, mixes: &str) -> Output {
 /// process of `usher`.
 fn usher_is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_usher-bench")).with_file_name("usher");
-    let is_there = beside.is_file();
-    if !is_there {
+    let is_installed = beside.is_file();
+    if !is_installed {
         usher_skip::skip!("there is no {}", beside.display());
     }
-    is_there
+    is_installed
 }
 
 #[test]

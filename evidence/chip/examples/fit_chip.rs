@@ -46,7 +46,7 @@ const KNOBS: [(&str, f64, f64, f64); 15] = [
 
 /// The curves of Table 2 (picture size, KiB of the second-level cache) that a fit with `HOLD_OUT=1`
 /// uses.
-const SEEN: [(Input, usize); 4] = [
+const TRAINING_CELLS: [(Input, usize); 4] = [
     (Input::Wvga, 64),
     (Input::Wvga, 256),
     (Input::Qvga, 128),
@@ -71,8 +71,8 @@ const ROUND: [(&str, f64); 15] = [
     ("locked_percent", 50.0),
 ];
 
-fn is_seen(row: &CellComparison) -> bool {
-    SEEN.contains(&(row.cell.input, row.cell.l2_kb))
+fn is_training_cell(row: &CellComparison) -> bool {
+    TRAINING_CELLS.contains(&(row.cell.input, row.cell.l2_kb))
 }
 
 fn holds_out() -> bool {
@@ -101,7 +101,7 @@ fn evaluate(
     let mut cells = cells().unwrap();
     cells.retain(|cell| cores.contains(&cell.cores));
     if !all && holds_out() {
-        cells.retain(|cell| SEEN.contains(&(cell.input, cell.l2_kb)));
+        cells.retain(|cell| TRAINING_CELLS.contains(&(cell.input, cell.l2_kb)));
     } else if cores.len() < 6 {
         cells.retain(|cell| {
             cell.input != Input::Vga && (cell.input != Input::Hd || cell.cores == 4)
@@ -218,9 +218,10 @@ fn main() {
     }
     let (rows, uniform) = evaluate(&fitted, &[1, 2, 3, 4, 5, 6], &Pattern::ALL, true);
     if holds_out() {
-        let (seen, held_out): (Vec<CellComparison>, _) = rows.iter().copied().partition(is_seen);
+        let (training, held_out): (Vec<CellComparison>, _) =
+            rows.iter().copied().partition(is_training_cell);
         println!("fitted to:");
-        show(&seen, uniform);
+        show(&training, uniform);
         println!(
             "cells that were not used for the fit (the gain with uniform penalties was not used \
              either):"

@@ -153,9 +153,12 @@ impl Cursor {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// The core waits for the lock since the time `came`. `ended` is the task that the core has
-    /// completed; `None` after a halt.
-    Lock { came: u64, ended: Option<u32> },
+    /// The core waits for the lock since the time `requested_at`. `ended` is the task that the core
+    /// has completed; `None` after a halt.
+    Lock {
+        requested_at: u64,
+        ended: Option<u32>,
+    },
     /// The core runs towards its next event.
     Running,
     /// The core is about to access data, or to fetch instructions that missed its cache.
@@ -257,13 +260,16 @@ impl ChipMachine {
         for core in &mut self.cores {
             core.time = began;
             core.state = State::Lock {
-                came: began,
+                requested_at: began,
                 ended: None,
             };
         }
         while let Some((core, horizon)) = self.first() {
             match self.cores[core].state {
-                State::Lock { came, ended } => self.at_lock(core, came, ended, &mut progress),
+                State::Lock {
+                    requested_at,
+                    ended,
+                } => self.at_lock(core, requested_at, ended, &mut progress),
                 State::Due(touch) => {
                     self.serve(core, &touch, &mut progress.tally);
                     self.advance(core, horizon, &mut progress);
@@ -315,7 +321,7 @@ impl ChipMachine {
     fn first(&self) -> Option<(usize, u64)> {
         let key = |number: usize, core: &Core| match core.state {
             State::Halted => None,
-            State::Lock { came, .. } => Some((core.time, came, number)),
+            State::Lock { requested_at, .. } => Some((core.time, requested_at, number)),
             _ => Some((core.time, core.time, number)),
         };
         let mut first: Option<(u64, u64, usize)> = None;
@@ -339,7 +345,7 @@ impl ChipMachine {
     fn at_lock(
         &mut self,
         number: usize,
-        came: u64,
+        requested_at: u64,
         ended: Option<u32>,
         progress: &mut Progress<'_>,
     ) {
@@ -347,7 +353,10 @@ impl ChipMachine {
         if self.lock_free > core.time {
             progress.tally.lock_wait += self.lock_free - core.time;
             core.time = self.lock_free;
-            core.state = State::Lock { came, ended };
+            core.state = State::Lock {
+                requested_at,
+                ended,
+            };
             return;
         }
         if let Some(task) = ended {
@@ -393,7 +402,7 @@ impl ChipMachine {
                 progress.tally.idle += self.lock_free - core.time;
                 core.time = self.lock_free;
                 core.state = State::Lock {
-                    came: core.time,
+                    requested_at: core.time,
                     ended: None,
                 };
             }
@@ -431,7 +440,7 @@ impl ChipMachine {
         let core = &mut self.cores[number];
         progress.spans[task as usize].to = core.time;
         core.state = State::Lock {
-            came: core.time,
+            requested_at: core.time,
             ended: Some(task),
         };
     }

@@ -260,7 +260,7 @@ impl Dependencies {
             first,
             after,
         };
-        order.check_circles()?;
+        order.check_acyclic()?;
         Ok(order)
     }
 
@@ -282,7 +282,7 @@ impl Dependencies {
         &self.after[self.first[task] as usize..self.first[task + 1] as usize]
     }
 
-    fn check_circles(&self) -> Result<(), TaskGraphError> {
+    fn check_acyclic(&self) -> Result<(), TaskGraphError> {
         let mut waits = self.waits.clone();
         let tasks = 0..waits.len() as u32;
         let mut ready: Vec<u32> = tasks.filter(|&task| waits[task as usize] == 0).collect();

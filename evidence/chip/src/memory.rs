@@ -148,12 +148,12 @@ impl Bus {
     fn occupy(&mut self, at: u64, address: u64, timing: &Timing) -> (u64, bool) {
         let row = address / ROW_BYTES;
         let open = &mut self.open[row as usize % BANKS];
-        let other_row = std::mem::replace(open, row) != row;
+        let changes_row = std::mem::replace(open, row) != row;
         let begins = at.max(self.free);
-        let more = if other_row { timing.row_cycles } else { 0 };
+        let more = if changes_row { timing.row_cycles } else { 0 };
         self.free = begins + timing.line_busy_cycles + more;
         self.busy += self.free - begins;
-        (begins, other_row)
+        (begins, changes_row)
     }
 }
 
@@ -298,13 +298,13 @@ impl Memory {
         let timing = self.timing;
         let begins = now.max(self.l2_free);
         self.l2_free = begins + timing.l2_busy_cycles;
-        let answered = begins + timing.l1_miss_cycles;
+        let replied_at = begins + timing.l1_miss_cycles;
         let line = self.l2.geometry().line(address) as usize;
         if found.is_hit() {
-            return answered.max(self.lines[line].arrives);
+            return replied_at.max(self.lines[line].arrives);
         }
-        let (moved, other_row) = self.bus.occupy(answered, address, &timing);
-        let more = if other_row { timing.row_cycles } else { 0 };
+        let (moved, changes_row) = self.bus.occupy(replied_at, address, &timing);
+        let more = if changes_row { timing.row_cycles } else { 0 };
         let there = moved + timing.first_word_cycles + more;
         self.lines[line].arrives = there;
         self.write_back(found, self.bus.free);

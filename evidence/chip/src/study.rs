@@ -42,7 +42,7 @@ impl Default for FrameCounts {
 #[derive(Debug, Clone)]
 pub struct FrameSets {
     fitted: FittedParameters,
-    films: Vec<(Input, [Frame; 2])>,
+    frame_sets: Vec<(Input, [Frame; 2])>,
 }
 
 /// Runs the two frames of a film alternately, for the number of frames in `extent`.
@@ -50,7 +50,7 @@ pub struct FrameSets {
 /// # Errors
 /// The chip is invalid.
 fn decode(
-    film: &[Frame; 2],
+    frames_of_input: &[Frame; 2],
     cell: TableCell,
     pattern: Pattern,
     mode: MissModel,
@@ -64,19 +64,19 @@ fn decode(
         mode,
     );
     let mut bytes = (0, 0);
-    for frame in film {
+    for frame in frames_of_input {
         let (shared, private) = frame.graph.extent()?;
         bytes = (shared.max(bytes.0), private.max(bytes.1));
     }
     let mut machine = ChipMachine::new(&chip, bytes)?;
-    let groups = [0, 1].map(|of| film[of].groups(|place| pattern.groups(place)));
-    let orders = [0, 1].map(|of: usize| pattern.order(&film[of].order));
-    let mut dispatcher = pattern.dispatcher(cell.cores, film[0].rows);
+    let groups = [0, 1].map(|of| frames_of_input[of].groups(|place| pattern.groups(place)));
+    let orders = [0, 1].map(|of: usize| pattern.order(&frames_of_input[of].order));
+    let mut dispatcher = pattern.dispatcher(cell.cores, frames_of_input[0].rows);
     let mut sum = CycleTotals::default();
     for number in 0..extent.warm_up + extent.measured {
         let of = number as usize % 2;
         let work = GroupedGraph {
-            graph: &film[of].graph,
+            graph: &frames_of_input[of].graph,
             order: &orders[of],
             groups: &groups[of],
         };
@@ -94,10 +94,13 @@ impl FrameSets {
     /// # Errors
     /// A generated graph is invalid, which is a bug of the model.
     pub fn new(inputs: &[Input], fitted: &FittedParameters) -> Result<Self, ChipError> {
-        let film = |&input: &Input| Ok((input, frames(input, fitted)?));
+        let frames_of_input = |&input: &Input| Ok((input, frames(input, fitted)?));
         Ok(Self {
             fitted: *fitted,
-            films: inputs.iter().map(film).collect::<Result<_, ChipError>>()?,
+            frame_sets: inputs
+                .iter()
+                .map(frames_of_input)
+                .collect::<Result<_, ChipError>>()?,
         })
     }
 
@@ -112,9 +115,14 @@ impl FrameSets {
         mode: MissModel,
         extent: FrameCounts,
     ) -> Result<CycleTotals, ChipError> {
-        let film = self.films.iter().find(|(input, _)| *input == cell.input);
-        match film {
-            Some((_, film)) => decode(film, cell, pattern, mode, &self.fitted, extent),
+        let frames_of_input = self
+            .frame_sets
+            .iter()
+            .find(|(input, _)| *input == cell.input);
+        match frames_of_input {
+            Some((_, frames_of_input)) => {
+                decode(frames_of_input, cell, pattern, mode, &self.fitted, extent)
+            }
             None => Ok(CycleTotals::default()),
         }
     }
@@ -172,13 +180,13 @@ pub fn compare(
     let mut inputs: Vec<Input> = cells.iter().map(|cell| cell.input).collect();
     inputs.sort_unstable();
     inputs.dedup();
-    let films = FrameSets::new(&inputs, fitted).map_err(|error| error.to_string())?;
+    let frame_sets = FrameSets::new(&inputs, fitted).map_err(|error| error.to_string())?;
     let pairs: Vec<(TableCell, Pattern)> = cells
         .iter()
         .flat_map(|&cell| patterns.iter().map(move |&pattern| (cell, pattern)))
         .collect();
     let one = |&(cell, pattern): &(TableCell, Pattern)| {
-        let tally = films.run(cell, pattern, MissModel::Contended, extent);
+        let tally = frame_sets.run(cell, pattern, MissModel::Contended, extent);
         let tally = tally.map_err(|error| error.to_string())?;
         let of = |row: &&(TableCell, Pattern, Figures)| row.0 == cell && row.1 == pattern;
         Ok(CellComparison {
@@ -289,8 +297,8 @@ pub fn table_3(
     fitted: &FittedParameters,
     extent: FrameCounts,
 ) -> Result<[CycleTotals; 2], ChipError> {
-    let films = FrameSets::new(&[Input::Wvga], fitted)?;
-    let run = |pattern| films.run(HEADLINE, pattern, MissModel::Uniform, extent);
+    let frame_sets = FrameSets::new(&[Input::Wvga], fitted)?;
+    let run = |pattern| frame_sets.run(HEADLINE, pattern, MissModel::Uniform, extent);
     Ok([run(Pattern::Fcfs)?, run(Pattern::A)?])
 }
 

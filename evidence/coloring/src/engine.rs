@@ -83,8 +83,8 @@ enum LockReason {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    GoesOn,
-    LetsGo,
+    Continue,
+    ReleaseLock,
 }
 
 /// An event: time, sequence number (which orders events of equal time), CPU, epoch of the CPU,
@@ -95,8 +95,8 @@ type Due = (u64, u64, usize, u64, Event);
 struct Cpu {
     running: Option<u32>,
     to_wake: Vec<usize>,
-    wants: Option<LockReason>,
-    asked: u64,
+    lock_request: Option<LockReason>,
+    lock_requested_ns: u64,
     /// Whether the CPU, which is idle, has been notified that a task is runnable.
     notified: bool,
     /// Whether the last scheduling decision selected another task than the previous task.
@@ -154,7 +154,7 @@ impl<'a> SmpEngine<'a> {
         for cpu in 0..cpus {
             engine.cpus[cpu].notified = true;
             engine.cpus[cpu].next_tick = tick * (cpu as u64 + 1) / cpus as u64;
-            engine.push(0, cpu, Event::GoesOn);
+            engine.push(0, cpu, Event::Continue);
         }
         engine
     }
@@ -170,8 +170,8 @@ impl<'a> SmpEngine<'a> {
             }
             self.now = at;
             match event {
-                Event::GoesOn => self.continue_task(cpu),
-                Event::LetsGo => self.release_lock(cpu),
+                Event::Continue => self.continue_task(cpu),
+                Event::ReleaseLock => self.release_lock(cpu),
             }
         }
         self.counts.completed = self.workload.completed();
@@ -222,7 +222,7 @@ impl<'a> SmpEngine<'a> {
         self.cpus[cpu].next_tick += late.div_ceil(tick) * tick;
         if let Some(ns) = self.workload.next_arrival_ns() {
             let at = self.machine.cycles(ns).max(self.now);
-            self.push(at, cpu, Event::GoesOn);
+            self.push(at, cpu, Event::Continue);
         }
     }
 
@@ -253,7 +253,7 @@ impl<'a> SmpEngine<'a> {
         self.counts.worked += took;
         self.counts.work.requests += requests.requests;
         self.counts.work.misses += requests.misses;
-        self.push(self.now + took, cpu, Event::GoesOn);
+        self.push(self.now + took, cpu, Event::Continue);
     }
 
     fn cost(&self, requests: CacheRequests) -> u64 {
@@ -261,9 +261,9 @@ impl<'a> SmpEngine<'a> {
         hits * self.machine.hit_cycles + requests.misses * self.machine.miss_cycles
     }
 
-    fn request_lock(&mut self, cpu: usize, want: LockReason) {
-        self.cpus[cpu].wants = Some(want);
-        self.cpus[cpu].asked = self.now;
+    fn request_lock(&mut self, cpu: usize, reason: LockReason) {
+        self.cpus[cpu].lock_request = Some(reason);
+        self.cpus[cpu].lock_requested_ns = self.now;
         self.counts.acquisitions += 1;
         match self.owner {
             None => self.enter(cpu),
@@ -277,9 +277,9 @@ impl<'a> SmpEngine<'a> {
     /// Gives the lock to a CPU, and executes the critical section of the CPU.
     fn enter(&mut self, cpu: usize) {
         self.owner = Some(cpu);
-        self.counts.spun += self.now - self.cpus[cpu].asked;
+        self.counts.spun += self.now - self.cpus[cpu].lock_requested_ns;
         self.model.on(cpu).touch_lock();
-        let instructions = match self.cpus[cpu].wants.take() {
+        let instructions = match self.cpus[cpu].lock_request.take() {
             Some(LockReason::Wake(task)) => self.wake(cpu, TaskStructures::number(task)),
             Some(LockReason::Schedule) => self.schedule(cpu),
             None => 0,
@@ -287,7 +287,7 @@ impl<'a> SmpEngine<'a> {
         let requests = self.model.take();
         let held = instructions + self.cost(requests);
         self.counts.held += held;
-        self.push(self.now + held, cpu, Event::LetsGo);
+        self.push(self.now + held, cpu, Event::ReleaseLock);
     }
 
     fn wake(&mut self, cpu: usize, task: u32) -> u64 {
@@ -303,7 +303,7 @@ impl<'a> SmpEngine<'a> {
     fn notify(&mut self, cpu: usize) {
         if !std::mem::replace(&mut self.cpus[cpu].notified, true) && !self.is_busy(cpu) {
             self.cpus[cpu].epoch += 1;
-            self.push(self.now, cpu, Event::GoesOn);
+            self.push(self.now, cpu, Event::Continue);
         }
     }
 
@@ -317,9 +317,9 @@ impl<'a> SmpEngine<'a> {
         let prev = self.cpus[cpu].running;
         let model = self.model.on(cpu);
         let mut before = CacheRequests::default();
-        let chosen = kernel::schedule(model, cpu as u32, prev, |model, cpu, space, so_far| {
+        let chosen = kernel::schedule(model, cpu as u32, prev, |model, cpu, space, partial| {
             before = add(before, model.take());
-            let found = walk(model, cpu, space, so_far);
+            let found = walk(model, cpu, space, partial);
             walked = add(walked, model.take());
             found
         });
@@ -342,7 +342,7 @@ impl<'a> SmpEngine<'a> {
         }
         let changes = std::mem::take(&mut self.cpus[cpu].changes);
         let switch = u64::from(changes) * self.machine.switch_cycles;
-        self.push(self.now + switch, cpu, Event::GoesOn);
+        self.push(self.now + switch, cpu, Event::Continue);
     }
 }
 

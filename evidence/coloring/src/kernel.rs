@@ -124,12 +124,12 @@ impl WalkResult {
     };
 }
 
-/// Walks the whole list, and returns the task with the greatest goodness among `so_far` and the
+/// Walks the whole list, and returns the task with the greatest goodness among `partial` and the
 /// tasks that run on no CPU.
 #[inline(always)]
-pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
+pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, partial: WalkResult) -> WalkResult {
     let head = s.head();
-    let mut walked = so_far;
+    let mut walked = partial;
     let mut at = s.read(head, Field::Next);
     while at != head {
         if s.read(at, Field::HasCpu) == 0 {
@@ -202,11 +202,11 @@ pub fn schedule<S: Structures>(
     prev: Option<u32>,
     mut walker: impl FnMut(&mut S, u32, u32, WalkResult) -> WalkResult,
 ) -> SchedulingDecision {
-    let goes_on = prev.filter(|&task| still_runs(s, task));
+    let runnable_prev = prev.filter(|&task| is_still_runnable(s, task));
     let space = prev.map_or(0, |task| s.read(task, Field::AddressSpace));
     let (mut visits, mut new_quanta) = (0, false);
     let found = loop {
-        let so_far = match goes_on {
+        let partial = match runnable_prev {
             Some(task) => WalkResult {
                 best: Some(task),
                 goodness: goodness(s, task, cpu, space),
@@ -214,12 +214,12 @@ pub fn schedule<S: Structures>(
             },
             None => WalkResult::NONE,
         };
-        let found = walker(s, cpu, space, so_far);
+        let found = walker(s, cpu, space, partial);
         visits += found.visits;
         if found.goodness != 0 {
             break found;
         }
-        give_quanta(s);
+        refill_quanta(s);
         new_quanta = true;
     };
     if let Some(next) = found.best {
@@ -238,7 +238,7 @@ pub fn schedule<S: Structures>(
 
 /// Removes a task from the list if the task goes to sleep. Returns whether the task remains
 /// runnable.
-fn still_runs<S: Structures>(s: &mut S, task: u32) -> bool {
+fn is_still_runnable<S: Structures>(s: &mut S, task: u32) -> bool {
     let runs = s.read(task, Field::State) == RUNNING;
     if !runs {
         remove(s, task);
@@ -248,7 +248,7 @@ fn still_runs<S: Structures>(s: &mut S, task: u32) -> bool {
 }
 
 /// Gives each task a new quantum, plus half of the rest of its old quantum.
-fn give_quanta<S: Structures>(s: &mut S) {
+fn refill_quanta<S: Structures>(s: &mut S) {
     for place in 0.. {
         let Some(task) = s.task(place) else { return };
         let left = s.read(task, Field::Counter);

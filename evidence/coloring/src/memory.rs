@@ -107,7 +107,7 @@ mod tests {
     impl Lists {
         /// Accesses a line. Returns whether the request hit the CPU's second level; `None` if the
         /// first level served the request.
-        fn look(&mut self, cpu: usize, line: u64) -> Option<bool> {
+        fn access(&mut self, cpu: usize, line: u64) -> Option<bool> {
             if self.last[cpu].replace(line) == Some(line) {
                 return None;
             }
@@ -144,7 +144,7 @@ mod tests {
                     true => memory.write(cpu, line * 32 + 4, &mut requests),
                     false => memory.read(cpu, line * 32 + 8, &mut requests),
                 }
-                let had = lists.look(cpu, line);
+                let had = lists.access(cpu, line);
                 prop_assert_eq!(requests.requests, u64::from(had.is_some()));
                 prop_assert_eq!(requests.misses, u64::from(had == Some(false)));
                 if writes {

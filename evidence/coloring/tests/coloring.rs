@@ -129,7 +129,7 @@ fn no_task_and_no_message_is_lost() {
             for units in [0, 1, 10, 500, 2_000] {
                 let counts = engine.run_until_completed(units);
                 assert!(counts.completed >= units, "does not complete");
-                assert_eq!(chat.sent() * 5, chat.completed() + chat.on_their_way());
+                assert_eq!(chat.sent() * 5, chat.completed() + chat.copies_in_transit());
                 check(&engine, chat.tasks());
             }
         }

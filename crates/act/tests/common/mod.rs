@@ -50,14 +50,14 @@ impl ActMethod {
 }
 
 /// Returns the mechanisms that work on this machine, and reports the others as skipped.
-pub fn ways() -> Vec<ActMethod> {
-    let works = |way: &ActMethod| {
+pub fn methods() -> Vec<ActMethod> {
+    let works = |method: &ActMethod| {
         let runtime = tempfile::tempdir().unwrap();
-        let mut act = Actuator::open(way.config(runtime.path())).unwrap();
-        let works = *way == ActMethod::NoCgroups
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
+        let works = *method == ActMethod::NoCgroups
             || act.describe().placement == CgroupPlacement::ChildCgroup;
         if !works {
-            usher_skip::skip!("{way:?}: {:?}", act.describe().reasons);
+            usher_skip::skip!("{method:?}: {:?}", act.describe().reasons);
         }
         assert!(act.undo_all().is_empty());
         works

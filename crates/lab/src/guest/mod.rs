@@ -37,7 +37,7 @@ use crate::job::{CONTROL, ERR, GuestJob, OUT, Report};
 pub(crate) const WORD: &str = "usher-lab-guest";
 /// Time limit until the kernel has found the ports. The next constant is the interval of checks.
 const PORTS_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The ports to the host.
 struct GuestPorts {
@@ -135,7 +135,7 @@ fn port(name: &str) -> Result<PathBuf, Refusal> {
             .and_then(|port| Some(PathBuf::from("/dev").join(port.file_name()?)));
         match found.filter(|device| device.exists()) {
             Some(device) => return Ok(device),
-            None if begun.elapsed() < PORTS_WITHIN => std::thread::sleep(LOOK_EVERY),
+            None if begun.elapsed() < PORTS_WITHIN => std::thread::sleep(POLL_INTERVAL),
             None => {
                 return Err(Refusal(
                     crate::OWN_FAILURE,

@@ -145,12 +145,12 @@ fn switches(pairs: usize) -> Result<Value, BoxedError> {
 
 /// Returns the nanoseconds of a switch between two threads on the same CPU.
 fn switch_ns() -> Result<f64, BoxedError> {
-    let ((mut there, mut to_there), (mut here, mut to_here)) = (pipe()?, pipe()?);
+    let ((mut partner_input, mut to_partner), (mut own_input, mut to_self)) = (pipe()?, pipe()?);
     let partner = std::thread::spawn(move || -> io::Result<()> {
         pin()?;
         let mut byte = [0];
-        while there.read(&mut byte)? > 0 {
-            to_here.write_all(&byte)?;
+        while partner_input.read(&mut byte)? > 0 {
+            to_self.write_all(&byte)?;
         }
         Ok(())
     });
@@ -162,11 +162,11 @@ fn switch_ns() -> Result<f64, BoxedError> {
         if pass == PASSES / 10 {
             began_ns = used_ns();
         }
-        to_there.write_all(&byte)?;
-        here.read_exact(&mut byte)?;
+        to_partner.write_all(&byte)?;
+        own_input.read_exact(&mut byte)?;
     }
     let used_ns = used_ns() - began_ns;
-    drop(to_there);
+    drop(to_partner);
     rustix::thread::sched_setaffinity(None, &own)?;
     partner.join().map_err(|_| "the partner process died")??;
     Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
@@ -243,9 +243,9 @@ fn exercise(meter: &mut Meter) -> Result<(), BoxedError> {
         UdpSocket::bind("127.0.0.1:0")?,
         UdpSocket::bind("127.0.0.1:0")?,
     );
-    let there = far.local_addr()?;
+    let far_address = far.local_addr()?;
     for _ in 0..5000 {
-        near.send_to(&[1; 64], there)?;
+        near.send_to(&[1; 64], far_address)?;
         far.recv(&mut [0; 64])?;
     }
     for at in 0..100 {

@@ -263,7 +263,7 @@ impl PlacementJob {
                     )
                     .seat(pool, rest, interference, objective, seats);
                 }
-                [] => hand_out(pool, units, &demands, seats),
+                [] => distribute_units(pool, units, &demands, seats),
             }
         }
     }
@@ -283,7 +283,7 @@ fn unit_group(pool: &UnitPool, units: &[usize], objective: Objective) -> UnitGro
 
 /// Gives the lowest units of each class to the first candidate, the next units to the second
 /// candidate, and so on.
-fn hand_out(pool: &UnitPool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
+fn distribute_units(pool: &UnitPool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
     let mut next = vec![0; pool.classes.len()];
     for demand in demands {
         let of_class = units

@@ -55,19 +55,19 @@ fn arrival(id: u64) -> Event {
 #[derive(Debug, Clone, Copy)]
 struct EventBetweenSamples {
     ms: u64,
-    comes_or_goes: Option<u64>,
+    toggled: Option<u64>,
     fails: bool,
     rings: bool,
     cpus: u32,
 }
 
 fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = EventBetweenSamples> {
-    let who = prop_oneof![3 => Just(None), 1 => ids.prop_map(Some)];
+    let program = prop_oneof![3 => Just(None), 1 => ids.prop_map(Some)];
     let cpus = prop_oneof![5 => Just(4u32), 1 => 2..4u32];
-    (1..300u64, who, any::<bool>(), any::<bool>(), cpus).prop_map(
-        |(ms, comes_or_goes, fails, rings, cpus)| EventBetweenSamples {
+    (1..300u64, program, any::<bool>(), any::<bool>(), cpus).prop_map(
+        |(ms, toggled, fails, rings, cpus)| EventBetweenSamples {
             ms,
-            comes_or_goes,
+            toggled,
             fails,
             rings,
             cpus,
@@ -83,7 +83,7 @@ fn play(policy: &mut dyn Policy, all: &[EventBetweenSamples]) -> Vec<(Observatio
     for between in all {
         let mut events = vec![];
         let next_ns = at_ns + between.ms * MS;
-        if let Some(id) = between.comes_or_goes {
+        if let Some(id) = between.toggled {
             events.push(match here.insert(id) {
                 true => arrival(id),
                 false => Event::Departed(ProgramId(id)),
@@ -164,7 +164,7 @@ proptest! {
         let shown = std::rc::Rc::clone(&policy.inner().0);
         let mut all = all;
         // Time in which delayed events are delivered.
-        all.extend([EventBetweenSamples { ms: 300, comes_or_goes: None, fails: false, rings: false, cpus: 4 }; 6]);
+        all.extend([EventBetweenSamples { ms: 300, toggled: None, fails: false, rings: false, cpus: 4 }; 6]);
         let seen = play(&mut policy, &all);
         let shown = shown.borrow();
         let own = |id: ProgramId| id.0 <= 3;

@@ -23,14 +23,14 @@ struct PeriodDemand {
 }
 
 fn period_demand() -> impl Strategy<Value = PeriodDemand> {
-    let often_none = || prop_oneof![3 => Just(0u64), 1 => 1..100u64];
+    let mostly_zero = || prop_oneof![3 => Just(0u64), 1 => 1..100u64];
     let cpu = || prop_oneof![2 => 0..30u64, 1 => 0..200u64];
     (
         cpu(),
         1..200u64,
-        often_none(),
+        mostly_zero(),
         1..100u64,
-        often_none(),
+        mostly_zero(),
         1..100u64,
     )
         .prop_map(

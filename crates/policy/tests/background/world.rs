@@ -152,10 +152,10 @@ pub struct World {
     metering: Metering,
     live: Metering,
     cpu_debt_ns: f64,
-    look_ns: u64,
+    next_sample_ns: u64,
     scope: SampleScope,
     notify_ns: Option<u64>,
-    looked_ns: u64,
+    sampled_ns: u64,
     effects: VecDeque<(u64, Action)>,
     events: Vec<Event>,
     failed: Vec<FailedAction>,
@@ -183,10 +183,10 @@ impl World {
             metering: no_metering(cpus),
             live: no_metering(cpus),
             cpu_debt_ns: 0.0,
-            look_ns: 0,
+            next_sample_ns: 0,
             scope: SampleScope::All,
             notify_ns: None,
-            looked_ns: 0,
+            sampled_ns: 0,
             effects: VecDeque::new(),
             events: vec![],
             failed: vec![],
@@ -216,7 +216,7 @@ impl World {
         };
         self.background.insert(ProgramId(id), background);
         self.live.background.insert(ProgramId(id), Usage::default());
-        self.look_ns = self.at_ns;
+        self.next_sample_ns = self.at_ns;
     }
 
     /// Removes the background programs, with the queued events of their arrivals.
@@ -231,7 +231,7 @@ impl World {
         self.background.remove(&ProgramId(id));
         self.live.background.remove(&ProgramId(id));
         self.events.push(Event::Departed(ProgramId(id)));
-        self.look_ns = self.at_ns;
+        self.next_sample_ns = self.at_ns;
     }
 
     pub fn bg(&self, id: u64) -> &Background {
@@ -261,7 +261,7 @@ impl World {
         }
         self.submit_foreground();
         self.submit_background();
-        if self.at_ns >= self.look_ns || self.notify_ns.is_some_and(|ns| self.at_ns >= ns) {
+        if self.at_ns >= self.next_sample_ns || self.notify_ns.is_some_and(|ns| self.at_ns >= ns) {
             self.sample_and_act(policy);
         }
         self.serve();
@@ -283,8 +283,8 @@ impl World {
                 .push_back((RequestOwner::Foreground, device.service_ns));
             charge(&mut self.live.foreground, fg.resource, at_ns);
             if self.notifies && runs && self.notify_ns.is_none() {
-                let heard_ns = self.looked_ns + NOTIFY_HOLDOFF_NS;
-                self.notify_ns = Some(heard_ns.max(at_ns + NOTIFY_DELAY_NS));
+                let armed_ns = self.sampled_ns + NOTIFY_HOLDOFF_NS;
+                self.notify_ns = Some(armed_ns.max(at_ns + NOTIFY_DELAY_NS));
             }
         }
     }
@@ -309,12 +309,12 @@ impl World {
 
     fn serve(&mut self) {
         for (&resource, device) in &mut self.devices {
-            let Some((who, left_ns)) = device.queue.front_mut() else {
+            let Some((owner, left_ns)) = device.queue.front_mut() else {
                 continue;
             };
             *left_ns = left_ns.saturating_sub(TICK_NS);
-            let (who, is_done) = (*who, *left_ns == 0);
-            if let RequestOwner::Background(id) = who
+            let (owner, is_done) = (*owner, *left_ns == 0);
+            if let RequestOwner::Background(id) = owner
                 && let Some(bg) = self.background.get_mut(&id)
             {
                 bg.work_ns += TICK_NS;
@@ -322,13 +322,13 @@ impl World {
             }
             if is_done {
                 device.queue.pop_front();
-                let usage = match who {
+                let usage = match owner {
                     RequestOwner::Foreground => Some(&mut self.live.foreground),
                     RequestOwner::Background(id) => self.live.background.get_mut(&id),
                 };
                 send(usage, resource, self.at_ns);
             }
-            if is_done && who == RequestOwner::Foreground {
+            if is_done && owner == RequestOwner::Foreground {
                 let mut waiting = self.foreground.iter_mut();
                 let fg = waiting.find(|fg| fg.waits && fg.resource == resource);
                 fg.unwrap().advance(self.at_ns + TICK_NS);
@@ -403,9 +403,9 @@ impl World {
             background_only_since_ns: alone_ns.or(is_alone.then_some(at_ns)),
         });
         let waits = (self.background.values()).any(|b| b.frozen && b.resource == Resource::Cpu);
-        let is_told = since_ns.is_some_and(|ns| at_ns == ns + IDLE_NOTIFY_NS);
-        if waits && is_told && self.notify_ns.is_none() {
-            self.notify_ns = Some((self.looked_ns + NOTIFY_HOLDOFF_NS).max(at_ns));
+        let is_notified = since_ns.is_some_and(|ns| at_ns == ns + IDLE_NOTIFY_NS);
+        if waits && is_notified && self.notify_ns.is_none() {
+            self.notify_ns = Some((self.sampled_ns + NOTIFY_HOLDOFF_NS).max(at_ns));
         }
     }
 
@@ -438,7 +438,7 @@ impl World {
     fn sample_and_act(&mut self, policy: &mut dyn Policy) {
         self.samples += 1;
         self.notify_ns = None;
-        self.looked_ns = self.at_ns;
+        self.sampled_ns = self.at_ns;
         let observation = Observation {
             at_ns: self.at_ns,
             usable: CpuSet::range(0, self.cpus - 1),
@@ -464,7 +464,7 @@ impl World {
         } else {
             wait_ns.min(10 * MS)
         };
-        self.look_ns = self.at_ns + soon_ns.max(TICK_NS);
+        self.next_sample_ns = self.at_ns + soon_ns.max(TICK_NS);
         self.scope = decision.scope;
         if self.keeps_log {
             self.log.push((observation, decision));

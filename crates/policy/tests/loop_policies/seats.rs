@@ -162,22 +162,22 @@ fn seats_are_not_soft_during_measurements() {
 #[test]
 fn an_interrupted_survey_leaves_valid_seats() {
     // A program arrives, departs or loses its CPUs at each moment of the survey.
-    for moment in 0..40_u64 {
+    for step in 0..40_u64 {
         let topology = paper_machine();
         let mut world = World::new(&topology);
         let mut usher = Usher::new(topology);
         for id in 1..=3 {
             world.arrive(truth(id, [medium, poor, perfect][id as usize - 1], 48.0));
         }
-        while world.at_ns < moment * 40 * MS {
+        while world.at_ns < step * 40 * MS {
             world.step(&mut usher, 10 * MS);
         }
-        match moment % 3 {
+        match step % 3 {
             0 => world.arrive(truth(4, perfect, 48.0)),
             1 => world.depart(3),
             _ => world.usable = CpuSet::range(0, 41),
         }
-        let ids = match moment % 3 {
+        let ids = match step % 3 {
             0 => 1..=4,
             1 => 1..=2,
             _ => 1..=3,
@@ -191,14 +191,14 @@ fn an_interrupted_survey_leaves_valid_seats() {
             let own: Vec<_> = own.filter(|seat| seat.mode == SeatMode::Seated).collect();
             let cores: usize = own.iter().map(|seat| seat.cpus.len()).sum();
             let all = own.iter().fold(CpuSet::new(), |all, s| all.or(&s.cpus));
-            assert_eq!(all.len(), cores, "moment {moment}: seats are disjoint");
+            assert_eq!(all.len(), cores, "step {step}: seats are disjoint");
         }
         let explores = world.log.iter().rev().take(100);
         let logged = explores.flat_map(|(_, d)| &d.notes);
         let still = logged
             .filter(|note| note.text.contains("for a moment"))
             .count();
-        assert_eq!(still, 0, "moment {moment}: it comes to an end");
+        assert_eq!(still, 0, "step {step}: it comes to an end");
     }
 }
 

@@ -127,10 +127,10 @@ fn seats(curve: &Curve, figure: &CurveFigure, x: &Scale, y: &Scale) -> Markup {
         })
         .collect();
     html! {
-        @for ((class, who, cores), at) in placed {
+        @for ((class, program, cores), at) in placed {
             @let (base, top) = (y.at(0.0), y.at(speed_up(curve, *cores).unwrap_or(0.0)));
             g class=(class) {
-                title { (who) ": " (text::short(*cores, 2)) " cores" }
+                title { (program) ": " (text::short(*cores, 2)) " cores" }
                 line.seat x1=(c(at)) x2=(c(at)) y1=(c(base)) y2=(c(top)) {}
                 polygon.seathead points=(points([(at - 4.5, base + 7.0), (at + 4.5, base + 7.0), (at, base)])) {}
             }

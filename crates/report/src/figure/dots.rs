@@ -128,14 +128,14 @@ fn draw(figure: &Dots, row: &DotRow, x: &Scale, y: f64) -> Markup {
     let (low, high) = ends.fold((f64::INFINITY, 0.0_f64), |(l, h), at| {
         (l.min(at), h.max(at))
     });
-    let said = row.dots.iter().filter_map(|dot| {
+    let values = row.dots.iter().filter_map(|dot| {
         let series = figure.series.get(dot.series)?;
         Some(format!("{} {}", series.name, text::number(dot.value, 2)))
     });
-    let said = format!("{}: {}", row.label, said.collect::<Vec<_>>().join(", "));
+    let values = format!("{}: {}", row.label, values.collect::<Vec<_>>().join(", "));
     html! {
         g {
-            title { (said) }
+            title { (values) }
             text.label.end x=(c(LEFT - 12.0)) y=(c(y + 4.0)) { (text::cut(&row.label, 46)) }
             @if low < high { line.grid x1=(c(low)) x2=(c(high)) y1=(c(y)) y2=(c(y)) {} }
             @for dot in &row.dots {

@@ -224,8 +224,8 @@ fn number_from(name: &str, or: u64) -> u64 {
 /// environment variables `USHER_CALLS_SEED` and `USHER_CALLS_CASES` set the first seed and the
 /// number of seeds.
 pub fn each_seed(cases: u64, case: impl Fn(&mut Rand64)) {
-    struct Says(u64);
-    impl Drop for Says {
+    struct SeedReport(u64);
+    impl Drop for SeedReport {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 eprintln!("USHER_CALLS_SEED={} USHER_CALLS_CASES=1", self.0);
@@ -234,7 +234,7 @@ pub fn each_seed(cases: u64, case: impl Fn(&mut Rand64)) {
     }
     let first = number_from("USHER_CALLS_SEED", 1);
     for seed in first..first + number_from("USHER_CALLS_CASES", cases) {
-        let _says = Says(seed);
+        let _report = SeedReport(seed);
         case(&mut Rand64::new(u128::from(seed)));
     }
 }

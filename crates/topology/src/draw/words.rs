@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_for_reading() {
-        for (bytes, said) in [
+        for (bytes, expected) in [
             (0, "0 bytes"),
             (512 << 10, "512 KiB"),
             (5118 << 10, "5 MiB"),
@@ -123,7 +123,7 @@ mod tests {
             (10_026_692_608, "9.3 GiB"),
             (u64::MAX, "16 EiB"),
         ] {
-            assert_eq!(size(bytes), said);
+            assert_eq!(size(bytes), expected);
         }
     }
 

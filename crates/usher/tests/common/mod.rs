@@ -16,7 +16,7 @@ use serde_json::Value;
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Polling interval.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Directories of one test. When the value is dropped, a daemon that still uses them is ended.
 pub struct World {
@@ -257,15 +257,15 @@ pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
     stream
 }
 
-/// Polls until `ask` returns a value.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+/// Polls until `poll` returns a value.
+pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = poll() {
             return answer;
         }
         assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

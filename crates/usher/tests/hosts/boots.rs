@@ -27,7 +27,7 @@ const CONTAINER_PACKAGES: [&str; 3] = ["docker.io", "docker-cli", "uidmap"];
 const MACHINE: &str = "package:2 die:2 core:2 pu:1";
 
 /// Prefixes of all checks except those that measure.
-const EVERYTHING: &[&str] = &[
+const ALL_CHECKS: &[&str] = &[
     "service::",
     "seats::",
     "limits::",
@@ -72,7 +72,7 @@ pub fn all() -> Vec<Trial> {
             name: "long::trixie",
             suite: Suite::Trixie,
             kernel: GuestKernel::SchedExt(KernelChoice::Newest),
-            checks: EVERYTHING,
+            checks: ALL_CHECKS,
         },
         // The checks of this guest measure times; no other checks run in this guest.
         Boot {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use usher_model::CpuSet;
 
-use crate::shell::{Answer, Shell, root};
+use crate::shell::{Shell, ShellOutput, root};
 use crate::state::{Program, WORK, disjoint, start_service, wait_for};
 
 /// Options for the limits of each container, in the syntax of podman and docker, and the mount of
@@ -62,7 +62,7 @@ impl Runtime {
     }
 
     /// Runs a command in a container to its end.
-    pub fn run(self, command: &str) -> Answer {
+    pub fn run(self, command: &str) -> ShellOutput {
         let mut shell = Shell::of(self.user());
         let line = self.command_line(&mut shell, command);
         shell.run(&format!("{line} </dev/null"))

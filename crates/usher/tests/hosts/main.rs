@@ -178,7 +178,10 @@ const CHECKS: &[Check] = &[
         "package::installs_upgrades_and_purges",
         package::installs_upgrades_and_purges,
     ),
-    ("package::a_whole_session", package::a_whole_session),
+    (
+        "package::session_from_installation_to_purge",
+        package::session_from_installation_to_purge,
+    ),
     ("kills::rounds_undo_all", kills::rounds_undo_all),
     ("table::every_cell", table::every_cell),
 ];

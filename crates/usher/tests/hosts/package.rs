@@ -139,7 +139,7 @@ fn is_clean(before: &BTreeSet<String>) {
 }
 
 /// Runs one session of root and alice with the package, and records it for `docs/guest-session.md`.
-pub fn a_whole_session() {
+pub fn session_from_installation_to_purge() {
     let _hidden = HiddenInstallation::new();
     let before = files();
     let mut log = Log::new(HEAD);
@@ -150,7 +150,7 @@ pub fn a_whole_session() {
     let mut alice = Shell::of("alice");
     alice.run("ln -sf /usr/local/lib/usher-lab/hosts calc").ok();
     let programs = use_it(&mut log, &mut alice);
-    kill_it(&mut log, &mut system, &mut alice, &programs);
+    kill_daemon(&mut log, &mut system, &mut alice, &programs);
     log.text("The systemd journal shows the messages of all daemons:");
     let journal = "journalctl -u usher -o cat --no-pager --since";
     log.run(&mut system, &format!("{journal} @{}", begun.trim()));
@@ -258,7 +258,7 @@ fn use_it(log: &mut Log, alice: &mut Shell) -> [Program; 3] {
 }
 
 /// Kills the daemon, then the whole unit.
-fn kill_it(log: &mut Log, system: &mut Shell, alice: &mut Shell, programs: &[Program; 3]) {
+fn kill_daemon(log: &mut Log, system: &mut Shell, alice: &mut Shell, programs: &[Program; 3]) {
     log.title("Kills and restarts");
     let managed = |before: &serde_json::Value| {
         wait_for("the programs to be managed again", || {

@@ -2,7 +2,7 @@
 //! Records commands with their output as a Markdown document, and prints it line by line with a
 //! prefix by which the host finds the document in the guest's output.
 
-use crate::shell::{Answer, Shell};
+use crate::shell::{Shell, ShellOutput};
 
 /// Prefix of each line of the document in the output of a guest.
 pub const LINE: &str = "docs/guest-session.md: ";
@@ -40,7 +40,7 @@ impl Log {
     }
 
     /// Runs a command.
-    pub fn run(&mut self, shell: &mut Shell, line: &str) -> Answer {
+    pub fn run(&mut self, shell: &mut Shell, line: &str) -> ShellOutput {
         self.command(shell, line);
         let answer = shell.run(line);
         for line in answer.text.lines() {

@@ -17,13 +17,13 @@ pub struct Shell {
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ShellOutput {
     pub status: i32,
     /// Standard output and standard error together.
     pub text: String,
 }
 
-impl Answer {
+impl ShellOutput {
     /// Returns the output of a command that must succeed.
     pub fn ok(self) -> String {
         assert_eq!(self.status, 0, "{}", self.text);
@@ -66,7 +66,7 @@ impl Shell {
     }
 
     /// Runs a command line to its end.
-    pub fn run(&mut self, line: &str) -> Answer {
+    pub fn run(&mut self, line: &str) -> ShellOutput {
         let input = self.input.as_mut().unwrap();
         writeln!(input, "{line}\necho \"{END}$?\"").unwrap();
         let mut text = String::new();
@@ -77,7 +77,7 @@ impl Shell {
             if let Some((before, status)) = line.split_once(END) {
                 text.push_str(before);
                 let status = status.trim().parse().unwrap();
-                return Answer { status, text };
+                return ShellOutput { status, text };
             }
             text.push_str(&line);
         }
@@ -103,7 +103,7 @@ impl Drop for Shell {
 }
 
 /// Runs a command line as root, in the service that runs the job.
-pub fn root(line: &str) -> Answer {
+pub fn root(line: &str) -> ShellOutput {
     let output = Command::new("bash")
         .args(["-c", line])
         .stdin(Stdio::null())
@@ -111,7 +111,7 @@ pub fn root(line: &str) -> Answer {
         .unwrap();
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stderr));
-    Answer {
+    ShellOutput {
         status: output.status.code().unwrap_or(-1),
         text,
     }

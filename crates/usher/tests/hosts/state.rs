@@ -17,11 +17,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The program that checks launch.
 pub const WORK: &str = "/usr/local/lib/usher-lab/hosts work";
 
-/// Polls until `ask` returns a value.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+/// Polls until `poll` returns a value.
+pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = poll() {
             return answer;
         }
         if Instant::now() >= deadline {

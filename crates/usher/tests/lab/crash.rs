@@ -21,8 +21,8 @@ pub fn a_killed_daemon_is_replaced() {
     world.reap(daemon);
     let next = wait_for("the keeper to start another daemon", || {
         let status = world.json(&["status"])?;
-        let all_there = status["programs"].as_array()?.len() == 3;
-        all_there.then(|| status["pid"].as_i64())?
+        let all_managed = status["programs"].as_array()?.len() == 3;
+        all_managed.then(|| status["pid"].as_i64())?
     });
     assert_ne!(next, i64::from(daemon));
     seated(&programs, &machine);

@@ -36,8 +36,11 @@ pub fn seats_follow_online_cpus() {
     let seats = seated(&programs, &whole);
     // Only seats without CPU 0 are chosen, because CPU 0 cannot go offline, and a core must remain
     // for each program.
-    let can_go = seats.iter().filter(|seat| !seat.contains(0));
-    let lost = can_go.min_by_key(|seat| seat.len()).unwrap().clone();
+    let can_be_offline = seats.iter().filter(|seat| !seat.contains(0));
+    let lost = can_be_offline
+        .min_by_key(|seat| seat.len())
+        .unwrap()
+        .clone();
     let back = OnlineGuard(lost.clone());
     switch(&lost, "0");
     let left = machine();

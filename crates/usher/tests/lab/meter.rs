@@ -20,7 +20,7 @@ const ROUNDS: u64 = 1000;
 /// A running `usher sched stats` with a command that ends on request.
 struct StatsCommand {
     stats: Child,
-    says: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl StatsCommand {
@@ -32,16 +32,16 @@ impl StatsCommand {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut says = BufReader::new(stats.stdout.take().unwrap());
+        let mut output = BufReader::new(stats.stdout.take().unwrap());
         // The counter runs when the command has printed its line.
-        says.read_line(&mut String::new()).unwrap();
-        Self { stats, says }
+        output.read_line(&mut String::new()).unwrap();
+        Self { stats, output }
     }
 
     fn end(mut self) -> Value {
         drop(self.stats.stdin.take());
         let mut actual = String::new();
-        self.says.read_to_string(&mut actual).unwrap();
+        self.output.read_to_string(&mut actual).unwrap();
         assert!(self.stats.wait().unwrap().success());
         serde_json::from_str::<Value>(&actual).unwrap()
     }
@@ -62,7 +62,7 @@ fn number(counted: &Value, name: &str) -> u64 {
     counted[name].as_u64().unwrap()
 }
 
-fn stay_on(cpu: usize) {
+fn pin_to(cpu: usize) {
     let mut only = Mask::new();
     only.set(cpu);
     sched_setaffinity(None, &only).unwrap();
@@ -89,7 +89,7 @@ fn with_a_process() {
     let (to, from) = (echo.stdin.take().unwrap(), echo.stdout.take().unwrap());
     thread::scope(|threads| {
         threads.spawn(|| {
-            stay_on(0);
+            pin_to(0);
             pass(to, from);
         });
     });
@@ -101,12 +101,12 @@ fn with_a_thread() {
     let (one, mut other) = UnixStream::pair().unwrap();
     thread::scope(|threads| {
         threads.spawn(|| {
-            stay_on(0);
+            pin_to(0);
             pass(&one, &one);
             drop(one);
         });
         threads.spawn(move || {
-            stay_on(0);
+            pin_to(0);
             let mut byte = [0];
             while other.read_exact(&mut byte).is_ok() {
                 other.write_all(&byte).unwrap();
@@ -174,7 +174,7 @@ pub fn times_a_core_that_is_shared() {
 
 /// Checks the migrations of a loop that moves between CPU 0 and the first CPU of each distance.
 pub fn counts_migrations_by_distance() {
-    const THERE_AND_BACK: usize = 50;
+    const ROUND_TRIPS: usize = 50;
     let machine = usher_topology::load(Source::ThisMachine).unwrap();
     let cpu = |os: u32| machine.cpus.iter().find(|cpu| cpu.os == os).unwrap();
     let node = |os: u32| machine.nodes.iter().position(|n| n.cpus.contains(os));
@@ -204,7 +204,7 @@ pub fn counts_migrations_by_distance() {
         seen += 1;
         let looping = Loop::start("0", &[0]);
         let (_, counted) = counted(&world, || {
-            for cpu in [to as usize, 0].repeat(THERE_AND_BACK) {
+            for cpu in [to as usize, 0].repeat(ROUND_TRIPS) {
                 looping.may_run_on(&[cpu]);
                 let before_ns = looping.ran_ns();
                 wait_for("the loop to run there", || {
@@ -213,7 +213,7 @@ pub fn counts_migrations_by_distance() {
             }
         });
         for other in names {
-            let is_due = (2 * THERE_AND_BACK - 2) as u64;
+            let is_due = (2 * ROUND_TRIPS - 2) as u64;
             let moves = number(&counted, other);
             assert_eq!(moves >= is_due, other == name, "{other}: {counted}");
         }

@@ -30,7 +30,7 @@ impl<'a> Running<'a> {
     fn start_as(world: &'a World, options: &[&str]) -> Self {
         let started = world.run(&[&["sched", "start"], options].concat());
         assert!(started.status.success(), "{}", stderr(&started));
-        assert_eq!(kernel_says("root/ops"), "usher");
+        assert_eq!(sched_ext_file("root/ops"), "usher");
         Self(world)
     }
 
@@ -50,7 +50,7 @@ impl Drop for Running<'_> {
     }
 }
 
-pub fn kernel_says(name: &str) -> String {
+pub fn sched_ext_file(name: &str) -> String {
     let text = fs::read_to_string(format!("/sys/kernel/sched_ext/{name}"));
     text.unwrap_or_default().trim().to_owned()
 }
@@ -122,7 +122,7 @@ pub fn assert_nothing_went_wrong() {
     });
     let is_bad = |line: &&str| {
         let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
-        let asked_for = ["(unregistered from ", "(disabled by sysrq-S)"];
+        let requested_ends = ["(unregistered from ", "(disabled by sysrq-S)"];
         // The last pattern is the kernel's message at an end of the scheduler that was not
         // requested.
         let signs = [
@@ -132,7 +132,7 @@ pub fn assert_nothing_went_wrong() {
             "rcu: INFO",
             "sched_ext: usher: ",
         ];
-        ended && !asked_for.iter().any(|how| line.contains(how))
+        ended && !requested_ends.iter().any(|how| line.contains(how))
             || signs.iter().any(|sign| line.contains(sign))
     };
     let console = console();
@@ -246,7 +246,7 @@ pub fn threads_waiting_for_another_cpu_block_no_queue() {
     let on = |cpu: usize, count: usize| -> Vec<Loop> {
         (0..count).map(|_| Loop::start("0", &[cpu])).collect()
     };
-    let _crowd = on(1, 50);
+    let _busy_threads = on(1, 50);
     let few = on(0, 6);
     let before: Vec<u64> = few.iter().map(Loop::ran_ns).collect();
     // A CPU of the emulator that stands still charges that time to one loop.
@@ -315,7 +315,7 @@ fn serves_a_crowd(world: &World, running: Running<'_>) {
     let least = (PAIRS * ROUNDS) as u64;
     assert!(ours["switches"].as_u64().unwrap() >= least, "{ours}");
     drop(running);
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     let after = world.json(&["sched", "status"]).unwrap();
     let kernels_own = (&false.into(), &Value::Null);
     assert_eq!((&after["running"], &after["scheduler"]), kernels_own);
@@ -344,7 +344,7 @@ pub fn follows_the_cpus() {
         runs_again(restarts + 1);
     });
     drop(running);
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     assert_nothing_went_wrong();
 }
 

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::common::{World, lives, stderr, wait_for};
-use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
+use crate::sched::{Running, assert_nothing_went_wrong, sched_ext_file};
 
 /// Ends the daemon by SIGKILL, so that it cannot unload the scheduler. The keeper must restart the
 /// daemon, without a scheduler.
@@ -20,7 +20,7 @@ pub fn ends_with_its_daemon() {
     let pid = running.status()["last"]["pid"].as_i64().unwrap();
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
     wait_for("the kernel's own scheduler", || {
-        (kernel_says("state") == "disabled").then_some(())
+        (sched_ext_file("state") == "disabled").then_some(())
     });
     let daemon = wait_for("the keeper to restart the daemon", || {
         Some(world.json(&["status"])?["pid"].clone()).filter(|now| *now != pid)
@@ -49,7 +49,7 @@ pub fn runs_in_the_daemon_that_listens() {
     let does = running.status()["last"]["does"].clone();
     assert_eq!(world.status()["scheduler"], does);
     assert_eq!(world.json(&["sched", "stop"]).unwrap()["stopped"], daemon);
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     let after = running.status();
     assert_eq!(
         (&after["running"], &after["last"]["ended"]),
@@ -60,7 +60,7 @@ pub fn runs_in_the_daemon_that_listens() {
     drop(running);
     world.json(&["sched", "start"]).unwrap();
     assert_eq!(world.end(daemon), Some(0));
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     assert_nothing_went_wrong();
 }
 
@@ -71,7 +71,7 @@ pub fn runs_in_the_foreground_without_a_daemon() {
     let start = ["sched", "start", "--foreground"];
     let mut foreground = world.usher(&start).spawn().unwrap();
     wait_for("the scheduler to run", || {
-        (kernel_says("root/ops") == "usher").then_some(())
+        (sched_ext_file("root/ops") == "usher").then_some(())
     });
     let running = Running(&world);
     let pid = i64::from(foreground.id());
@@ -86,15 +86,15 @@ pub fn runs_in_the_foreground_without_a_daemon() {
     assert!(world.json(&["sched", "stats"]).is_some());
     assert_eq!(world.json(&["sched", "stop"]).unwrap()["stopped"], pid);
     assert_eq!(foreground.wait().unwrap().code(), Some(0));
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     let mut killed = world.usher(&start).spawn().unwrap();
     wait_for("the scheduler to run", || {
-        (kernel_says("root/ops") == "usher").then_some(())
+        (sched_ext_file("root/ops") == "usher").then_some(())
     });
     killed.kill().unwrap();
     killed.wait().unwrap();
     wait_for("the kernel's own scheduler", || {
-        (kernel_says("state") == "disabled").then_some(())
+        (sched_ext_file("state") == "disabled").then_some(())
     });
     drop(running);
     assert_nothing_went_wrong();
@@ -107,7 +107,7 @@ pub fn reports_that_the_kernel_ended_it() {
     let running = Running::start(&world);
     fs::write("/proc/sysrq-trigger", "S").unwrap();
     wait_for("the kernel's own scheduler", || {
-        (kernel_says("state") == "disabled").then_some(())
+        (sched_ext_file("state") == "disabled").then_some(())
     });
     let last = &wait_for("the daemon to report it", || {
         let status = running.status();
@@ -127,7 +127,7 @@ pub fn the_foreground_prints_the_kernels_reason_once() {
     let start = ["sched", "start", "--foreground"];
     let foreground = world.usher(&start).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("the scheduler to run", || {
-        (kernel_says("root/ops") == "usher").then_some(())
+        (sched_ext_file("root/ops") == "usher").then_some(())
     });
     fs::write("/proc/sysrq-trigger", "S").unwrap();
     let output = foreground.wait_with_output().unwrap();
@@ -137,7 +137,7 @@ pub fn the_foreground_prints_the_kernels_reason_once() {
     let lines: Vec<&str> = printed.lines().filter(about_end).collect();
     assert_eq!(lines.len(), 1, "{printed}");
     assert!(lines[0].contains("sysrq"), "{printed}");
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     assert_nothing_went_wrong();
 }
 

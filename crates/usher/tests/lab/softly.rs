@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{World, allowed, children, signal, wait_for};
 use crate::load::Loop;
-use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
+use crate::sched::{Running, assert_nothing_went_wrong, sched_ext_file};
 use crate::seats::{cleared, machine};
 use crate::weights::Cgroup;
 
@@ -266,7 +266,7 @@ pub fn a_killed_daemon_leaves_no_seats() {
     });
     world.kill_with_keeper(daemon);
     wait_for("the kernel's own scheduler", || {
-        (kernel_says("state") == "disabled").then_some(())
+        (sched_ext_file("state") == "disabled").then_some(())
     });
     assert_nothing_went_wrong();
 }

@@ -5,7 +5,7 @@
 use std::process::{Command, Stdio};
 
 use crate::common::{World, stderr, wait_for};
-use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
+use crate::sched::{Running, assert_nothing_went_wrong, sched_ext_file};
 
 /// Duration of each stressor.
 const SECONDS: &str = "60";
@@ -36,7 +36,7 @@ fn under(stressors: &[&str]) {
         (running.status()["running"] == true).then_some(())
     });
     drop(running);
-    assert_eq!(kernel_says("state"), "disabled");
+    assert_eq!(sched_ext_file("state"), "disabled");
     assert_nothing_went_wrong();
 }
 
@@ -63,7 +63,7 @@ pub fn fifty_starts_and_ends() {
     let world = World::new();
     for _ in 0..STARTS {
         drop(Running::start(&world));
-        assert_eq!(kernel_says("state"), "disabled");
+        assert_eq!(sched_ext_file("state"), "disabled");
     }
     assert_nothing_went_wrong();
 }

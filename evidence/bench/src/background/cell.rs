@@ -69,8 +69,8 @@ fn must_resolve(treatment: BackgroundMethod) -> bool {
     treatment == BackgroundMethod::Usher
 }
 
-/// Returns whether a treatment needs another pair. `others_go_on`: another treatment does.
-fn wants_more(tally: &TreatmentPairs, limits: &Limits, others_go_on: bool) -> bool {
+/// Returns whether a treatment needs another pair. `others_continue`: another treatment does.
+fn needs_more_pairs(tally: &TreatmentPairs, limits: &Limits, others_continue: bool) -> bool {
     let n = tally.pairs.len();
     if tally.error.is_some() {
         return false;
@@ -79,7 +79,7 @@ fn wants_more(tally: &TreatmentPairs, limits: &Limits, others_go_on: bool) -> bo
         _ if n < limits.pairs_min => true,
         // The noise band of two runs alone gets pairs as long as a treatment that is compared with
         // the band needs pairs.
-        BackgroundMethod::Alone => others_go_on,
+        BackgroundMethod::Alone => others_continue,
         treatment => must_resolve(treatment) && n < limits.pairs_max && !tally.is_resolved(),
     }
 }
@@ -100,10 +100,12 @@ impl Bench<'_> {
         let sensible = treatments.iter().filter(|t| t.is_sensible(cell.bg));
         let mut tallies: Vec<TreatmentPairs> = sensible.map(|&t| TreatmentPairs::new(t)).collect();
         for round in 0.. {
-            let wanted = |tally: &TreatmentPairs, go_on| wants_more(tally, &self.limits, go_on);
-            let go_on = tallies.iter().any(|tally| wanted(tally, false));
+            let needs_pair = |tally: &TreatmentPairs, others_continue| {
+                needs_more_pairs(tally, &self.limits, others_continue)
+            };
+            let others_continue = tallies.iter().any(|tally| needs_pair(tally, false));
             let turns: Vec<usize> = (0..tallies.len())
-                .filter(|&i| wanted(&tallies[i], go_on))
+                .filter(|&i| needs_pair(&tallies[i], others_continue))
                 .collect();
             if turns.is_empty() {
                 break;
@@ -145,7 +147,7 @@ impl Bench<'_> {
             let alone_s = self.alone(cell, &job, true)?.seconds;
             return Ok(FittedForeground { job, alone_s });
         }
-        let wanted_s = self.fixture.size.fg_seconds;
+        let target_s = self.fixture.size.fg_seconds;
         let mut units = 200;
         loop {
             let by_clock = WorkAmount { units, burst: None };
@@ -157,18 +159,18 @@ impl Bench<'_> {
                 "{} does no work in the foreground",
                 cell.fg.name()
             );
-            if seconds > 0.4 * wanted_s {
+            if seconds > 0.4 * target_s {
                 let rate = units as f64 / seconds;
                 let work = WorkAmount {
-                    units: (rate * wanted_s).ceil() as u64,
+                    units: (rate * target_s).ceil() as u64,
                     burst: (cell.usage < 100.0).then(|| (rate * PERIOD_MS / 1e3).ceil() as u64),
                 };
                 return Ok(FittedForeground {
                     job: job(self.fixture, Some(work))?,
-                    alone_s: wanted_s,
+                    alone_s: target_s,
                 });
             }
-            let growth = (0.7 * wanted_s / seconds.max(0.02)).clamp(2.0, 20.0);
+            let growth = (0.7 * target_s / seconds.max(0.02)).clamp(2.0, 20.0);
             units = (units as f64 * growth) as u64;
         }
     }
@@ -198,7 +200,7 @@ impl Bench<'_> {
         }
         let (timed, done) = match treatment {
             BackgroundMethod::Alone => (self.alone(cell, &fg.job, own)?, Default::default()),
-            _ => self.beside(cell, fg, treatment)?,
+            _ => self.measure_with_background(cell, fg, treatment)?,
         };
         if !alone_first {
             alone_s = self.alone(cell, &fg.job, own)?.seconds;
@@ -212,7 +214,7 @@ impl Bench<'_> {
         })
     }
 
-    fn beside(
+    fn measure_with_background(
         &mut self,
         cell: &Cell,
         fg: &FittedForeground,
@@ -281,18 +283,18 @@ mod tests {
 
     #[test]
     fn pairs_are_added_until_usher_is_resolved_or_the_limit() {
-        let wants = |t: &TreatmentPairs| wants_more(t, &LIMITS, false);
-        assert!(wants(&tally(BackgroundMethod::Nice, &[1.0; 4])));
-        assert!(!wants(&tally(
+        let needs_more = |t: &TreatmentPairs| needs_more_pairs(t, &LIMITS, false);
+        assert!(needs_more(&tally(BackgroundMethod::Nice, &[1.0; 4])));
+        assert!(!needs_more(&tally(
             BackgroundMethod::Nice,
             &[1.0, 2.0, 3.0, 4.0, 5.0]
         )));
-        assert!(!wants(&tally(BackgroundMethod::Usher, &[1.0; 5])));
-        assert!(wants(&tally(
+        assert!(!needs_more(&tally(BackgroundMethod::Usher, &[1.0; 5])));
+        assert!(needs_more(&tally(
             BackgroundMethod::Usher,
             &[1.0, 1.0, 1.0, 1.0, 1.5]
         )));
-        assert!(!wants(&tally(
+        assert!(!needs_more(&tally(
             BackgroundMethod::Usher,
             &[1.0, 1.5].repeat(4)
         )));
@@ -301,14 +303,14 @@ mod tests {
     #[test]
     fn the_band_grows_with_the_treatments_compared_with_it() {
         let aa = tally(BackgroundMethod::Alone, &[1.0; 5]);
-        assert!(wants_more(&aa, &LIMITS, true));
-        assert!(!wants_more(&aa, &LIMITS, false));
+        assert!(needs_more_pairs(&aa, &LIMITS, true));
+        assert!(!needs_more_pairs(&aa, &LIMITS, false));
     }
 
     #[test]
     fn a_treatment_that_failed_is_left() {
         let mut failed = tally(BackgroundMethod::Usher, &[]);
         failed.error = Some("no".to_owned());
-        assert!(!wants_more(&failed, &LIMITS, true));
+        assert!(!needs_more_pairs(&failed, &LIMITS, true));
     }
 }

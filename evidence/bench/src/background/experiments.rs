@@ -82,7 +82,7 @@ impl Task {
 }
 
 /// Whether an external program is installed.
-pub fn is_there(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     let dirs = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
     dirs.iter()
         .any(|dir| std::path::Path::new(dir).join(program).exists())

@@ -21,7 +21,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::actors::MARK;
-use super::experiments::{DiskSetup, Task, is_there};
+use super::experiments::{DiskSetup, Task, is_installed};
 use super::load::{forget, make_file, monotonic_ns};
 use super::rig::disk::Disk;
 use super::rig::inputs;
@@ -139,7 +139,7 @@ impl BackgroundFixture {
     pub fn prepare(&mut self, task: Task, place: Option<DiskSetup>, counts: u32) -> Result<()> {
         if let Some((program, package)) = task.program() {
             ensure!(
-                is_there(program),
+                is_installed(program),
                 "the program {program} is missing: install the package {package} (scripts/setup \
                  bench)"
             );

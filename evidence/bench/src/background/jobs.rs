@@ -84,16 +84,17 @@ impl BackgroundFixture {
             _ => self.real_job(task, kind, place, counter.as_deref())?,
         };
         let counter = match (task, kind) {
-            (Task::Net, JobKind::Bg(number)) => {
-                Some(self.far()?.arrived(&format!("bg{number}"), "counter"))
-            }
+            (Task::Net, JobKind::Bg(number)) => Some(
+                self.running_network()?
+                    .arrived(&format!("bg{number}"), "counter"),
+            ),
             (Task::CpuHog | Task::Boinc | Task::Disk | Task::Fsck, JobKind::Bg(_)) => counter,
             _ => None,
         };
         Ok(Job { words, counter })
     }
 
-    fn far(&self) -> Result<&Network> {
+    fn running_network(&self) -> Result<&Network> {
         self.network.as_ref().context("no network")
     }
 
@@ -121,9 +122,9 @@ impl BackgroundFixture {
             JobKind::Bg(number) => format!("bg{number}"),
         };
         let mut load = LoadCommand::new("net")?.usage(usage).kind(kind, None);
-        load.pair("--to", self.far()?.sink());
+        load.pair("--to", self.running_network()?.sink());
         load.pair("--name", name);
-        Ok(self.far()?.near(load.words))
+        Ok(self.running_network()?.near(load.words))
     }
 
     fn cpu_job(&self, task: Task, kind: JobKind, counter: Option<&Path>) -> Result<Vec<String>> {
@@ -140,7 +141,7 @@ impl BackgroundFixture {
     }
 
     fn transfer_job(&self, task: Task, kind: JobKind) -> Result<Vec<String>> {
-        let network = self.far()?;
+        let network = self.running_network()?;
         let number = kind.number();
         let words = match (task, kind) {
             (Task::Iperf, JobKind::Fg(_)) => {

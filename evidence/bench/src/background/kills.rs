@@ -201,8 +201,8 @@ impl BackgroundKillFixture {
     fn end(self) -> Result<()> {
         let all_ended = || {
             let ushers = crate::processes::ushers(&self.binary, self.runtime.path());
-            let keeps = |words: &String| words.contains(" keeper ");
-            for (pid, _) in ushers.iter().filter(|(_, words)| !keeps(words)) {
+            let is_keeper = |words: &String| words.contains(" keeper ");
+            for (pid, _) in ushers.iter().filter(|(_, words)| !is_keeper(words)) {
                 terminate(*pid);
             }
             ushers.is_empty()
@@ -265,7 +265,7 @@ struct BackgroundKillResults {
 /// bg`.
 fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResults) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
-    let there = directories();
+    let directories_before = directories();
     let mut fixture = BackgroundKillFixture::start(binary, "eii", with_daemon, TREE)?;
     fixture.wait_until_held(2)?;
     let killed = Instant::now();
@@ -312,27 +312,28 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
         })?;
     }
     fixture.end()?;
-    tally.directories += usize::from(leaves_directories(&there));
+    tally.directories += usize::from(leaves_directories(&directories_before));
     Ok(())
 }
 
 /// Runs one fork storm. Returns three counts: processes found outside the cgroup of the tree; 1 if
 /// any process stayed frozen; 1 if a cgroup of Usher remained.
 fn storm(binary: &Path) -> Result<[usize; 3]> {
-    let there = directories();
+    let directories_before = directories();
     let mut fixture = BackgroundKillFixture::start(binary, "eii", false, STORM)?;
     fixture.wait_until_held(2)?;
-    let home = fixture.tree().first().and_then(|&pid| v2_group(pid));
-    let home = home.context("this machine has no cgroup v2")?;
+    let own_group = fixture.tree().first().and_then(|&pid| v2_group(pid));
+    let own_group = own_group.context("this machine has no cgroup v2")?;
     let ours = v2_group(rustix::process::getpid().as_raw_nonzero().get());
     anyhow::ensure!(
-        ours.as_ref() != Some(&home),
+        ours.as_ref() != Some(&own_group),
         "the process tree has no cgroup of its own"
     );
     let mut escaped = 0;
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
-        let outside = |pid: &&i32| v2_group(**pid).is_some_and(|group| !group.starts_with(&home));
+        let outside =
+            |pid: &&i32| v2_group(**pid).is_some_and(|group| !group.starts_with(&own_group));
         escaped += fixture.tree().iter().filter(outside).count();
     }
     fixture.end_foreground()?;
@@ -343,7 +344,7 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
         Err(_) => 1,
     };
     fixture.end()?;
-    let directories = usize::from(leaves_directories(&there));
+    let directories = usize::from(leaves_directories(&directories_before));
     Ok([escaped, left, directories])
 }
 

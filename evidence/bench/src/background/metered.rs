@@ -59,9 +59,9 @@ impl BackgroundMeter {
 
     /// Measures the background's shares of all resources during the time `length`.
     pub fn window(&mut self, length: Duration) -> Shares {
-        let (from_ns, before) = self.look();
+        let (from_ns, before) = self.sample();
         sleep(length);
-        let (to_ns, after) = self.look();
+        let (to_ns, after) = self.sample();
         let window = MeteringWindow::new(from_ns, &before);
         let share = |of: &dyn Fn(&Metering) -> Vec<Resource>| {
             let all = of(&after).into_iter();
@@ -85,7 +85,7 @@ impl BackgroundMeter {
     }
 
     /// Reads the meter. Also returns the time in nanoseconds at which the meter was read.
-    fn look(&mut self) -> (u64, Metering) {
+    fn sample(&mut self) -> (u64, Metering) {
         let at_ns = self.begun.elapsed().as_nanos() as u64;
         (at_ns, self.meter.sample(at_ns, true))
     }

@@ -49,7 +49,7 @@ use crate::bars::Part;
 use crate::{machine, processes};
 pub use actors::reaper_of;
 use cell::Limits;
-use experiments::{Cell, DiskSetup, Group, Task, is_there, matrix};
+use experiments::{Cell, DiskSetup, Group, Task, is_installed, matrix};
 use fixture::{BackgroundFixture, FixtureSettings};
 pub use measure::CalibrateArgs;
 pub use measure::run as calibrate;
@@ -308,7 +308,7 @@ fn missing_packages(cells: &[Cell], treatments: &[BackgroundMethod]) -> Vec<&'st
     let needed = tasks
         .filter_map(Task::program)
         .chain(treatments.iter().filter_map(|t| t.program()));
-    let missing = needed.filter(|(program, _)| !is_there(program));
+    let missing = needed.filter(|(program, _)| !is_installed(program));
     let names: BTreeSet<_> = missing.map(|(_, package)| package).collect();
     names.into_iter().collect()
 }

@@ -41,7 +41,7 @@ struct ReactionTimes {
     /// silence.
     yielded_ms: Vec<f64>,
     /// Time from the end of the foreground's phase to the background's first unit of work.
-    went_on_ms: Vec<f64>,
+    resume_delay_ms: Vec<f64>,
     /// Time from the end of the foreground's phase to the background's full speed.
     resumed_ms: Vec<f64>,
     /// Control value: time from the middle of a pause, long after the end of the foreground's
@@ -67,7 +67,7 @@ pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
 }
 
 /// Returns the time in ms from `from_ms` until the background did its next unit of work.
-pub fn went_on_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
+pub fn resume_delay_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let mut ahead = (from_ms as usize)..(to_ms as usize);
     let first = ahead.find(|&bin| bins.get(bin).is_some_and(|&n| n > 0));
     first.map_or(to_ms - from_ms, |bin| (bin as f64 - from_ms).max(0.0))
@@ -105,9 +105,9 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Reac
         .iter()
         .skip(1)
         .map(|(from, to)| yielded_ms(&trace.bins, *from, *to));
-    let goes_on = offs
+    let resumed_after = offs
         .iter()
-        .map(|(from, to)| went_on_ms(&trace.bins, *from, *to));
+        .map(|(from, to)| resume_delay_ms(&trace.bins, *from, *to));
     let resumes = offs
         .iter()
         .map(|(from, to)| resumed_ms(&trace.bins, *from, *to, rate));
@@ -118,7 +118,7 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Reac
         resource,
         treatment,
         yielded_ms: yields.collect(),
-        went_on_ms: goes_on.collect(),
+        resume_delay_ms: resumed_after.collect(),
         resumed_ms: resumes.collect(),
         control_ms: controls.collect(),
     }
@@ -247,7 +247,7 @@ fn table(all: &[ReactionTimes]) -> Table {
             t.yielded_ms.len().to_string(),
             at(&t.yielded_ms, 0.5),
             at(&t.yielded_ms, 0.99),
-            at(&t.went_on_ms, 0.99),
+            at(&t.resume_delay_ms, 0.99),
             at(&t.resumed_ms, 0.5),
             at(&t.resumed_ms, 0.99),
             at(&t.control_ms, 0.99),
@@ -305,12 +305,12 @@ mod tests {
     #[test]
     fn going_on_begins_with_the_first_unit() {
         assert_eq!(
-            went_on_ms(&bins(&[(0, 90), (130, 140)]), 100.0, 600.0),
+            resume_delay_ms(&bins(&[(0, 90), (130, 140)]), 100.0, 600.0),
             30.0
         );
-        assert_eq!(went_on_ms(&bins(&[(0, 2_000)]), 100.5, 600.0), 0.0);
+        assert_eq!(resume_delay_ms(&bins(&[(0, 2_000)]), 100.5, 600.0), 0.0);
         assert_eq!(
-            went_on_ms(&bins(&[(0, 90), (700, 800)]), 100.0, 600.0),
+            resume_delay_ms(&bins(&[(0, 90), (700, 800)]), 100.0, 600.0),
             500.0
         );
     }
@@ -324,7 +324,7 @@ mod tests {
         };
         let times = times(Resource::Disk, BackgroundMethod::Usher, &trace);
         assert_eq!(times.yielded_ms, [3.0]);
-        assert_eq!(times.went_on_ms, [20.0]);
+        assert_eq!(times.resume_delay_ms, [20.0]);
         assert_eq!(times.resumed_ms, [18.0]);
         assert_eq!(times.control_ms, [8.0]);
     }

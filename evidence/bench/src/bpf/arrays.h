@@ -166,7 +166,7 @@ static inline void expire(struct o1_thread *thread, struct o1_cpu *state,
 static inline void place(struct o1_thread *thread, struct o1_cpu *state,
 			 __u32 cpu, __s32 nice_level, __u64 now)
 {
-	_Bool is_stranger = thread->cpu != cpu;
+	_Bool is_from_other_cpu = thread->cpu != cpu;
 
 	thread->cpu = cpu;
 	thread->array = state->active;
@@ -183,7 +183,7 @@ static inline void place(struct o1_thread *thread, struct o1_cpu *state,
 		arrive(thread, state);
 	} else if (thread->slice_left_ns < SLICE_OVER_NS) {
 		expire(thread, state, nice_level, now);
-	} else if (is_stranger) {
+	} else if (is_from_other_cpu) {
 		arrive(thread, state);
 	}
 	thread->has_slice = 1;

@@ -69,7 +69,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
         let part = match which {
             ChipPart::Table2 => board(&fitted, extent),
             ChipPart::Table3 => simulator(&fitted, extent),
-            ChipPart::Figure4 => last_come(),
+            ChipPart::Figure4 => lcfs(),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         crate::machine::print_line(part.lines())?;
@@ -132,7 +132,7 @@ fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
 }
 
 /// Simulates Figure 4 of paper 5.
-fn last_come() -> Result<Part> {
+fn lcfs() -> Result<Part> {
     let mut part = Part::new(
         "figure4",
         "Figure 4: time lost by last-come, first-served order (LCFS)",

@@ -196,7 +196,7 @@ impl<'a> Cpu<'a> {
             }
             match self.current {
                 None => self.schedule(),
-                Some(task) => self.go_on(task, now_ns),
+                Some(task) => self.continue_task(task, now_ns),
             }
         }
         let end_ns = self.machine.start.elapsed().as_nanos() as u64;
@@ -215,7 +215,7 @@ impl<'a> Cpu<'a> {
         self.machine.stop.load(Relaxed)
     }
 
-    fn go_on(&mut self, task: u32, now_ns: u64) {
+    fn continue_task(&mut self, task: u32, now_ns: u64) {
         while self.next_tick_ns <= now_ns {
             self.next_tick_ns += TICK_NS;
             kernel::tick(&mut self.view, task);
@@ -250,8 +250,8 @@ impl<'a> Cpu<'a> {
         let machine = self.machine;
         let view = &mut self.view;
         machine.lock.with(&mut self.tally.lock, || {
-            let who = |cpu: &AtomicU32| Some(cpu.load(Relaxed)).filter(|&task| task != 0);
-            let running: Vec<Option<u32>> = machine.running.iter().map(who).collect();
+            let running_task = |cpu: &AtomicU32| Some(cpu.load(Relaxed)).filter(|&task| task != 0);
+            let running: Vec<Option<u32>> = machine.running.iter().map(running_task).collect();
             let woken = kernel::wake(view, task, &running);
             if let Some(cpu) = woken.cpu.filter(|&cpu| running[cpu].is_none()) {
                 machine.notified[cpu].store(true, Relaxed);

@@ -231,8 +231,8 @@ impl Structures for View<'_> {
 /// Walks the run queue. The walk is a separate function, because cachegrind counts misses by the
 /// names of functions.
 #[inline(never)]
-pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
-    kernel::walk(view, cpu, space, so_far)
+pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, partial: WalkResult) -> WalkResult {
+    kernel::walk(view, cpu, space, partial)
 }
 
 /// Returns the numbers from 0 to n - 1 in random order.

@@ -134,7 +134,7 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
     let mut options = OpenOptions::new();
     let slots = options.read(true).write(true).open(&args.slots);
     let chain = Arc::new(Chain {
-        life: Duration::from_micros(args.life_us),
+        lifetime: Duration::from_micros(args.life_us),
         whole: sched_getaffinity(None)?,
         slots: slots.with_context(|| format!("opening {}", args.slots.display()))?,
     });
@@ -193,7 +193,7 @@ fn is_over_within(time: Duration) -> bool {
 
 /// State that all chains of the program share.
 struct Chain {
-    life: Duration,
+    lifetime: Duration,
     /// The affinity mask of the program at its start.
     whole: CpuSet,
     slots: File,
@@ -227,7 +227,7 @@ impl Chain {
 
     fn be_thread(self: &Arc<Self>, at: usize, mut slot: Slot) {
         self.report(at, &mut slot);
-        if !is_over_within(self.life) {
+        if !is_over_within(self.lifetime) {
             self.start_thread(at, slot);
         }
     }
@@ -248,17 +248,17 @@ impl Chain {
     fn be_process(&self, at: usize, mut slot: Slot, _held: &OwnedFd) -> ! {
         let begun = Instant::now();
         self.report(at, &mut slot);
-        let mut life = self.life;
-        while !is_over_within(life) && begun.elapsed() < PROCESS_CHAIN {
+        let mut lifetime = self.lifetime;
+        while !is_over_within(lifetime) && begun.elapsed() < PROCESS_CHAIN {
             // SAFETY: this process has one thread; no lock is therefore held by another thread
             // during the fork.
             match unsafe { libc::fork() } {
                 0 => {
                     self.report(at, &mut slot);
-                    life = self.life;
+                    lifetime = self.lifetime;
                 }
                 child if child > 0 => break,
-                _ => life = RETRY,
+                _ => lifetime = RETRY,
             }
         }
         // SAFETY: `_exit` ends this forked process at once and runs no exit handlers or destructors
@@ -276,12 +276,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let slots = make_slots(&dir.path().join("slots"), 2).unwrap();
         let whole = sched_getaffinity(None).unwrap();
-        let life = Duration::ZERO;
+        let lifetime = Duration::ZERO;
         let mut slot = Slot {
             links: 4_711,
             last_narrowed: 300,
         };
-        Chain { life, whole, slots }.report(1, &mut slot);
+        Chain {
+            lifetime,
+            whole,
+            slots,
+        }
+        .report(1, &mut slot);
         let slots = File::open(dir.path().join("slots")).unwrap();
         let expected = Slot {
             links: 4_712,

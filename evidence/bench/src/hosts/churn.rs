@@ -24,7 +24,7 @@ use crate::bars::{Bar, Part, Table};
 use crate::processes::end_within;
 
 /// Lifetimes of the links of a chain, in microseconds.
-const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
+const LIFETIMES_US: [u64; 4] = [100, 500, 2_000, 10_000];
 /// Kinds of chains. Processes are measured twice: launched, with a cgroup that lists them, and
 /// attached, without such a cgroup. Threads need no second kind, because their process always lists
 /// them.
@@ -159,7 +159,7 @@ pub fn run(args: &ChurnArgs, quick: bool) -> Result<Part> {
     let releases = args.releases.unwrap_or(if quick { 40 } else { 1_000 });
     let mut rows = Vec::new();
     for (link, home) in KINDS {
-        for life_us in LIVES_US {
+        for life_us in LIFETIMES_US {
             let row = run_kind(link, home, life_us, releases, args)?;
             eprintln!("churn: {}", serde_json::to_string(&row)?);
             rows.push(row);

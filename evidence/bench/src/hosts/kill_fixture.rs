@@ -254,17 +254,17 @@ impl KillFixture {
             self.daemon = self.base().daemon().spawn()?;
             wait_for("the next daemon", STEP_MAX, || self.status().is_some())?;
         }
-        let mut looks_without = 0;
+        let mut scans_without_daemon = 0;
         wait_for("the end of the daemons", STEP_MAX, || {
             let daemons = self.daemons();
             daemons.iter().for_each(|&pid| terminate(pid));
             let _ = self.daemon.try_wait();
-            looks_without = if daemons.is_empty() {
-                looks_without + 1
+            scans_without_daemon = if daemons.is_empty() {
+                scans_without_daemon + 1
             } else {
                 0
             };
-            looks_without == 5
+            scans_without_daemon == 5
         })?;
         let all = [&self.launched[..], &self.without_launcher].concat();
         // Launchers that still run also undo changes after the end of the daemon, and need some

@@ -216,7 +216,7 @@ const THREADS: GuestMachine = GuestMachine {
     ..TWO
 };
 /// Machine with 48 cores in 8 dies, for programs with seats.
-const MANY: GuestMachine = GuestMachine {
+const MANY_CPUS: GuestMachine = GuestMachine {
     name: "many",
     topology: "package:4 die:2 core:6",
     append: TICKS_APART,
@@ -244,7 +244,7 @@ const FORTY_EIGHT: GuestMachine = GuestMachine {
     ..TWO
 };
 /// All guest machines.
-const MACHINES: [GuestMachine; 8] = [TWO, PLAIN, MIX, THREADS, MANY, ONE, EIGHT, FORTY_EIGHT];
+const MACHINES: [GuestMachine; 8] = [TWO, PLAIN, MIX, THREADS, MANY_CPUS, ONE, EIGHT, FORTY_EIGHT];
 
 impl SchedArgs {
     fn wants(&self, which: SchedPart) -> bool {

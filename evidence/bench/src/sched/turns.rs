@@ -59,7 +59,7 @@ impl PairTimes {
 
 /// Runs the partner in this process until standard input ends.
 pub fn partner(args: &PartnerArgs) -> Result<()> {
-    answer(io::stdin().lock(), io::stdout().lock(), args.bytes).context("taking turns")
+    return_bytes(io::stdin().lock(), io::stdout().lock(), args.bytes).context("taking turns")
 }
 
 /// Measures `pairs` pairs of runs on one CPU. Each run takes about the time `time`; the order of
@@ -98,12 +98,12 @@ pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
     let (their_input, our_output) = io::pipe()?;
     let (our_input, their_output) = io::pipe()?;
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| answer(their_input, their_output, bytes));
-        // `ask` drops its ends of the pipes even after an error, which ends the other thread.
-        let took = ask(our_input, our_output, bytes, time);
-        let answered = other.join();
+        let partner = scope.spawn(|| return_bytes(their_input, their_output, bytes));
+        // `exchange_bytes` drops its ends of the pipes even after an error, which ends the partner.
+        let took = exchange_bytes(our_input, our_output, bytes, time);
+        let partner_result = partner.join();
         ensure!(
-            answered.is_ok_and(|a| a.is_ok()),
+            partner_result.is_ok_and(|a| a.is_ok()),
             "the partner thread of the measurement failed"
         );
         took
@@ -114,16 +114,16 @@ pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
 /// may use.
 pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
     let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
-    let mut other = Command::new(exe)
+    let mut partner = Command::new(exe)
         .args([PARTNER, "--bytes", &bytes.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .context("starting the partner process of the measurement")?;
-    let pipes = other.stdin.take().zip(other.stdout.take());
+    let pipes = partner.stdin.take().zip(partner.stdout.take());
     let (output, input) = pipes.context("the partner process was started without pipes")?;
-    let took = ask(input, output, bytes, time);
-    let status = other
+    let took = exchange_bytes(input, output, bytes, time);
+    let status = partner
         .wait()
         .context("waiting for the partner process of the measurement")?;
     let took = took?;
@@ -138,12 +138,17 @@ pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
 /// a partner.
 pub fn alone(time: Duration) -> Result<f64> {
     let (input, output) = io::pipe()?;
-    Ok(2.0 * ask(input, output, 0, time)?)
+    Ok(2.0 * exchange_bytes(input, output, 0, time)?)
 }
 
 /// Runs the first partner for about the time `time`. Returns the nanoseconds per turn; a round trip
 /// has two turns.
-fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duration) -> Result<f64> {
+fn exchange_bytes(
+    mut input: impl Read,
+    mut output: impl Write,
+    bytes: usize,
+    time: Duration,
+) -> Result<f64> {
     let mut memory = vec![1; bytes];
     let mut turn = || -> io::Result<()> {
         walk(&mut memory);
@@ -167,7 +172,7 @@ fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duratio
 }
 
 /// Runs the second partner: one turn for each byte that arrives, until the input ends.
-fn answer(mut input: impl Read, mut output: impl Write, bytes: usize) -> io::Result<()> {
+fn return_bytes(mut input: impl Read, mut output: impl Write, bytes: usize) -> io::Result<()> {
     let mut memory = vec![1; bytes];
     while input.read(&mut [0])? == 1 {
         walk(&mut memory);
@@ -191,7 +196,7 @@ mod tests {
     #[test]
     fn the_partner_takes_a_turn_for_each_byte() {
         let mut out = Vec::new();
-        answer(&[7; 5][..], &mut out, 1000).unwrap();
+        return_bytes(&[7; 5][..], &mut out, 1000).unwrap();
         assert_eq!(out, [0; 5]);
         let mut memory = vec![1; 3 * LINE];
         walk(&mut memory);
@@ -202,8 +207,8 @@ mod tests {
     #[test]
     fn threads_take_turns_and_a_lost_partner_is_an_error() {
         assert!(between_threads(4096, Duration::from_millis(1)).unwrap() > 0.0);
-        let gone = ask(io::empty(), io::sink(), 64, Duration::ZERO).unwrap_err();
-        assert_eq!(gone.to_string(), "taking turns");
+        let error = exchange_bytes(io::empty(), io::sink(), 64, Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "taking turns");
     }
 
     #[test]

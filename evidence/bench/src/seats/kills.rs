@@ -163,14 +163,14 @@ impl<'a> SeatKillFixture<'a> {
                 .stderr(Stdio::null());
             fixture.launchers.push(command.spawn()?);
         }
-        let both_sit = |state: &Value| {
+        let both_have_seats = |state: &Value| {
             let programs = state["programs"].as_array().cloned().unwrap_or_default();
             programs.len() == 2 && programs.iter().all(|p| p["mode"] == "seated")
         };
         wait_for(
             "the seats of both programs",
             Duration::from_secs(10),
-            || fixture.state().is_some_and(|s| both_sit(&s)),
+            || fixture.state().is_some_and(|s| both_have_seats(&s)),
         )?;
         let state = fixture.state().context("the daemon has ended")?;
         let pid = |program: &Value| program["pid"].as_i64().map(|pid| pid as i32);
@@ -209,13 +209,13 @@ impl<'a> SeatKillFixture<'a> {
     }
 
     fn is_right(&self) -> bool {
-        let odd: Vec<i32> = self
+        let unreleased: Vec<i32> = self
             .programs
             .iter()
             .copied()
             .filter(|&pid| runs(pid) && !is_free(pid))
             .collect();
-        odd.is_empty() || odd.iter().all(|pid| self.managed().contains(pid))
+        unreleased.is_empty() || unreleased.iter().all(|pid| self.managed().contains(pid))
     }
 
     fn describe(&self) -> String {

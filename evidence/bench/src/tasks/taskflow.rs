@@ -32,9 +32,9 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The given folder has no headers, or the download fails.
 pub fn headers(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(folder) = given {
-        let is_there = folder.join(HEADER).is_file();
+        let is_installed = folder.join(HEADER).is_file();
         ensure!(
-            is_there,
+            is_installed,
             "the directory {} has no {HEADER}",
             folder.display()
         );

@@ -65,7 +65,9 @@ impl Lists {
         for (level, list) in self.active.iter().enumerate() {
             for &(thread, arrival) in list {
                 let level = level as i32 - i32::from(self.has_bonus(&thread));
-                if best.is_none_or(|(first, came, _)| (level, arrival) < (first, came)) {
+                if best.is_none_or(|(first, first_arrival, _)| {
+                    (level, arrival) < (first, first_arrival)
+                }) {
                     best = Some((level, arrival, thread));
                 }
             }

@@ -229,14 +229,14 @@ impl<'a> Slow<'a> {
     fn arrival(&mut self, address: u64, now: u64) -> u64 {
         let timing = self.chip.timing;
         let line = address / self.second.line;
-        let asked = now.max(self.second_free);
-        self.second_free = asked + timing.l2_busy_cycles;
-        let answered = asked + timing.l1_miss_cycles;
+        let requested_at = now.max(self.second_free);
+        self.second_free = requested_at + timing.l2_busy_cycles;
+        let replied_at = requested_at + timing.l1_miss_cycles;
         let (hit, back) = self.second_level(address);
         if hit {
-            return answered.max(*self.arrives.get(&line).unwrap_or(&0));
+            return replied_at.max(*self.arrives.get(&line).unwrap_or(&0));
         }
-        let there = self.moves(address, answered) + timing.first_word_cycles;
+        let there = self.moves(address, replied_at) + timing.first_word_cycles;
         self.arrives.insert(line, there);
         // The write-back follows directly after the transfer, before other requests to memory.
         if let Some(back) = back {
@@ -265,8 +265,8 @@ impl<'a> Slow<'a> {
     fn buffer(&mut self, core: usize, address: u64, now: u64) -> u64 {
         let done = self.arrival(address, now);
         let stores = &mut self.stores[core];
-        let under_way = stores.iter().filter(|&&done| done > now).count();
-        let wait = match under_way >= self.chip.timing.write_buffer {
+        let pending_stores = stores.iter().filter(|&&done| done > now).count();
+        let wait = match pending_stores >= self.chip.timing.write_buffer {
             true => stores[stores.len() - self.chip.timing.write_buffer] - now,
             false => 0,
         };
@@ -290,7 +290,7 @@ struct SlowCore {
 
 impl SlowCore {
     /// Continues with the rest of the core's task at the time `at`.
-    fn go_on(&mut self, at: u64) {
+    fn advance_to(&mut self, at: u64) {
         let (at, step) = match self.rest.pop_front() {
             Some(part) => (at + part.work, Step::Touch(part)),
             None => (at, Step::Lock(Some(self.task))),
@@ -344,7 +344,7 @@ impl SlowChip<'_> {
                 own.task = next.item as usize;
                 own.rest = self.slow.parts(core, own.task);
                 let work = u64::from(self.slow.graph.tasks[own.task].cycles);
-                own.go_on(now + chip.dispatch_cycles + work);
+                own.advance_to(now + chip.dispatch_cycles + work);
             }
             None => (own.at, own.step) = (self.lock_free, Step::Halted),
         }
@@ -371,7 +371,7 @@ impl SlowChip<'_> {
                     0 => 0,
                     _ => self.slow.touch(core, part, now),
                 };
-                self.cores[core].go_on(now + stall);
+                self.cores[core].advance_to(now + stall);
             }
         }
     }

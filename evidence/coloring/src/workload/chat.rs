@@ -54,17 +54,17 @@ impl Mailbox {
 #[derive(Debug, Default)]
 struct Member {
     /// Messages from the client's sender to the server's receiver.
-    said: Mailbox,
+    server_inbox: Mailbox,
     /// Copies from the receivers of the room to the server's sender.
-    queued: Mailbox,
+    server_outbox: Mailbox,
     /// Copies from the server's sender to the client's receiver.
-    heard: Mailbox,
+    client_inbox: Mailbox,
     /// Number of messages that the member has sent.
     sent: AtomicU64,
     /// Number of copies that the member has received.
     received: AtomicU64,
     /// Whether the client's sender waits, because it is `ahead` messages ahead.
-    silent: AtomicBool,
+    sender_waits: AtomicBool,
     /// Number of copies of the present message that the server's receiver still has to pass on.
     copies: AtomicU32,
 }
@@ -75,20 +75,20 @@ const THREADS: usize = 4;
 /// The state of the chat.
 #[derive(Debug)]
 pub struct Chat {
-    members_a_room: usize,
+    members_per_room: usize,
     ahead: u64,
     members: Vec<Member>,
     delivered: AtomicU64,
 }
 
 impl Chat {
-    /// Creates `rooms` rooms with `members_a_room` members each; a member has four tasks. A member
-    /// may be `ahead` messages (at least 1) ahead of the messages that it has received.
-    pub fn new(rooms: usize, members_a_room: usize, ahead: u64) -> Self {
+    /// Creates `rooms` rooms with `members_per_room` members each; a member has four tasks. A
+    /// member may be `ahead` messages (at least 1) ahead of the messages that it has received.
+    pub fn new(rooms: usize, members_per_room: usize, ahead: u64) -> Self {
         Self {
-            members_a_room,
+            members_per_room,
             ahead: ahead.max(1),
-            members: (0..rooms * members_a_room)
+            members: (0..rooms * members_per_room)
                 .map(|_| Member::default())
                 .collect(),
             delivered: AtomicU64::new(0),
@@ -102,10 +102,10 @@ impl Chat {
 
     /// Returns the number of copies in transit. A message that the server has not passed on yet
     /// counts as all its copies.
-    pub fn on_their_way(&self) -> u64 {
+    pub fn copies_in_transit(&self) -> u64 {
         let of = |m: &Member| {
-            let whole = u64::from(m.said.count.load(SeqCst)) * self.members_a_room as u64;
-            let copies = [&m.copies, &m.queued.count, &m.heard.count];
+            let whole = u64::from(m.server_inbox.count.load(SeqCst)) * self.members_per_room as u64;
+            let copies = [&m.copies, &m.server_outbox.count, &m.client_inbox.count];
             whole
                 + copies
                     .map(|c| u64::from(c.load(SeqCst)))
@@ -115,49 +115,49 @@ impl Chat {
         self.members.iter().map(of).sum()
     }
 
-    fn may_speak(&self, member: &Member) -> bool {
-        let rounds = member.received.load(SeqCst) / self.members_a_room as u64;
+    fn may_send(&self, member: &Member) -> bool {
+        let rounds = member.received.load(SeqCst) / self.members_per_room as u64;
         member.sent.load(SeqCst) < rounds + self.ahead
     }
 
-    fn speak(&self, member: &Member) -> Option<bool> {
-        if !self.may_speak(member) {
-            member.silent.store(true, SeqCst);
-            if !self.may_speak(member) {
+    fn send(&self, member: &Member) -> Option<bool> {
+        if !self.may_send(member) {
+            member.sender_waits.store(true, SeqCst);
+            if !self.may_send(member) {
                 return None;
             }
-            member.silent.store(false, SeqCst);
+            member.sender_waits.store(false, SeqCst);
         }
         member.sent.fetch_add(1, SeqCst);
-        Some(member.said.put())
+        Some(member.server_inbox.put())
     }
 
     /// Executes an operation of the server's receiver: takes a message, or passes on one copy of
     /// it. Returns `None` if there is no message, otherwise the recipient if it was waiting.
-    fn hand_out(&self, number: usize) -> Option<Option<usize>> {
+    fn forward_copy(&self, number: usize) -> Option<Option<usize>> {
         let member = &self.members[number];
         let left = member.copies.load(SeqCst);
         if left == 0 {
-            let taken = member.said.take();
+            let taken = member.server_inbox.take();
             return taken.then(|| {
-                member.copies.store(self.members_a_room as u32, SeqCst);
+                member.copies.store(self.members_per_room as u32, SeqCst);
                 None
             });
         }
         member.copies.store(left - 1, SeqCst);
-        let first = number - number % self.members_a_room;
+        let first = number - number % self.members_per_room;
         let to = first + left as usize - 1;
-        Some(self.members[to].queued.put().then_some(to))
+        Some(self.members[to].server_outbox.put().then_some(to))
     }
 
-    fn hear(&self, member: &Member) -> Option<bool> {
-        if !member.heard.take() {
+    fn receive(&self, member: &Member) -> Option<bool> {
+        if !member.client_inbox.take() {
             return None;
         }
         member.received.fetch_add(1, SeqCst);
         self.delivered.fetch_add(1, SeqCst);
-        let wakes = member.silent.load(SeqCst) && self.may_speak(member);
-        Some(wakes && member.silent.swap(false, SeqCst))
+        let wakes = member.sender_waits.load(SeqCst) && self.may_send(member);
+        Some(wakes && member.sender_waits.swap(false, SeqCst))
     }
 }
 
@@ -180,15 +180,15 @@ impl Workload for Chat {
         let member = &self.members[number];
         // The task to wake: a thread of this member, or the server's sender of another member.
         let wakes = match task % THREADS {
-            0 => self.speak(member).map(|w| w.then_some(task + 1)),
+            0 => self.send(member).map(|w| w.then_some(task + 1)),
             1 => self
-                .hand_out(number)
+                .forward_copy(number)
                 .map(|to| to.map(|to| to * THREADS + 2)),
             2 => member
-                .queued
+                .server_outbox
                 .take()
-                .then(|| member.heard.put().then_some(task + 1)),
-            _ => self.hear(member).map(|w| w.then_some(task - 3)),
+                .then(|| member.client_inbox.put().then_some(task + 1)),
+            _ => self.receive(member).map(|w| w.then_some(task - 3)),
         };
         match wakes {
             Some(wakes) => {
@@ -230,7 +230,7 @@ mod tests {
                 assert!(!ready.contains(&task), "woke a task that does not wait");
                 ready.push(task);
             }
-            assert_eq!(chat.sent() * 4, chat.completed() + chat.on_their_way());
+            assert_eq!(chat.sent() * 4, chat.completed() + chat.copies_in_transit());
         }
         assert!(chat.completed() > 2_000);
         assert!(chat.members.iter().all(|m| m.received.load(SeqCst) > 0));

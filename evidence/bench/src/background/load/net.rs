@@ -70,8 +70,8 @@ pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     let mut stream =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
     let burst = args.limits.burst;
-    let answered = burst.map(|units| format!(" {}", units * UNIT_BYTES as u64));
-    let hello = format!("{}{}\n", args.name, answered.unwrap_or_default());
+    let reply_bytes = burst.map(|units| format!(" {}", units * UNIT_BYTES as u64));
+    let hello = format!("{}{}\n", args.name, reply_bytes.unwrap_or_default());
     stream.write_all(hello.as_bytes())?;
     stream.set_write_timeout(Some(WAIT))?;
     stream.set_read_timeout(Some(WAIT))?;
@@ -82,7 +82,7 @@ pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
         let units = send_unit(&mut stream, &unit, stop)?;
         sent += units.unwrap_or(0);
         if burst.is_some_and(|burst| sent % burst == 0) && units.is_some() {
-            hear_answer(&mut stream, stop)?;
+            read_reply(&mut stream, stop)?;
         }
         Ok(units)
     })?;
@@ -110,7 +110,7 @@ fn send_unit(stream: &mut TcpStream, unit: &[u8], stop: &AtomicBool) -> Result<O
 }
 
 /// Waits for the server's answer to a burst.
-fn hear_answer(stream: &mut TcpStream, stop: &AtomicBool) -> Result<()> {
+fn read_reply(stream: &mut TcpStream, stop: &AtomicBool) -> Result<()> {
     let mut byte = [0];
     while !stop.load(Ordering::Relaxed) {
         match stream.read(&mut byte) {

@@ -24,8 +24,8 @@ const SSH_PORT: u16 = 2222;
 const IPERF_PORT: u16 = 5201;
 /// Number of iperf3 servers: 1 for the foreground and 4 for background programs.
 const IPERF_SERVERS: u16 = 5;
-const FAR: &str = "198.18.0.2";
-const NEAR: &str = "198.18.0.1";
+const REMOTE_ADDRESS: &str = "198.18.0.2";
+const LOCAL_ADDRESS: &str = "198.18.0.1";
 
 const UNDO: &str = r#"
 for ns in "$near" "$far"; do
@@ -60,7 +60,7 @@ impl Network {
         };
         network.cable(rate_mbit)?;
         let epoch = epoch_ns.to_string();
-        let listen = format!("{FAR}:{SINK_PORT}");
+        let listen = format!("{REMOTE_ADDRESS}:{SINK_PORT}");
         let bench = std::env::current_exe()?.display().to_string();
         let dir = dir.display().to_string();
         network.serve(&[
@@ -87,7 +87,7 @@ impl Network {
             far,
         ])?;
         let rate = format!("{rate_mbit}mbit");
-        for (ns, address) in [(near, NEAR), (far, FAR)] {
+        for (ns, address) in [(near, LOCAL_ADDRESS), (far, REMOTE_ADDRESS)] {
             let address = format!("{address}/30");
             must(&["ip", "-n", ns, "address", "add", &address, "dev", ns])?;
             must(&["ip", "-n", ns, "link", "set", "lo", "up"])?;
@@ -112,7 +112,7 @@ impl Network {
 
     /// Address of the server that discards data.
     pub fn sink(&self) -> String {
-        format!("{FAR}:{SINK_PORT}")
+        format!("{REMOTE_ADDRESS}:{SINK_PORT}")
     }
 
     /// Path of a record file (`kind`: counter or bins) of the data that arrived on the connection
@@ -121,11 +121,11 @@ impl Network {
         self.dir.join(format!("{name}.{kind}"))
     }
 
-    /// Returns the command line of an iperf3 client in the near namespace. `who` is 0 for the
+    /// Returns the command line of an iperf3 client in the near namespace. `client` is 0 for the
     /// foreground and the number of the program for background.
-    pub fn iperf(&self, who: u16, extent: &[&str]) -> Vec<String> {
-        let port = (IPERF_PORT + who).to_string();
-        let words = ["iperf3", "-c", FAR, "-p", &port];
+    pub fn iperf(&self, client: u16, extent: &[&str]) -> Vec<String> {
+        let port = (IPERF_PORT + client).to_string();
+        let words = ["iperf3", "-c", REMOTE_ADDRESS, "-p", &port];
         self.near(
             words
                 .iter()
@@ -138,7 +138,7 @@ impl Network {
     /// Returns the command line of `scp` that copies a file to the far namespace.
     pub fn scp(&self, file: &Path, name: &str) -> Vec<String> {
         let at = |name: &str| self.dir.join(name).display().to_string();
-        let to = format!("root@{FAR}:{}", at(name));
+        let to = format!("root@{REMOTE_ADDRESS}:{}", at(name));
         let known = format!("UserKnownHostsFile={}", at("known_hosts"));
         let port = SSH_PORT.to_string();
         let words = [
@@ -197,7 +197,7 @@ impl Network {
         fs::copy(self.dir.join("key.pub"), self.dir.join("authorized"))?;
         fs::create_dir_all("/run/sshd").context("creating the empty directory of sshd")?;
         let config = format!(
-            "Port {SSH_PORT}\nListenAddress {FAR}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+            "Port {SSH_PORT}\nListenAddress {REMOTE_ADDRESS}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
              StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
              PermitRootLogin prohibit-password\nMaxStartups 100\nSubsystem sftp internal-sftp\n",
             at("host-key"),

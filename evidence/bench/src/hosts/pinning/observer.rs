@@ -105,7 +105,7 @@ impl Observer {
     }
 
     /// Returns the observations of the watched program.
-    pub fn seen(&self) -> Option<PinWatch> {
+    pub fn take_observations(&self) -> Option<PinWatch> {
         self.shared.watch().take()
     }
 
@@ -151,8 +151,8 @@ impl Sampler {
             self.meter(&state);
             self.state = state;
             if let Some(watch) = self.shared.watch().as_mut() {
-                let seen = self.state.get(watch.name());
-                watch.observe(seen);
+                let state = self.state.get(watch.name());
+                watch.observe(state);
             }
             let until = Instant::now() + STATE_EVERY;
             while Instant::now() < until {
@@ -168,7 +168,7 @@ impl Sampler {
         let visitors = self.state.iter();
         let visitors = visitors.filter(|(name, _)| name.starts_with(VISITOR));
         visitors
-            .map(|(name, seen)| (name.clone(), seen.pid))
+            .map(|(name, state)| (name.clone(), state.pid))
             .collect()
     }
 
@@ -218,13 +218,13 @@ impl Sampler {
     /// Adds new programs to the meter, and reads the meter once a second.
     fn meter(&mut self, now: &BTreeMap<String, ProgramState>) {
         let visitors = now.iter().filter(|(name, _)| name.starts_with(VISITOR));
-        for (_, seen) in visitors {
-            let id = ProgramId(u64::from(seen.pid.unsigned_abs()));
-            let root = usher_probe::process_id("/proc".as_ref(), seen.pid);
-            if let (false, Ok(root)) = (self.metered.contains_key(&seen.pid), root)
+        for (_, visitor) in visitors {
+            let id = ProgramId(u64::from(visitor.pid.unsigned_abs()));
+            let root = usher_probe::process_id("/proc".as_ref(), visitor.pid);
+            if let (false, Ok(root)) = (self.metered.contains_key(&visitor.pid), root)
                 && self.meter.manage(id, None, root).is_ok()
             {
-                self.metered.insert(seen.pid, 0);
+                self.metered.insert(visitor.pid, 0);
             }
         }
         if self.metered_at.elapsed() < Duration::from_secs(1) {
@@ -236,8 +236,8 @@ impl Sampler {
         for (id, usage) in counted {
             let pid = id.0 as i32;
             self.metered.insert(pid, usage.cpu_ns);
-            let lives = now.values().any(|seen| seen.pid == pid);
-            if !lives {
+            let is_alive = now.values().any(|state| state.pid == pid);
+            if !is_alive {
                 self.meter.forget(id);
             }
         }
@@ -250,16 +250,16 @@ fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, ProgramS
     let output = command.args(["status", "--json"]).output().ok()?;
     let state: Value = serde_json::from_slice(&output.stdout).ok()?;
     let programs = state["programs"].as_array()?.iter();
-    let seen = programs.filter_map(|program| {
+    let states = programs.filter_map(|program| {
         let list = |key: &str| program[key].as_str()?.parse::<CpuSet>().ok();
-        let seen = ProgramState {
+        let state = ProgramState {
             pid: i32::try_from(program["pid"].as_i64()?).ok()?,
             seat: list("cpus").unwrap_or_default(),
             pinned_to: list("pinned_to"),
         };
-        Some((program["name"].as_str()?.to_owned(), seen))
+        Some((program["name"].as_str()?.to_owned(), state))
     });
-    Some(seen.collect())
+    Some(states.collect())
 }
 
 /// Returns the names of a directory's entries that are numbers.

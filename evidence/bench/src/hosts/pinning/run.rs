@@ -100,7 +100,7 @@ impl<'a> Runner<'a> {
         Ok(Outcome {
             failure: failure(status, &stderr),
             moved: String::from_utf8_lossy(&stdout).contains("moved"),
-            watch: self.observer.seen(),
+            watch: self.observer.take_observations(),
         })
     }
 }

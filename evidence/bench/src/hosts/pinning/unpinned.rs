@@ -32,7 +32,7 @@ const PAUSE_MAX_S: f64 = 3.0;
 /// Interval of checks for unpinned programs that have ended or are due.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Time limit of an unpinned program.
-const LIFE_MAX: Duration = Duration::from_secs(60);
+const LIFETIME_MAX: Duration = Duration::from_secs(60);
 
 /// Handle of the thread that starts the unpinned programs.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl UnpinnedPrograms {
         let (binary, runtime) = (binary.to_owned(), runtime.to_owned());
         let thread = std::thread::Builder::new()
             .name("visitors".to_owned())
-            .spawn(move || come_and_go(&binary, &runtime, &programs, seed, &stopped))?;
+            .spawn(move || start_and_reap(&binary, &runtime, &programs, seed, &stopped))?;
         Ok(Self { stop, thread })
     }
 
@@ -77,7 +77,7 @@ impl UnpinnedPrograms {
     }
 }
 
-fn come_and_go(
+fn start_and_reap(
     binary: &Path,
     runtime: &Path,
     programs: &Programs,
@@ -119,7 +119,7 @@ fn come_and_go(
 /// Returns whether an unpinned program has ended. A program that exceeds its time limit is killed.
 fn has_ended(visitor: &mut UnpinnedProgram, failures: &mut Vec<String>) -> bool {
     match visitor.child.try_wait() {
-        Ok(None) if visitor.since.elapsed() > LIFE_MAX => {
+        Ok(None) if visitor.since.elapsed() > LIFETIME_MAX => {
             let _ = visitor.child.kill();
             let _ = visitor.child.wait();
             failures.push("a program that pins no threads did not end".to_owned());

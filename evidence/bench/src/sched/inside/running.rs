@@ -29,7 +29,7 @@ const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
 /// Time limit for the start of a baseline or a peer, which includes the time in which the kernel
 /// verifies its BPF programs.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A scheduler that runs until the value is dropped.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ fn begin(name: &str, program: &mut Command) -> Result<Child> {
             end(&mut child);
             bail!("the scheduler {name} did not start within {BEGINS_WITHIN:?}");
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(child)
 }

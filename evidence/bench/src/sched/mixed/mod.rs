@@ -24,7 +24,7 @@ const TITLE: &str = "PostgreSQL, make and Java virtual machines beside a thread 
 /// The programs, in the order in which they start.
 const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
 const PROGRAM: &str = include_str!("program.sh");
-const CROWD: &str = include_str!("Crowd.java");
+const SLEEPERS_JAVA: &str = include_str!("Crowd.java");
 
 /// Commands that must be on the path, with their Debian packages. scripts/packages/bench.txt lists
 /// the same packages.
@@ -43,7 +43,7 @@ const SERVERS: &str = "/usr/lib/postgresql";
 /// # Errors
 /// A program is not installed.
 pub fn load(folder: &Path) -> Result<GuestLoad> {
-    let missing = NEEDED.iter().find(|(program, _)| !is_there(program));
+    let missing = NEEDED.iter().find(|(program, _)| !is_installed(program));
     if let Some((program, package)) = missing {
         bail!("the program '{program}' is missing: install the package {package}");
     }
@@ -52,7 +52,7 @@ pub fn load(folder: &Path) -> Result<GuestLoad> {
     }
     let folder = folder.join(NAME);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    for (name, text) in [("program.sh", PROGRAM), ("Crowd.java", CROWD)] {
+    for (name, text) in [("program.sh", PROGRAM), ("Crowd.java", SLEEPERS_JAVA)] {
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -78,7 +78,7 @@ pub fn load(folder: &Path) -> Result<GuestLoad> {
     })
 }
 
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn missing_programs_are_named() {
-        assert!(is_there("sh"));
-        assert!(!is_there("no-such-program"));
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program"));
         let servers = tempfile::tempdir().unwrap();
         let bin = servers.path().join("15/bin");
         fs::create_dir_all(&bin).unwrap();

@@ -18,7 +18,7 @@ use anyhow::Result;
 use crate::tasks::workload::Workload;
 
 /// Number of polls after which a thread yields its CPU.
-const LOOKS: u32 = 1 << 14;
+const POLLS_PER_YIELD: u32 = 1 << 14;
 
 /// A counter on a cache line of its own.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl RowProgress {
         self.rows(0, number);
         let all = number * self.work.columns();
         for row in &self.done {
-            until(|| row.0.load(Ordering::Acquire) == all);
+            poll_until(|| row.0.load(Ordering::Acquire) == all);
         }
         0
     }
@@ -68,7 +68,7 @@ impl RowProgress {
     /// Runs the rows of the thread `thread` in every frame, until the last frame has ended.
     fn serve(&self, thread: usize) {
         for number in 1.. {
-            until(|| {
+            poll_until(|| {
                 self.begun.0.load(Ordering::Acquire) >= number || self.over.load(Ordering::Acquire)
             });
             if self.begun.0.load(Ordering::Acquire) < number {
@@ -85,7 +85,7 @@ impl RowProgress {
             for x in 0..columns {
                 if let Some(above) = row.checked_sub(1) {
                     let wanted = before + (x + 2).min(columns);
-                    until(|| self.done[above].0.load(Ordering::Acquire) >= wanted);
+                    poll_until(|| self.done[above].0.load(Ordering::Acquire) >= wanted);
                 }
                 let first = (row as u32 * columns + x) * stages;
                 (first..first + stages).for_each(|task| self.work.run(task));
@@ -96,12 +96,12 @@ impl RowProgress {
 }
 
 /// Polls until the condition is true.
-fn until(holds: impl Fn() -> bool) {
-    for look in 1_u32.. {
+fn poll_until(holds: impl Fn() -> bool) {
+    for poll in 1_u32.. {
         if holds() {
             return;
         }
-        match look % LOOKS {
+        match poll % POLLS_PER_YIELD {
             0 => thread::yield_now(),
             _ => hint::spin_loop(),
         }

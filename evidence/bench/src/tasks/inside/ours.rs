@@ -141,17 +141,17 @@ fn fib_of(runtime: &Runtime, n: u32) -> u64 {
     a + b
 }
 
-/// Runs `something` in a task of a new runtime, and waits for its result.
+/// Runs `measurement` in a task of a new runtime, and waits for its result.
 fn on_worker(
     work: Workload,
     policy: Policy,
-    something: impl FnOnce(&Runtime) -> Result<()> + Send + 'static,
+    measurement: impl FnOnce(&Runtime) -> Result<()> + Send + 'static,
 ) -> Result<()> {
     let runtime = Arc::new(Runtime::with_policy(work.threads(), policy)?);
     let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&runtime);
     runtime.register(0, 0, Groups::NONE, move || {
-        let outcome = something(&inner);
+        let outcome = measurement(&inner);
         drop(inner);
         // `send` fails only if the receiving thread has ended; the outcome is then not needed.
         let _ = sender.send(outcome);

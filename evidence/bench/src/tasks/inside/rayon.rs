@@ -24,19 +24,19 @@ pub fn wavefront<const RUNS_FIRST: bool>(work: Workload) -> Result<()> {
     let counters = Counters::new(work);
     pool(work)?.install(|| {
         work.measure(|| {
-            scope(|scope| go::<RUNS_FIRST>(&counters, SOURCE, scope));
+            scope(|scope| spawn_ready::<RUNS_FIRST>(&counters, SOURCE, scope));
             0
         })
     })
 }
 
-fn go<'scope, const RUNS_FIRST: bool>(
+fn spawn_ready<'scope, const RUNS_FIRST: bool>(
     counters: &'scope Counters,
     task: u32,
     scope: &Scope<'scope>,
 ) {
     counters.run_from(task, RUNS_FIRST, |ready| {
-        scope.spawn(move |scope| go::<RUNS_FIRST>(counters, ready, scope));
+        scope.spawn(move |scope| spawn_ready::<RUNS_FIRST>(counters, ready, scope));
     });
 }
 
