@@ -26,7 +26,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     attach, bg, completions, daemon, detach, doctor, explain, keeper, man, mix, plan, profile,
-    replay, run, sched, seated, sim, status, top, topo, undo,
+    replay, run, sched, seated, sim, status, top, topo, undo, wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -79,6 +79,7 @@ pub enum Command {
     Bg(bg::Args),
     Attach(attach::Args),
     Detach(detach::Args),
+    Wait(wait::Args),
     Status(status::Args),
     Top(top::Args),
     Explain(explain::Args),

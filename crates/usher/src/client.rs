@@ -144,10 +144,9 @@ impl Daemon {
             if let Some(problem) = runtime::problem(&runtime::own_dir(runtime_dir)) {
                 return anyhow!(problem);
             }
-            let paths: Vec<String> = sockets.iter().map(|p| p.display().to_string()).collect();
             anyhow!(
                 "no daemon is listening at {}; start one with 'usher daemon'",
-                paths.join(" or ")
+                runtime::socket_list(runtime_dir)
             )
         })
     }
@@ -329,6 +328,28 @@ impl Daemon {
         Ok(())
     }
 
+    /// Requests the end of the daemon. The daemon may close the connection before it has replied.
+    ///
+    /// # Errors
+    /// The daemon refuses, or does not answer in time.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        match self.client.stop().call() {
+            Ok(_) => Ok(()),
+            Err(error) if is_closed(error.source_varlink_kind()) => Ok(()),
+            Err(error) => Err(self.convert_error(error)).context("ending the daemon"),
+        }
+    }
+
+    /// Returns the pid of the daemon.
+    pub fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// Returns the daemon's runtime directory.
+    pub fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
     /// Returns the state of all managed programs.
     ///
     /// # Errors
@@ -459,6 +480,10 @@ impl From<api::Error> for DaemonError {
                     e.pid, e.id
                 )
             }
+            E::NotPermitted(Some(e)) => format!(
+                "only root and the user of the daemon ({}) may make this request",
+                e.owner
+            ),
             E::QuotaExceeded(Some(e)) => format!(
                 "the quota '{}' of {} is exceeded: {}",
                 e.quota, e.limit, e.remedy
@@ -485,6 +510,19 @@ pub fn has_timed_out(kind: Option<&varlink::ErrorKind>) -> bool {
         Some(varlink::ErrorKind::Io(
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
         ))
+    )
+}
+
+/// Returns whether an error means that the daemon has closed the connection.
+fn is_closed(kind: Option<&varlink::ErrorKind>) -> bool {
+    matches!(
+        kind,
+        Some(
+            varlink::ErrorKind::ConnectionClosed
+                | varlink::ErrorKind::Io(
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                )
+        )
     )
 }
 

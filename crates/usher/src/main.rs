@@ -24,6 +24,7 @@ mod progress;
 mod regulate;
 mod remember;
 mod runtime;
+mod target;
 
 use std::process::ExitCode;
 

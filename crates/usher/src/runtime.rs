@@ -167,6 +167,16 @@ pub fn sockets(given: Option<&Path>) -> Vec<PathBuf> {
     dirs.iter().map(|dir| dir.join(SOCKET)).collect()
 }
 
+/// Returns the paths of [`sockets`] as a text: `A or B`.
+pub fn socket_list(given: Option<&Path>) -> String {
+    let paths = sockets(given);
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    paths.join(" or ")
+}
+
 /// Upper limit of the length of a socket's path: the kernel's `sun_path` with its final NUL.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 

@@ -30,6 +30,7 @@ fn help_contains_examples() {
         "mix",
         "attach",
         "detach",
+        "wait",
         "status",
         "top",
         "explain",

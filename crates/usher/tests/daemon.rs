@@ -304,7 +304,7 @@ fn users_manage_only_their_own() {
         );
         assert!(world.run(&["attach", &pid]).status.success());
         let id = world.programs(1)[0]["id"].to_string();
-        let mut detach = as_unprivileged(&world, &["detach", "--id", &id]).unwrap();
+        let mut detach = as_unprivileged(&world, &["detach", &format!("id:{id}")]).unwrap();
         assert_eq!(detach.output().unwrap().status.code(), Some(125));
         assert_eq!(world.programs(1)[0]["pid"].to_string(), pid);
         // A user may attach the user's own processes.

@@ -2,20 +2,22 @@
 //! `usher explain`: requests from the daemon the reasons for the present plan and the predicted
 //! cost of its alternatives, and prints them for one program or for all.
 //!
-//! Requires a daemon. The command makes one call, with the time limit of `client`, and computes
-//! nothing itself. A name or number without a program is an error with exit status 125.
-
-use std::ffi::OsString;
+//! Requires a daemon. The command makes up to three calls, each with the time limit of `client`, and
+//! computes nothing itself. A program is selected as described in `crate::target`; a word that
+//! selects no program is an error with exit status 125.
 
 use crate::api;
 use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
+use crate::target::{self, Target};
 
 /// Explains why each program got its CPUs (its seat), and what alternatives would cost
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(after_help = format!("\
+{}
+
 ANTT is the mean of the predicted turnaround times of all programs, each relative to the
 program's time alone on the best number of CPUs. Usher chooses the seats with the least ANTT.
 Predictions use the scalability curve of each program (progress per second for each
@@ -25,21 +27,34 @@ Examples:
   usher explain              the seats of all programs
   usher explain x264         one program, with its curve
   usher explain 4711         the program to which process 4711 belongs
-  usher explain 3 --json")]
+  usher explain 3 --json", target::HELP))]
 pub struct Args {
-    /// Name or number of a program, or the pid of one of its processes; by default all programs
-    program: Option<OsString>,
+    /// Name, number or pid of a program; by default all programs
+    #[arg(value_name = "PROGRAM", value_parser = Target::parser(), allow_negative_numbers = true)]
+    program: Option<Target>,
 }
 
 /// Requests the explanation from the daemon and prints it.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    // The daemon replaces bytes of names that are not UTF-8 in the same way.
-    let program = args.program.as_ref();
-    let program = program.map(|program| program.to_string_lossy().into_owned());
+    let program = match &args.program {
+        Some(target) => Some(selected(target, &mut daemon)?),
+        None => None,
+    };
     let answer = daemon.explain(program)?;
     out.answer(&answer, || text(&answer, args.program.is_some(), out))?;
     Ok(0)
+}
+
+/// Returns the word by which the daemon finds the same programs: the number of a single program, or
+/// the name of several programs.
+fn selected(target: &Target, daemon: &mut Daemon) -> anyhow::Result<String> {
+    let state = daemon.status()?;
+    let found = target.find(&state.programs, daemon)?;
+    Ok(match found[..] {
+        [one] => one.id.to_string(),
+        _ => found[0].name.clone(),
+    })
 }
 
 fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {

@@ -24,6 +24,7 @@ pub mod status;
 pub mod top;
 pub mod topo;
 pub mod undo;
+pub mod wait;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Outcome;
@@ -37,11 +38,12 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Bg(args) => bg::run(&args, global, *out),
         Command::Attach(args) => attach::run(&args, global, *out),
         Command::Detach(args) => detach::run(&args, global, *out),
+        Command::Wait(args) => wait::run(&args, global, *out),
         Command::Status(args) => status::run(&args, global, *out),
         Command::Top(args) => top::run(&args, global, *out),
         Command::Explain(args) => explain::run(&args, global, *out),
         Command::Topo(args) => topo::run(&args, *out),
-        Command::Daemon(args) => daemon::run(&args, global),
+        Command::Daemon(args) => daemon::run(&args, global, *out),
         Command::Doctor(args) => doctor::run(&args, global, *out),
         Command::Profile(args) => profile::run(&args, global, *out),
         Command::Mix(args) => mix::run(&args, global, *out),

@@ -2,8 +2,8 @@
 //! `usher status`: requests the daemon's state and prints the seat, the progress and the loans of
 //! each program. Also holds formats of numbers and durations that other commands use.
 //!
-//! Requires a daemon. The command makes one call, with the time limit of `client`, 10 s for each
-//! read and write.
+//! Requires a daemon. The command makes one call, and one more for each pid that selects a program
+//! (`crate::target`). The time limit is that of `client`, 10 s for each read and write.
 
 use usher_model::ProgressSource;
 
@@ -12,6 +12,7 @@ use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
+use crate::target::{self, Target};
 
 /// Shows the CPUs (the seat) and the progress of each managed program
 #[derive(Debug, clap::Args)]
@@ -30,13 +31,21 @@ PROGRESS  work per second, with its source and confidence. The sources are, best
 
 Examples:
   usher status
+  usher status x264 4711         only these programs
   usher status --json | jq '.programs[] | {name, cpus}'
   watch -n1 usher status")]
-pub struct Args {}
+pub struct Args {
+    /// Show only the programs with these names, numbers or pids; by default, all programs
+    #[arg(value_name = "PROGRAM", value_parser = Target::parser(), allow_negative_numbers = true)]
+    programs: Vec<Target>,
+}
 
 /// Requests the state from the daemon and prints it.
-pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
-    let state = Daemon::need(global.runtime_dir.as_deref())?.status()?;
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
+    let mut state = daemon.status()?;
+    let found = target::find_all(&args.programs, &state.programs, &mut daemon)?;
+    state.programs = found.into_iter().cloned().collect();
     out.answer(&state, || text(&state, out))?;
     Ok(0)
 }

@@ -10,7 +10,7 @@
 //! 5. Start the threads of `--exit-when-idle` (`idle`) and `--metrics` (`metrics`).
 //! 6. Serve the socket in one thread that never blocks on a peer (`server`); other threads answer
 //!    the calls (`workers`).
-//! 7. At SIGTERM, SIGINT or a failure, undo all changes, unload the scheduler and release the lock.
+//! 7. At SIGTERM, SIGINT, a request (`usher daemon stop`) or a failure, undo all changes, unload the scheduler and release the lock.
 //!
 //! An error in one of the steps 1 to 6 ends the daemon with exit status 125; the changes so far are
 //! undone. Step 7 has no time limit of its own. A change that cannot be undone is printed.
@@ -77,7 +77,7 @@ pub struct Config {
     pub exit_when_idle: bool,
 }
 
-/// Serves until SIGTERM or SIGINT, then undoes everything.
+/// Serves until SIGTERM, SIGINT or a request ends the daemon, then undoes everything.
 ///
 /// # Errors
 /// Another daemon runs, or a requirement is missing.
@@ -96,6 +96,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         scheduler: scheduler_context(config, &engine, scheduler.control()),
         timings: Timings::default(),
         instance_dir: engine.instance_dir().to_owned(),
+        ending: ending.clone(),
     };
     if config.exit_when_idle {
         idle::watch(engine.handle(), scheduler.control().clone(), ending.clone())

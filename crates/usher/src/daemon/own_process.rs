@@ -50,7 +50,7 @@ fn role(proc_root: &Path, pid: i32) -> Option<&'static str> {
         b"keeper" => Some("a keeper of Usher"),
         b"sched" => Some("the process that holds Usher's scheduler"),
         b"profile" | b"mix" => Some("a measurement of Usher, which assigns CPUs itself"),
-        b"attach" | b"detach" | b"status" | b"top" | b"explain" | b"undo" => {
+        b"attach" | b"detach" | b"wait" | b"status" | b"top" | b"explain" | b"undo" => {
             Some("a command of Usher")
         }
         _ => None,

@@ -21,6 +21,8 @@ pub enum Refusal {
     },
     /// No managed program has this name or number.
     NoSuchProgram(String),
+    /// Only root and the daemon's user, with this number, may make the request.
+    NotPermitted(u32),
     /// The engine rejected the call.
     Engine(EngineError),
 }
@@ -39,6 +41,7 @@ impl Refusal {
                 call.reply_bad_argument(argument.to_owned(), reason)
             }
             Self::NoSuchProgram(program) => call.reply_no_such_program(program),
+            Self::NotPermitted(owner) => call.reply_not_permitted(owner.into()),
             Self::Engine(error) => reply_engine(error, call),
         }
     }

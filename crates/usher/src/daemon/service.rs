@@ -14,7 +14,9 @@
 //! limit. `Ping` waits for nothing. `Explain` also runs the planner up to eight times in the
 //! calling thread (`explain`).
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineHandle};
@@ -50,6 +52,8 @@ pub struct ServiceContext {
     pub timings: Timings,
     /// The directory of the journal.
     pub instance_dir: PathBuf,
+    /// An eventfd that ends the daemon when it becomes readable.
+    pub ending: Arc<OwnedFd>,
 }
 
 /// Returns the service for one peer.
@@ -184,6 +188,15 @@ impl Service {
         api::State {
             scheduler: running.map(|scheduler| scheduler.does),
             ..state
+        }
+    }
+
+    /// Checks that the caller may make requests about the daemon itself.
+    fn check_daemon_owner(&self) -> Result<(), Refusal> {
+        let owner = rustix::process::geteuid().as_raw();
+        match [0, owner].contains(&self.peer.uid) {
+            true => Ok(()),
+            false => Err(Refusal::NotPermitted(owner)),
         }
     }
 
@@ -334,6 +347,15 @@ impl VarlinkInterface for Service {
             ),
             Err(refusal) => refusal.reply(call),
         }
+    }
+
+    fn stop(&self, call: &mut dyn api::Call_Stop) -> varlink::Result<()> {
+        if let Err(refusal) = self.check_daemon_owner() {
+            return refusal.reply(call);
+        }
+        // The write fails only if the counter of the eventfd is full, after 2^64 - 2 writes.
+        let _ = rustix::io::write(&self.shared.ending, &1u64.to_ne_bytes());
+        call.reply()
     }
 
     fn ping(&self, call: &mut dyn api::Call_Ping) -> varlink::Result<()> {

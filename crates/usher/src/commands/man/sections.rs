@@ -23,6 +23,7 @@ const USE_RUNTIME_DIR: &[&str] = &[
     "usher bg",
     "usher attach",
     "usher detach",
+    "usher wait",
     "usher status",
     "usher top",
     "usher explain",

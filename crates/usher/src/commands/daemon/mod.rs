@@ -2,8 +2,10 @@
 //! `usher daemon`: parses the options of the service that gives programs their seats, and runs the
 //! service. The service itself is in `crate::daemon`.
 //!
-//! The process stays in the foreground until SIGTERM, SIGINT or a failure ends it. The exit status
-//! is 0 after a signal and 125 after a failure.
+//! The process stays in the foreground until SIGTERM, SIGINT, `usher daemon stop` or a failure ends
+//! it. The exit status is 0 after a signal or a request, and 125 after a failure.
+
+mod stop;
 
 use std::path::PathBuf;
 
@@ -13,17 +15,21 @@ use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::daemon::metrics::Address;
 use crate::daemon::{self, Config};
 use crate::failure::Outcome;
+use crate::output::Output;
 use crate::runtime;
 
-/// Runs the service that assigns CPUs to programs, until a signal ends it
+/// Runs the service that assigns CPUs to programs, until a signal or `usher daemon stop` ends it
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 The daemon listens on $XDG_RUNTIME_DIR/usher/usher.varlink; root's daemon listens on
 /run/usher/usher.varlink. To print the interface of the socket, run:
   varlinkctl introspect /run/usher/usher.varlink org.usher.Usher1
 If the daemon is killed, its keeper process undoes all its changes within a second and
-then becomes the next daemon; under systemd, systemd starts the next daemon. On SIGTERM
-and SIGINT the daemon releases all programs, which keep running, and ends.
+then becomes the next daemon; under systemd, systemd starts the next daemon. On SIGTERM,
+SIGINT and `usher daemon stop`, the daemon releases all programs, which keep running, and
+ends.
 
 Policies:
   usher  measures programs while they run together, lends idle CPUs, detects phases, and
@@ -38,8 +44,12 @@ Examples:
   usher daemon --policy equal
   usher daemon --metrics 127.0.0.1:9464         serves Prometheus metrics on loopback
   usher daemon --record run.jsonl               writes a record for `usher replay`
-  systemctl --user start usher                  starts the installed systemd unit")]
+  usher daemon stop                             ends the daemon
+  systemctl --user start usher                  starts the installed systemd unit"
+)]
 pub struct Args {
+    #[command(subcommand)]
+    request: Option<Request>,
     /// Choose the policy that assigns CPUs to programs
     #[arg(long, default_value = "usher", value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
     policy: String,
@@ -60,8 +70,18 @@ pub struct Args {
     store: StoreArg,
 }
 
-/// Runs the service until a signal or a failure ends it.
-pub fn run(args: &Args, global: &Global) -> Outcome {
+/// A request to the running daemon.
+#[derive(Debug, clap::Subcommand)]
+enum Request {
+    Stop(stop::Args),
+}
+
+/// Runs the service until a signal or a failure ends it, or makes a request to the running daemon.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    match &args.request {
+        Some(Request::Stop(args)) => return stop::run(args, global, out),
+        None => {}
+    }
     daemon::run(&Config {
         runtime_dir: runtime::own_dir(global.runtime_dir.as_deref()),
         policy: args.policy.clone(),

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher wait`: returns when managed programs have ended.
+//!
+//! 1. With arguments, the command waits for the selected programs (`crate::target`). Without, it
+//!    waits until the daemon manages no program of this user; root waits for the programs of all
+//!    users.
+//! 2. For each program, the command opens a pidfd of the oldest living process. It polls the pidfds
+//!    and the daemon's connection.
+//! 3. After each event, and at least once per second ([`CHECK_EVERY`]), the command requests the
+//!    state from the daemon: the next oldest process takes the place of an ended one, and a program
+//!    that is no longer listed has ended.
+//! 4. A program that is no longer listed although its last known process lives was detached, which
+//!    is an error.
+//!
+//! If the daemon ends, the command fails, unless all known processes have ended, too: an automatic
+//! daemon ends after its last program. The wait itself has no time limit; SIGINT and SIGTERM end the
+//! command as any other.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::bail;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::json;
+
+use crate::api::Program;
+use crate::cli::options::Global;
+use crate::client::Daemon;
+use crate::failure::Outcome;
+use crate::output::{Output, shown};
+use crate::target::{self, Target};
+
+/// Waits until managed programs have ended
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("\
+Without arguments, the command waits until the daemon manages none of your programs (as root:
+no program of any user). If no daemon runs, it returns at once. It waits only for programs;
+`usher run` returns the exit status of its program.
+
+{}
+
+Exit status: 0 if all programs have ended; 125 if a program was detached, if the daemon ended
+before the programs, or if an argument selects no program.
+
+Examples:
+  usher wait && systemctl poweroff
+  usher wait x264                  every program named x264 that runs now
+  usher wait 4711 && notify-send done", target::HELP))]
+pub struct Args {
+    /// Names, numbers or pids of managed programs
+    #[arg(value_name = "PROGRAM", value_parser = Target::parser(), allow_negative_numbers = true)]
+    programs: Vec<Target>,
+}
+
+/// Upper limit of the time between two requests for the daemon's state.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after the end of a process that the daemon still lists.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits for the programs.
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    let dir = global.runtime_dir.as_deref();
+    let ended = match Daemon::find(dir) {
+        Some(daemon) => Waiter::new(daemon, &args.programs)?.wait()?,
+        // Without a daemon, no program is managed, and the wait is over.
+        None if args.programs.is_empty() && Daemon::problem(dir).is_none() => Vec::new(),
+        None => Waiter::new(Daemon::need(dir)?, &args.programs)?.wait()?,
+    };
+    let one = |program: &Program| json!({ "id": program.id, "name": program.name });
+    let value = json!({ "ended": ended.iter().map(one).collect::<Vec<_>>() });
+    out.answer(&value, || ended.iter().map(line).collect())?;
+    Ok(0)
+}
+
+fn line(program: &Program) -> String {
+    format!(
+        "{} (program {}) has ended\n",
+        shown(&program.name),
+        program.id
+    )
+}
+
+/// A program and its oldest living process.
+struct Watched {
+    program: Program,
+    /// `None` if the process had ended before its pidfd could be opened.
+    pidfd: Option<OwnedFd>,
+}
+
+struct Waiter {
+    daemon: Daemon,
+    watched: BTreeMap<i64, Watched>,
+    ended: Vec<Program>,
+    /// The user whose programs are watched when they appear; `None`: only the programs of the start.
+    follows: Option<u32>,
+}
+
+impl Waiter {
+    fn new(mut daemon: Daemon, targets: &[Target]) -> anyhow::Result<Self> {
+        let state = daemon.status()?;
+        let found = target::find_all(targets, &state.programs, &mut daemon)?;
+        let own = rustix::process::geteuid().as_raw();
+        let follows = targets.is_empty().then_some(own);
+        let found = found.into_iter().filter(|one| is_followed(follows, one));
+        let watched = found.map(|program| (program.id, Watched::new(program.clone())));
+        Ok(Self {
+            watched: watched.collect(),
+            daemon,
+            ended: Vec::new(),
+            follows,
+        })
+    }
+
+    /// Returns the ended programs in the order of their ends.
+    fn wait(mut self) -> anyhow::Result<Vec<Program>> {
+        while !self.watched.is_empty() {
+            self.sleep()?;
+            let had_ended = self.watched.values().all(Watched::has_ended);
+            match self.daemon.status() {
+                Ok(state) => self.update(&state.programs)?,
+                Err(_) if had_ended => {
+                    let rest = std::mem::take(&mut self.watched);
+                    self.ended.extend(rest.into_values().map(|one| one.program));
+                }
+                Err(error) => {
+                    return Err(error.context("waiting for programs whose daemon has ended"));
+                }
+            }
+        }
+        Ok(self.ended)
+    }
+
+    /// Waits for the end of a process or of the daemon, at most for [`CHECK_EVERY`].
+    fn sleep(&self) -> anyhow::Result<()> {
+        let is_due = self.watched.values().any(Watched::has_ended);
+        if is_due {
+            // The daemon has not noticed the end yet, or has begun to handle it.
+            std::thread::sleep(PAUSE);
+            return Ok(());
+        }
+        let pidfds = self.watched.values().filter_map(|one| one.pidfd.as_ref());
+        let mut fds: Vec<PollFd<'_>> = pidfds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let daemon = self.daemon.as_fd();
+        fds.push(PollFd::from_borrowed_fd(daemon, PollFlags::IN));
+        let timeout = Timespec::try_from(CHECK_EVERY)?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn update(&mut self, programs: &[Program]) -> anyhow::Result<()> {
+        let listed: BTreeMap<i64, &Program> = programs.iter().map(|one| (one.id, one)).collect();
+        let gone: Vec<i64> = self.watched.keys().copied().collect();
+        for id in gone.into_iter().filter(|id| !listed.contains_key(id)) {
+            let Some(watched) = self.watched.remove(&id) else {
+                continue;
+            };
+            if !watched.has_ended() {
+                bail!(
+                    "{} (program {id}) was detached before its end; process {} still runs",
+                    shown(&watched.program.name),
+                    watched.program.pid
+                );
+            }
+            self.ended.push(watched.program);
+        }
+        for (&id, &program) in &listed {
+            let known = self.watched.get(&id);
+            let is_new = known.is_none_or(|known| known.program.pid != program.pid);
+            let is_wanted = known.is_some() || self.follows.is_some();
+            if is_new && is_wanted && is_followed(self.follows, program) {
+                self.watched.insert(id, Watched::new(program.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Watched {
+    fn new(program: Program) -> Self {
+        let pid = i32::try_from(program.pid).ok().and_then(Pid::from_raw);
+        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Self { program, pidfd }
+    }
+
+    /// Returns whether the process has ended.
+    fn has_ended(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else {
+            return true;
+        };
+        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+}
+
+/// Returns whether a wait for all programs of a user includes this program. Root waits for all
+/// users.
+fn is_followed(user: Option<u32>, program: &Program) -> bool {
+    user.is_none_or(|uid| uid == 0 || i64::from(uid) == program.uid)
+}
