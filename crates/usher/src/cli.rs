@@ -15,6 +15,7 @@
 pub mod environment;
 pub mod numbers;
 pub mod options;
+pub mod target;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

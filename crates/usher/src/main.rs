@@ -24,7 +24,6 @@ mod progress;
 mod regulate;
 mod remember;
 mod runtime;
-mod target;
 
 use std::process::ExitCode;
 

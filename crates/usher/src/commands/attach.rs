@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(
         required = true,
         value_name = "PID",
-        value_parser = crate::target::process,
+        value_parser = crate::cli::target::process,
         allow_negative_numbers = true
     )]
     pids: Vec<i32>,

@@ -75,7 +75,7 @@ pub struct Args {
         long,
         value_name = "PID",
         num_args = 1..,
-        value_parser = crate::target::process,
+        value_parser = crate::cli::target::process,
         allow_negative_numbers = true,
         conflicts_with = "command"
     )]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher detach`: ends the management of programs, which keep running with their former affinity.
 //!
-//! 1. Programs are given by name, number or pid (`crate::target`); a name selects every program of
+//! 1. Programs are given by name, number or pid (`crate::cli::target`); a name selects every program of
 //!    that name.
 //! 2. If an argument selects no program, the command fails before it releases any program.
 //! 3. Each selected program is released by one call. If the daemon refuses to release a program,
@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::api;
 use crate::cli::options::Global;
+use crate::cli::target::{self, Target};
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
-use crate::target::{self, Target};
 
 /// Releases managed programs; they keep running, with their former affinity
 #[derive(Debug, clap::Args)]

@@ -3,15 +3,15 @@
 //! cost of its alternatives, and prints them for one program or for all.
 //!
 //! Requires a daemon. The command makes up to three calls, each with the time limit of `client`, and
-//! computes nothing itself. A program is selected as described in `crate::target`; a word that
+//! computes nothing itself. A program is selected as described in `crate::cli::target`; a word that
 //! selects no program is an error with exit status 125.
 
 use crate::api;
 use crate::cli::options::Global;
+use crate::cli::target::{self, Target};
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
-use crate::target::{self, Target};
 
 /// Explains why each program got its CPUs (its seat), and what alternatives would cost
 #[derive(Debug, clap::Args)]

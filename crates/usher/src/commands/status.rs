@@ -3,16 +3,16 @@
 //! each program. Also holds formats of numbers and durations that other commands use.
 //!
 //! Requires a daemon. The command makes one call, and one more for each pid that selects a program
-//! (`crate::target`). The time limit is that of `client`, 10 s for each read and write.
+//! (`crate::cli::target`). The time limit is that of `client`, 10 s for each read and write.
 
 use usher_model::ProgressSource;
 
 use crate::api::{self, Program_mode};
 use crate::cli::options::Global;
+use crate::cli::target::{self, Target};
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
-use crate::target::{self, Target};
 
 /// Shows the CPUs (the seat) and the progress of each managed program
 #[derive(Debug, clap::Args)]

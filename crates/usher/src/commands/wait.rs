@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher wait`: returns when managed programs have ended.
 //!
-//! 1. With arguments, the command waits for the selected programs (`crate::target`). Without, it
+//! 1. With arguments, the command waits for the selected programs (`crate::cli::target`). Without, it
 //!    waits until the daemon manages no program of this user; root waits for the programs of all
 //!    users.
 //! 2. For each program, the command opens a pidfd of the oldest living process. It polls the pidfds
@@ -27,10 +27,10 @@ use serde_json::json;
 
 use crate::api::Program;
 use crate::cli::options::Global;
+use crate::cli::target::{self, Target};
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
-use crate::target::{self, Target};
 
 /// Waits until managed programs have ended
 #[derive(Debug, clap::Args)]
