@@ -5,6 +5,7 @@
 //!   their end;
 //! - [`engine`]: runs the control loop on this machine, in a thread of its own;
 //! - [`profile`]: measures the curve of a program that runs alone;
+//! - [`quiet`]: waits for a quiet machine, and detects disturbed measurements;
 //! - [`rights`]: reads files with a user's rights;
 //! - [`mix`]: measures mixes of programs under several policies.
 
@@ -13,6 +14,7 @@ pub mod launch;
 mod measured;
 pub mod mix;
 pub mod profile;
+pub mod quiet;
 pub mod rights;
 
 pub use measured::{RunCondition, RunError};

@@ -20,6 +20,7 @@ use crate::engine::{AdoptOptions, AdoptedProgram, EngineError, EngineHandle};
 use crate::launch::{
     Exit, LaunchError, LaunchSpec, OWN_FAILURE, Repeater, Repetition, Stream, repeat,
 };
+use crate::quiet::BusyMachine;
 
 /// Maximum length of the end of a program's standard error that is reported, in bytes.
 const STDERR_BYTES: usize = 400;
@@ -75,6 +76,9 @@ pub enum RunError {
         /// The cause.
         source: std::io::Error,
     },
+    /// Other programs disturb the measurement.
+    #[error(transparent)]
+    Busy(#[from] BusyMachine),
     /// The user has cancelled.
     #[error("interrupted")]
     Cancelled,

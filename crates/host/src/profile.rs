@@ -12,6 +12,10 @@
 //!    error of every point is at most 2 %, from the second pass on. Three passes are complete. The
 //!    next pass would exceed the time limit, if it took as long as the last pass.
 //!
+//! [`crate::quiet`] detects other programs that disturb the measurement: it waits before the first
+//! run, and a disturbed run is discarded and repeated. A disturbed measurement that was forced is
+//! not stored.
+//!
 //! The numbers in step 3 are the defaults of [`ProfileOptions`]. The first pass always runs. A run
 //! that fails, or that takes longer than 900 s by default, ends the measurement with an error. A
 //! machine with at most 8 cores has one count per core. A larger machine has the powers of two and,
@@ -32,6 +36,7 @@ use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError};
 use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
 use crate::launch::{LaunchSpec, OWN_FAILURE};
 use crate::measured::{MeasuredProcess, RunCondition, RunError, file_tail};
+use crate::quiet::{LoadGuard, LoadRule};
 
 /// Maximum number of cores of a machine that is measured at all core counts. Larger machines are
 /// measured only at powers of two and at whole domains.
@@ -58,6 +63,9 @@ pub enum ProfileError {
         /// The cause.
         source: usher_model::CurveError,
     },
+    /// Other programs ran beside a forced measurement.
+    #[error("the profile was not stored, because the measurement was disturbed: {0}")]
+    Disturbed(String),
     /// A core count is out of range.
     #[error("the number of cores must be from 1 to {most}, not {given}")]
     Cores {
@@ -103,6 +111,8 @@ pub struct ProfileOptions {
     pub seconds_max: Option<f64>,
     /// Time limit of a run in seconds; a longer run ends the measurement with an error.
     pub timeout_seconds: f64,
+    /// The rule by which other programs on the machine are detected.
+    pub load: LoadRule,
 }
 
 impl Default for ProfileOptions {
@@ -113,6 +123,7 @@ impl Default for ProfileOptions {
             precision: 0.02,
             seconds_max: None,
             timeout_seconds: 900.0,
+            load: LoadRule::default(),
         }
     }
 }
@@ -132,6 +143,15 @@ pub struct ProfileRun {
     pub seconds: f64,
     /// Mean number of CPUs in use: CPU time divided by wall time.
     pub busy_cpus: f64,
+}
+
+/// Progress of a measurement, for display.
+#[derive(Debug)]
+pub enum ProfileEvent<'a> {
+    /// A run has ended, and counts.
+    Run(&'a ProfileRun),
+    /// Other programs disturb the measurement; a line for the user.
+    Busy(&'a str),
 }
 
 /// The runs at one core count.
@@ -161,6 +181,8 @@ pub struct MeasuredProfile {
     /// Whether these threads belong to a runtime that decided at its start to busy-wait; `None` if
     /// no run was long enough to detect this.
     pub active_wait: Option<bool>,
+    /// How other programs disturbed the measurement; `None` if it was undisturbed.
+    pub disturbance: Option<String>,
 }
 
 /// Returns the core counts at which curves are measured by default. On a small machine these are
@@ -206,7 +228,7 @@ pub fn profile(
     target: &ProfileTarget,
     options: &ProfileOptions,
     cancel: &AtomicBool,
-    on_run: &mut dyn FnMut(&ProfileRun),
+    on_event: &mut dyn FnMut(ProfileEvent<'_>),
 ) -> Result<MeasuredProfile, ProfileError> {
     let topology = config.topology.clone();
     let counts = counts(&topology, options)?;
@@ -216,6 +238,7 @@ pub fn profile(
         learn: false,
     };
     let config = EngineConfig { profiles, ..config };
+    let guard = LoadGuard::new(options.load, &config.roots, topology.cpus.len());
     let engine = Engine::start(config, Box::new(SeatAsBound)).map_err(RunError::from)?;
     let scratch = tempfile::tempdir().map_err(|source| RunError::System {
         doing: "making a temporary directory for the programs' standard error streams",
@@ -230,11 +253,12 @@ pub fn profile(
         key: None,
         spinners: 0,
         active_wait: None,
+        guard,
     };
     let mut points: Vec<_> = (counts.iter())
         .map(|&n| ProfilePoint::new(&topology, n))
         .collect();
-    session.measure(&counts, &mut points, on_run)?;
+    session.measure(&counts, &mut points, on_event)?;
     let curve = points.iter().map(ProfilePoint::summary).collect();
     let curve = Curve::new(curve).map_err(|source| ProfileError::Curve {
         name: target.name.clone(),
@@ -246,20 +270,24 @@ pub fn profile(
         key: session.key,
         spinners: session.spinners,
         active_wait: session.active_wait,
+        disturbance: session.guard.disturbance().map(str::to_owned),
     })
 }
 
 /// Adds a measured curve to the profile store.
 ///
 /// # Errors
-/// The store cannot be opened or written. If the program has no key, its curve is not stored, which
-/// is no error.
+/// The measurement was disturbed, or the store cannot be opened or written. If the program has no
+/// key, its curve is not stored, which is no error.
 pub fn store_curve(
     store: &Path,
     topology: &Topology,
     name: &str,
     measured: &MeasuredProfile,
 ) -> Result<(), ProfileError> {
+    if let Some(reason) = &measured.disturbance {
+        return Err(ProfileError::Disturbed(reason.clone()));
+    }
     let Some(key) = &measured.key else {
         return Ok(());
     };
@@ -349,6 +377,7 @@ struct ProfileSession<'a> {
     key: Option<ProgramKey>,
     spinners: u32,
     active_wait: Option<bool>,
+    guard: LoadGuard,
 }
 
 impl ProfileSession<'_> {
@@ -356,8 +385,10 @@ impl ProfileSession<'_> {
         &mut self,
         counts: &[u32],
         points: &mut [ProfilePoint],
-        on_run: &mut dyn FnMut(&ProfileRun),
+        on_event: &mut dyn FnMut(ProfileEvent<'_>),
     ) -> Result<(), RunError> {
+        let mut on_busy = |text: &str| on_event(ProfileEvent::Busy(text));
+        self.guard.wait_until_quiet(self.cancel, &mut on_busy)?;
         let began = Instant::now();
         for pass in 0..self.options.repeats.max(1) {
             let pass_began = Instant::now();
@@ -367,10 +398,11 @@ impl ProfileSession<'_> {
                 } else {
                     points.len() - 1 - step
                 };
-                let run = self.run_once(counts[at], pass + 1, &points[at].cpus)?;
+                let cpus = points[at].cpus.clone();
+                let run = self.undisturbed_run(counts[at], pass + 1, &cpus, on_event)?;
                 points[at].seconds.push(run.seconds);
                 points[at].busy_cpus.push(run.busy_cpus);
-                on_run(&run);
+                on_event(ProfileEvent::Run(&run));
             }
             let spent = began.elapsed() + pass_began.elapsed();
             let too_long = |most: f64| spent.as_secs_f64() > most;
@@ -383,12 +415,33 @@ impl ProfileSession<'_> {
         Ok(())
     }
 
+    /// Runs the program until a run is undisturbed, or is forced to count.
+    fn undisturbed_run(
+        &mut self,
+        cores: u32,
+        repetition: u32,
+        cpus: &CpuSet,
+        on_event: &mut dyn FnMut(ProfileEvent<'_>),
+    ) -> Result<ProfileRun, RunError> {
+        loop {
+            let (run, disturbance) = self.run_once(cores, repetition, cpus)?;
+            let Some(reason) = disturbance else {
+                return Ok(run);
+            };
+            let text = format!("a run was discarded and is repeated, because {reason}");
+            on_event(ProfileEvent::Busy(&text));
+            let mut on_busy = |text: &str| on_event(ProfileEvent::Busy(text));
+            self.guard.wait_until_quiet(self.cancel, &mut on_busy)?;
+        }
+    }
+
+    /// Runs the program once. The second value states why the run must be repeated, if it must.
     fn run_once(
         &mut self,
         cores: u32,
         repetition: u32,
         cpus: &CpuSet,
-    ) -> Result<ProfileRun, RunError> {
+    ) -> Result<(ProfileRun, Option<String>), RunError> {
         let spec = &self.target.spec;
         let mut adopt = AdoptOptions::new(&spec.argv).named(&self.target.name);
         adopt.cwd = spec.cwd.clone();
@@ -404,6 +457,7 @@ impl ProfileSession<'_> {
         if self.key.is_none() {
             self.key = process.adopted().and_then(|adopted| adopted.key.clone());
         }
+        let before = self.guard.begin()?;
         process.start()?;
         let (mut spinners, mut active_wait) = (0, None);
         let read_waits = || {
@@ -437,14 +491,17 @@ impl ProfileSession<'_> {
                 stderr: file_tail(self.stderr),
             });
         }
-        Ok(ProfileRun {
+        // The check precedes the end of `process`, which kills remaining processes of the program.
+        let disturbance = self.guard.end(before.as_ref())?;
+        let run = ProfileRun {
             cores,
             cpus: cpus.clone(),
             repetition,
             repeats: self.options.repeats,
             seconds: ended.seconds(),
             busy_cpus: ended.exit.cpu_seconds / ended.seconds(),
-        })
+        };
+        Ok((run, disturbance))
     }
 }
 

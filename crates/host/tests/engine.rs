@@ -445,6 +445,8 @@ fn a_completed_run_is_stored_and_recalled() {
             store: Some(store.clone()),
             ..ProfileUse::default()
         },
+        // Other tests run on the same CPUs.
+        other_cpus_max: Some(f64::INFINITY),
         ..bench.config()
     };
     let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
@@ -473,6 +475,34 @@ fn a_completed_run_is_stored_and_recalled() {
     let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
     let (_held, _) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
     assert_eq!(programs(&engine)[0].profile, Some(curve));
+}
+
+#[test]
+fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let cpu = bench.first_cpu().to_string();
+    let mut busy_loop = std::process::Command::new("taskset");
+    busy_loop.args(["-c", &cpu, "sh", "-c", "while :; do :; done"]);
+    let mut busy_loop = busy_loop.spawn().unwrap();
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
+    let spec = LaunchSpec::new(busy(1.5));
+    let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+    let began = Instant::now();
+    assert!(held.release().unwrap().wait().unwrap().success());
+    let seconds = began.elapsed().as_secs_f64();
+    engine.repeated(adopted.id, seconds, ROOT).unwrap();
+    assert!(engine.stop().is_empty());
+    busy_loop.kill().unwrap();
+    busy_loop.wait().unwrap();
+    assert_eq!(Store::open(&store).unwrap().list().unwrap(), []);
 }
 
 #[test]

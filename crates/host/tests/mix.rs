@@ -12,7 +12,9 @@ use usher_act::ActConfig;
 use usher_host::engine::EngineConfig;
 use usher_host::launch::LaunchSpec;
 use usher_host::mix::{MixError, MixEvent, MixFile, MixOptions, run_mix};
-use usher_host::profile::{ProfileOptions, ProfileTarget, default_counts, profile, seat_of};
+use usher_host::profile::{
+    ProfileEvent, ProfileOptions, ProfileTarget, default_counts, profile, seat_of,
+};
 use usher_model::Topology;
 use usher_report::data::{MixResult, PolicyRole, SpanMode};
 use usher_topology::{Source, load};
@@ -377,8 +379,10 @@ fn a_profile_seats_the_program_on_each_count() {
     };
     let never = AtomicBool::new(false);
     let mut runs = Vec::new();
-    let mut on_event =
-        |run: &usher_host::profile::ProfileRun| runs.push((run.cores, run.repetition));
+    let mut on_event = |event: ProfileEvent<'_>| match event {
+        ProfileEvent::Run(run) => runs.push((run.cores, run.repetition)),
+        ProfileEvent::Busy(text) => panic!("{text}"),
+    };
     let measured = profile(bench.config(), &target, &options, &never, &mut on_event).unwrap();
     let counts = default_counts(&bench.topology);
     let up = counts.iter().map(|&n| (n, 1));

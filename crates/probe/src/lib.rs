@@ -7,6 +7,7 @@
 //! | [`ProgramProbe`] | one program: CPU time, waiting, threads, spinners, progress, its end |
 //! | [`PerfCounters`] | instructions (or the task clock) of a program |
 //! | [`MachineProbe`], [`usable_cpus`] | idle CPUs, steal, pressure; usable CPUs |
+//! | [`LoadSnapshot`] | the CPU time that other programs use during a measurement |
 //! | [`CpuQuotas`] | the CPU time that the cgroups of a process allow |
 //! | [`identify`] | the key of a program's profile |
 //! | [`Capabilities`] | features of kernel and machine, and the fallback for each missing one |
@@ -21,6 +22,7 @@ mod group;
 mod identity;
 mod machine;
 mod members;
+mod other_load;
 mod process;
 mod program;
 mod quota;
@@ -33,7 +35,8 @@ pub use capabilities::{Capabilities, Capability};
 pub use counters::{CounterGap, CounterKind, PerfCounters};
 pub use error::ProbeError;
 pub use identity::{ProgramCommand, THREAD_VARIABLES, command_of, identify};
-pub use machine::{MachineProbe, MachineSample, Roots, usable_cpus};
+pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, usable_cpus};
+pub use other_load::{BusyProcess, LoadSnapshot, OtherLoad};
 pub use process::ProcessFacts;
 pub use program::{ProbeConfig, ProgramProbe, process_id};
 pub use quota::CpuQuotas;

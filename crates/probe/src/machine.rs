@@ -50,6 +50,19 @@ pub fn usable_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
     Ok(online.and(&allowed))
 }
 
+/// Returns the busy time of some CPUs since boot, in nanoseconds. The resolution is one clock tick.
+///
+/// # Errors
+/// When `/proc/stat` cannot be read.
+pub fn busy_ns(roots: &Roots, cpus: &CpuSet) -> Result<u64, ProbeError> {
+    let path = roots.proc.join("stat");
+    let (_, each) = file::parse(&path, "the machine's stat", text::machine_stat)?;
+    let of = each.iter().filter(|(cpu, _)| cpus.contains(**cpu));
+    let ticks: u64 = of.map(|(_, ticks)| ticks.busy).sum();
+    let ns_per_tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    Ok(ticks.saturating_mul(ns_per_tick))
+}
+
 /// The machine over the time since the last sample.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MachineSample {
@@ -201,6 +214,15 @@ mod tests {
             idle.steal_share, 0.0,
             "no time has passed, so none was stolen"
         );
+    }
+
+    #[test]
+    fn busy_time_is_that_of_the_given_cpus() {
+        let stat = "cpu  99 0 0 0 0 0 0 0\ncpu0 50 1 0 50 0 0 0 0\ncpu1 40 0 8 50 0 0 0 0\n";
+        let (_dir, roots) = machine(&[("proc/stat", stat)]);
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        assert_eq!(busy_ns(&roots, &CpuSet::single(1)).unwrap(), 48 * tick_ns);
+        assert_eq!(busy_ns(&roots, &CpuSet::range(0, 1)).unwrap(), 99 * tick_ns);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::text;
 use crate::tree::{read_stat, tasks};
 
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
-const KERNEL_THREAD: u64 = 0x0020_0000;
+pub(crate) const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// The data that `/proc` contains about a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

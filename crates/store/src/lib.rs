@@ -16,6 +16,7 @@
 mod combine;
 mod damaged;
 mod error;
+pub mod exchange;
 mod machine;
 mod profile;
 mod redact;

@@ -134,6 +134,21 @@ pub struct ProfileEntry {
     pub profile: Profile,
 }
 
+impl ProfileEntry {
+    /// Returns the identifier of the profile: eight hexadecimal digits, derived from the key and
+    /// the kind of machine. The identifiers of two profiles differ with high probability.
+    pub fn id(&self) -> String {
+        let ProgramKey {
+            executable,
+            arguments,
+        } = &self.key;
+        let machine = self.machine.as_str();
+        let text = format!("{executable}\0{arguments}\0{machine}");
+        let hash = blake3::hash(text.as_bytes());
+        hash.to_hex().as_str()[..8].to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -162,6 +162,11 @@ impl Store {
         ))
     }
 
+    /// Returns the key under which the store keeps a program: with redacted arguments.
+    pub fn stored_key(key: &ProgramKey) -> ProgramKey {
+        stored(key)
+    }
+
     /// Path of the store.
     pub fn path(&self) -> &Path {
         &self.path
@@ -242,6 +247,44 @@ impl Store {
             .connection
             .execute(sql, params![key.executable, redact(&key.arguments)]);
         done.map_err(|e| self.failed(e))
+    }
+
+    /// Deletes these profiles, all of them or none.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn remove(&mut self, entries: &[ProfileEntry]) -> Result<(), StoreError> {
+        let behavior = TransactionBehavior::Immediate;
+        let removed = self
+            .connection
+            .transaction_with_behavior(behavior)
+            .and_then(|transaction| {
+                for entry in entries {
+                    delete(&transaction, entry)?;
+                }
+                transaction.commit()
+            });
+        removed.map_err(|e| self.failed(e))
+    }
+
+    /// Adds these profiles, all of them or none. A profile replaces the stored profile of the same
+    /// program and kind of machine.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn replace(&mut self, entries: &[ProfileEntry]) -> Result<(), StoreError> {
+        let behavior = TransactionBehavior::Immediate;
+        let replaced = self
+            .connection
+            .transaction_with_behavior(behavior)
+            .and_then(|transaction| {
+                for entry in entries {
+                    delete(&transaction, entry)?;
+                    insert(&transaction, entry)?;
+                }
+                transaction.commit()
+            });
+        replaced.map_err(|e| self.failed(e))
     }
 
     fn failed(&self, error: rusqlite::Error) -> StoreError {
@@ -347,45 +390,7 @@ impl Store {
 
     fn copy_from(&mut self, other: &Self) -> Result<(), StoreError> {
         for listed in other.list()? {
-            let ProfileEntry {
-                key,
-                machine,
-                profile,
-            } = listed;
-            self.insert(&key, &machine, &profile)
-                .map_err(|e| self.failed(e))?;
-        }
-        Ok(())
-    }
-
-    fn insert(
-        &self,
-        key: &ProgramKey,
-        machine: &MachineKey,
-        profile: &Profile,
-    ) -> rusqlite::Result<()> {
-        let key = &stored(key);
-        let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
-                   llc_bytes, bandwidth_gbps, at_s, runs, active_wait)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-        self.connection.execute(
-            sql,
-            params![
-                key.executable,
-                key.arguments,
-                machine.as_str(),
-                profile.name,
-                profile.spinners,
-                profile.llc_bytes.map(saturating),
-                profile.bandwidth_gbps,
-                profile.at_s,
-                profile.runs,
-                profile.active_wait
-            ],
-        )?;
-        let id = self.connection.last_insert_rowid();
-        for stored in &profile.points {
-            write_point(&self.connection, id, stored)?;
+            insert(&self.connection, &listed).map_err(|e| self.failed(e))?;
         }
         Ok(())
     }
@@ -402,6 +407,43 @@ impl Store {
         listed.profile.points = points.collect();
         Ok(listed)
     }
+}
+
+/// Adds a profile.
+fn insert(connection: &Connection, entry: &ProfileEntry) -> rusqlite::Result<()> {
+    let (key, profile) = (stored(&entry.key), &entry.profile);
+    let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
+               llc_bytes, bandwidth_gbps, at_s, runs, active_wait)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    connection.execute(
+        sql,
+        params![
+            key.executable,
+            key.arguments,
+            entry.machine.as_str(),
+            profile.name,
+            profile.spinners,
+            profile.llc_bytes.map(saturating),
+            profile.bandwidth_gbps,
+            profile.at_s,
+            profile.runs,
+            profile.active_wait
+        ],
+    )?;
+    let id = connection.last_insert_rowid();
+    for stored in &profile.points {
+        write_point(connection, id, stored)?;
+    }
+    Ok(())
+}
+
+/// Deletes a profile and, by its foreign key, its points.
+fn delete(connection: &Connection, entry: &ProfileEntry) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM profile WHERE executable = ?1 AND arguments = ?2 AND machine = ?3";
+    let key = stored(&entry.key);
+    let machine = entry.machine.as_str();
+    connection.execute(sql, params![key.executable, key.arguments, machine])?;
+    Ok(())
 }
 
 /// Returns the key with redacted arguments.

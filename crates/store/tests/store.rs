@@ -500,3 +500,26 @@ fn a_fifo_is_rejected_without_waiting_for_its_writer() {
     assert!(warning.in_memory);
     assert!(matches!(warning.error, StoreError::NotAStore { .. }));
 }
+
+#[test]
+fn profiles_are_replaced_and_removed_one_by_one() {
+    let mut store = Store::in_memory().unwrap();
+    for name in ["a", "b"] {
+        let measurement = Measurement {
+            name: name.to_owned(),
+            points: vec![point(1.0, 5.0, ProgressSource::Repetition)],
+            ..Measurement::default()
+        };
+        store.merge(&key(name), &machine(), &measurement).unwrap();
+    }
+    let mut both = store.list().unwrap();
+    assert_ne!(both[0].id(), both[1].id());
+    both[0].profile.points[0].point.rate = 7.0;
+    store.replace(&both[..1]).unwrap();
+    assert_eq!(store.list().unwrap(), both);
+    store.remove(&both[..1]).unwrap();
+    assert_eq!(store.list().unwrap(), both[1..]);
+    // The points of the removed profile are gone, too.
+    store.replace(&both).unwrap();
+    assert_eq!(store.list().unwrap(), both);
+}

@@ -21,6 +21,10 @@ fn refused(args: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), line.trim_end().to_owned())
 }
 
+/// The number of CPUs that other programs may use during a measurement: more than the machine has,
+/// because other tests run at the same time.
+const BUSY: &str = "100000";
+
 #[test]
 fn help_contains_examples() {
     let world = World::new();
@@ -261,6 +265,8 @@ fn a_signal_ends_a_measurement_unless_it_is_ignored() {
         let _ = fs::remove_file(&up);
         let args = [
             "profile",
+            "--max-other-cpus",
+            BUSY,
             "--cores",
             "1",
             "--repeats",
@@ -598,6 +604,8 @@ fn a_mix_is_run_and_reported() {
         file.to_str().unwrap(),
         "--against",
         "linux,equal",
+        "--max-other-cpus",
+        BUSY,
         "--out",
         out.to_str().unwrap(),
     ];
@@ -634,6 +642,8 @@ fn mix_prints_a_result_that_it_cannot_write() {
         file.to_str().unwrap(),
         "--against",
         "linux",
+        "--max-other-cpus",
+        BUSY,
         "--out",
         out.to_str().unwrap(),
     ]);
@@ -661,6 +671,8 @@ fn a_mix_that_cannot_run_leaves_nothing() {
         let args = [
             "mix",
             file.to_str().unwrap(),
+            "--max-other-cpus",
+            BUSY,
             "--out",
             out.to_str().unwrap(),
         ];
@@ -704,6 +716,8 @@ fn profile_measures_draws_and_stores_a_curve() {
     let script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); done";
     let args = [
         "profile",
+        "--max-other-cpus",
+        BUSY,
         "--repeats",
         "1",
         "--cores",
@@ -739,12 +753,15 @@ fn profile_measures_draws_and_stores_a_curve() {
         )
     );
     assert_eq!(
-        world.run(&["profile", "--", "false"]).status.code(),
+        world
+            .run(&["profile", "--force", "--", "false"])
+            .status
+            .code(),
         Some(125)
     );
     assert_eq!(
         world
-            .run(&["profile", "--", "no-such-program"])
+            .run(&["profile", "--force", "--", "no-such-program"])
             .status
             .code(),
         Some(127)
@@ -757,6 +774,8 @@ fn profile_prints_a_curve_that_it_cannot_write() {
     fs::create_dir(world.path("profiles.db")).unwrap();
     let args = [
         "profile",
+        "--max-other-cpus",
+        BUSY,
         "--repeats",
         "1",
         "--cores",

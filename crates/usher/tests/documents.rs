@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Documents with `usher` commands in their code blocks.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "examples/README.md",
     "docs/background.md",
     "docs/mix-file.md",
     "docs/policies.md",
+    "docs/profiles.md",
     "docs/sched.md",
     "docs/seats.md",
     "docs/sim-mix-file.md",

@@ -31,6 +31,9 @@ pub struct EngineConfig {
     pub roots: Roots,
     /// The use of the profile store.
     pub profiles: ProfileUse,
+    /// CPUs that unmanaged programs may use beside a repetition that yields a profile sample;
+    /// `None` for the default of [`crate::quiet`].
+    pub other_cpus_max: Option<f64>,
     /// The file in which observations and decisions are recorded for a replay.
     pub record: Option<PathBuf>,
     /// Names of always-on services, in addition to the default list. The use of CPUs and devices by
@@ -60,6 +63,7 @@ impl EngineConfig {
             act,
             roots: Roots::default(),
             profiles: ProfileUse::default(),
+            other_cpus_max: None,
             record: None,
             ignore: Vec::new(),
             soft: None,

@@ -132,6 +132,7 @@ impl Engine {
             recorder,
             ignore: config.ignore,
             programs_per_user: config.programs_per_user,
+            other_cpus_max: config.other_cpus_max,
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),

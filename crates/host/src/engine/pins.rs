@@ -16,7 +16,7 @@ use usher_model::{Event, ProgramId};
 
 use super::clock::now_ns;
 use super::log::LogChange;
-use super::world::RealWorld;
+use super::world::{RealWorld, busy_on};
 
 /// Time for which a program counts as pinned after a scan last found a pinned thread.
 const PIN_HOLD_NS: u64 = 3_000_000_000;
@@ -67,9 +67,11 @@ impl RealWorld {
         let pinned_to = member.pins.as_ref().map(|pins| pins.cpus.clone());
         member.program.pinned_to.clone_from(&pinned_to);
         let reach = member.reach(&self.state.usable);
-        member
-            .interval
-            .moved(at_ns, self.topology.capacity_of(&reach));
+        member.interval.moved(
+            at_ns,
+            self.topology.capacity_of(&reach),
+            busy_on(&self.roots, &reach),
+        );
         let text = match &pinned_to {
             Some(cpus) => format!(
                 "the program pinned threads to {}, and gets no seat",

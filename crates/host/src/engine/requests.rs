@@ -21,7 +21,9 @@ use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramI
 use super::arrival::ArrivingProgram;
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
-use super::learn::{ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, WaitBehaviour};
+use super::learn::{
+    ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, RepetitionEnd, WaitBehaviour,
+};
 use super::log::LogChange;
 use super::member::ManagedProgram;
 use super::profiles::ProfileUpdate;
@@ -29,7 +31,7 @@ use super::request_channel::{Reply, Request};
 use super::status::{BackgroundStatus, ProgramStatus, Status};
 use super::warning::WarningTopic;
 use super::watch::ProgramObserver;
-use super::world::RealWorld;
+use super::world::{RealWorld, busy_on};
 
 impl RealWorld {
     pub fn handle(&mut self, request: Request) {
@@ -248,9 +250,11 @@ impl RealWorld {
             before_last: None,
         };
         let reach = member.reach(usable);
-        member
-            .interval
-            .moved(at_ns, self.topology.capacity_of(&reach));
+        member.interval.moved(
+            at_ns,
+            self.topology.capacity_of(&reach),
+            busy_on(&self.roots, &reach),
+        );
         let arrived = LogChange::Arrived {
             program: program.id,
             name: program.name.clone(),
@@ -285,9 +289,14 @@ impl RealWorld {
         let at_ns = now_ns();
         let ended = self.state.ended.iter_mut().find(|ended| ended.id == id);
         if let Some(ended) = ended.filter(|ended| asking == 0 || asking == ended.uid) {
-            let sample = ended
-                .interval
-                .repeated(ended.ended_ns, seconds, ended.last.as_ref());
+            let sample = ended.interval.repeated(&RepetitionEnd {
+                at_ns: ended.ended_ns,
+                seconds,
+                last: ended.last.as_ref(),
+                sample_age_s: ended.sample_age_s,
+                busy_ns: ended.busy_ns,
+                other_cpus_max: self.other_cpus_max,
+            });
             let update = profile_update(ended.key.clone(), &ended.name, ended.waits, sample);
             self.add_update(update);
             return Ok(());
@@ -298,7 +307,15 @@ impl RealWorld {
         let is_frozen = self.actuator.frozen_since(id).is_some();
         if let Some(member) = self.state.members.get_mut(&id) {
             let sample = member.sample(at_ns, steal, is_frozen);
-            let sample = member.interval.repeated(at_ns, seconds, sample.as_ref());
+            let reach = member.reach(&self.state.usable);
+            let sample = member.interval.repeated(&RepetitionEnd {
+                at_ns,
+                seconds,
+                last: sample.as_ref(),
+                sample_age_s: 0.0,
+                busy_ns: busy_on(&self.roots, &reach),
+                other_cpus_max: self.other_cpus_max,
+            });
             let update = profile_update(
                 member.key.clone(),
                 &member.program.name,
@@ -353,6 +370,12 @@ impl RealWorld {
     fn depart(&mut self, id: ProgramId) -> Result<(), EngineError> {
         let at_ns = now_ns();
         self.update_disturbed(at_ns);
+        let reach = self
+            .state
+            .members
+            .get(&id)
+            .map(|member| member.reach(&self.state.usable));
+        let busy_ns = reach.and_then(|reach| busy_on(&self.roots, &reach));
         self.unseat(id);
         let steal = self.state.steal;
         let is_frozen = self.actuator.frozen_since(id).is_some();
@@ -360,7 +383,11 @@ impl RealWorld {
             if member.program.background.is_none() {
                 self.drop_general_notes();
             }
-            member.sample(at_ns, steal, is_frozen);
+            let sampled_ns = member
+                .last
+                .as_ref()
+                .map_or(member.arrived_ns, |last| last.0);
+            let has_sample = member.sample(at_ns, steal, is_frozen).is_some();
             if self.state.ended.len() == ENDED_MAX {
                 self.state.ended.pop_front();
             }
@@ -372,6 +399,12 @@ impl RealWorld {
                 interval: member.interval,
                 ended_ns: at_ns,
                 last: member.last.take().map(|(_, sample)| sample),
+                // Without a cgroup, the CPU time between the last sample and the end is lost.
+                sample_age_s: match has_sample && member.home.cgroup.is_some() {
+                    true => 0.0,
+                    false => at_ns.saturating_sub(sampled_ns) as f64 * 1e-9,
+                },
+                busy_ns,
                 uid: member.uid,
             });
         }

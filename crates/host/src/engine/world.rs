@@ -75,6 +75,9 @@ pub(super) struct RealWorld {
     pub ignore: Vec<String>,
     /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
+    /// CPUs that unmanaged programs may use beside a repetition that yields a profile sample;
+    /// `None` for the default.
+    pub other_cpus_max: Option<f64>,
     pub state: LoopState,
 }
 
@@ -198,7 +201,8 @@ impl World for RealWorld {
             if !is_same {
                 let reach = member.reach(&self.state.usable);
                 let cores = self.topology.capacity_of(&reach);
-                member.interval.moved(now_ns(), cores);
+                let busy_ns = busy_on(&self.roots, &reach);
+                member.interval.moved(now_ns(), cores, busy_ns);
             }
         }
         Ok(())
@@ -483,6 +487,11 @@ impl RealWorld {
             member.interval.disturbed(at_ns, disturbed);
         }
     }
+}
+
+/// Returns the busy time of some CPUs since boot; `None` if it cannot be read.
+pub(super) fn busy_on(roots: &Roots, cpus: &CpuSet) -> Option<u64> {
+    usher_probe::busy_ns(roots, cpus).ok()
 }
 
 fn timespec(ns: u64) -> Timespec {

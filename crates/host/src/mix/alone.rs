@@ -24,7 +24,9 @@ use super::file::{MixFile, MixProgram};
 use super::options::{MixEvent, MixOptions};
 use crate::engine::EngineConfig;
 use crate::launch::Stream;
-use crate::profile::{ProfileOptions, ProfileTarget, default_counts, profile, store_curve};
+use crate::profile::{
+    ProfileEvent, ProfileOptions, ProfileTarget, default_counts, profile, store_curve,
+};
 
 /// Tolerance for comparing numbers of cores by capacity.
 const SAME_CORES: f64 = 1e-6;
@@ -143,13 +145,17 @@ fn measure(
         repeats: options.alone_repeats.max(1),
         seconds_max,
         timeout_seconds: mix.protocol.timeout_seconds,
+        load: options.load,
         ..ProfileOptions::default()
     };
-    let mut on_run = |run: &crate::profile::ProfileRun| {
-        let program = &program.name;
-        on_event(MixEvent::Alone { program, run });
+    let mut on_profile = |event: ProfileEvent<'_>| match event {
+        ProfileEvent::Run(run) => {
+            let program = &program.name;
+            on_event(MixEvent::Alone { program, run });
+        }
+        ProfileEvent::Busy(text) => on_event(MixEvent::Warning { text }),
     };
-    let mut measured = profile(config.clone(), &target, &how, cancel, &mut on_run)?;
+    let mut measured = profile(config.clone(), &target, &how, cancel, &mut on_profile)?;
     // The key under which later runs of the mix search the store.
     measured.key = key_of(mix, program).or(measured.key);
     if let Some(store) = &options.store {

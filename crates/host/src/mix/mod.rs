@@ -28,6 +28,10 @@
 //! count stays at least 1; a run can therefore exceed the limit. The first failure of a program
 //! ends the mix.
 //!
+//! # Other programs
+//! [`crate::quiet`] waits for a quiet machine before each round. A round that other programs
+//! disturb is discarded and repeated, unless the measurement is forced.
+//!
 //! # The file
 //! A mix file is a TOML file, described in `docs/mix-file.md`. Unknown keys are rejected. Programs
 //! run in the directory of the file, and relative paths are relative to this directory.
@@ -60,6 +64,7 @@ use self::round::RoundContext;
 use self::schedule::{PolicyArm, RoundPlan, arms, fit, order, seconds_a_repetition};
 use crate::engine::{EngineConfig, ProfileUse};
 use crate::measured::RunError;
+use crate::quiet::LoadGuard;
 
 /// Maximum fraction of the time limit that is used to measure curves.
 const CURVES_SHARE: f64 = 0.35;
@@ -112,8 +117,10 @@ pub fn run_mix(
         arms: &arms,
         plan,
     };
-    let policies = runner.all_rounds(on_event)?;
-    let mut result = runner.result(policies, wanted);
+    let cpus = config.topology.cpus.len();
+    let mut guard = LoadGuard::new(options.load, &config.roots, cpus);
+    let policies = runner.all_rounds(&mut guard, on_event)?;
+    let mut result = runner.result(policies, wanted, guard.disturbance());
     result.compare();
     Ok(result)
 }
@@ -132,6 +139,7 @@ struct MixRunner<'a> {
 impl MixRunner<'_> {
     fn all_rounds(
         &self,
+        guard: &mut LoadGuard,
         on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<Vec<PolicyResult>, MixError> {
         let scratch = tempfile::tempdir().map_err(|source| RunError::System {
@@ -141,20 +149,49 @@ impl MixRunner<'_> {
         let mut policies: Vec<_> = self.arms.iter().map(empty_result).collect();
         for round in 0..self.plan.rounds {
             for at in order(self.arms.len(), round, self.options.seed) {
-                let result = self.one_round(&self.arms[at], round + 1, scratch.path(), on_event)?;
+                let (arm, dir) = (&self.arms[at], scratch.path());
+                let result = self.undisturbed_round(arm, round + 1, dir, guard, on_event)?;
+                on_event(MixEvent::RoundEnded {
+                    policy: &arm.name,
+                    result: &result,
+                });
                 policies[at].rounds.push(result);
             }
         }
         Ok(policies)
     }
 
+    /// Runs a round until it is undisturbed, or is forced to count.
+    fn undisturbed_round(
+        &self,
+        arm: &PolicyArm,
+        round: u32,
+        scratch: &Path,
+        guard: &mut LoadGuard,
+        on_event: &mut dyn FnMut(MixEvent<'_>),
+    ) -> Result<RoundResult, MixError> {
+        loop {
+            let mut on_busy = |text: &str| on_event(MixEvent::Warning { text });
+            guard.wait_until_quiet(self.cancel, &mut on_busy)?;
+            match self.one_round(arm, round, scratch, guard, on_event)? {
+                Ok(result) => return Ok(result),
+                Err(reason) => {
+                    let text = format!("a round was discarded and is repeated, because {reason}");
+                    on_event(MixEvent::Warning { text: &text });
+                }
+            }
+        }
+    }
+
+    /// Runs a round. The inner error states why the round must be repeated.
     fn one_round(
         &self,
         arm: &PolicyArm,
         round: u32,
         scratch: &Path,
+        guard: &mut LoadGuard,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<RoundResult, MixError> {
+    ) -> Result<Result<RoundResult, String>, MixError> {
         let policy = &arm.name;
         on_event(MixEvent::Round {
             policy,
@@ -173,12 +210,7 @@ impl MixRunner<'_> {
             usable: self.config.topology.all_cpus(),
         };
         let config = arm.policy.as_ref().map(|policy| self.config_for(policy));
-        let result = context.run(config, on_event)?;
-        on_event(MixEvent::RoundEnded {
-            policy,
-            result: &result,
-        });
-        Ok(result)
+        context.run(config, guard, on_event)
     }
 
     /// Rounds add no measurements to the store, so that all rounds of all policies read the same
@@ -196,8 +228,18 @@ impl MixRunner<'_> {
         }
     }
 
-    fn result(&self, policies: Vec<PolicyResult>, wanted: RoundPlan) -> MixResult {
+    fn result(
+        &self,
+        policies: Vec<PolicyResult>,
+        wanted: RoundPlan,
+        disturbance: Option<&str>,
+    ) -> MixResult {
         let mut notes = Vec::new();
+        if let Some(reason) = disturbance {
+            notes.push(format!(
+                "other programs disturbed the measurement (option --force): {reason}"
+            ));
+        }
         if self.plan != wanted {
             notes.push(format!(
                 "the mix ran {} of {} instead of {} of {}, because more would exceed the time \

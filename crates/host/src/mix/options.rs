@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use usher_report::data::RoundResult;
 
 use crate::profile::ProfileRun;
+use crate::quiet::LoadRule;
 
 /// The options of a run.
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct MixOptions {
     pub alone_repeats: u32,
     /// Whether the policy `usher` starts without the programs' curves.
     pub cold: bool,
+    /// The rule by which other programs on the machine are detected.
+    pub load: LoadRule,
     /// Usher's OMPT tool, if it is installed.
     pub ompt: Option<PathBuf>,
     /// The command line that repeats this run, for the report.
@@ -49,6 +52,7 @@ impl Default for MixOptions {
             remeasure: false,
             alone_repeats: 3,
             cold: false,
+            load: LoadRule::default(),
             ompt: None,
             command: String::new(),
             date: String::new(),

@@ -29,6 +29,7 @@ use super::timeline::{RoundWindow, left_to_the_kernel, notes, spans};
 use crate::engine::{AdoptOptions, Engine, EngineConfig, now_ns};
 use crate::launch::{Repetition, Stream};
 use crate::measured::{MeasuredProcess, RunCondition, RunError, wait_readable};
+use crate::quiet::LoadGuard;
 
 /// The progress source "repetition" with full confidence. The policy always gets this source, in
 /// addition to other sources.
@@ -59,17 +60,19 @@ struct RunningProgram<'a> {
 
 impl RoundContext<'_> {
     /// Runs the round by the steps in the header of this file. Returns the times of the repetitions
-    /// and the timeline.
+    /// and the timeline, or why the round must be repeated.
     pub fn run(
         &self,
         config: Option<EngineConfig>,
+        guard: &mut LoadGuard,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<RoundResult, MixError> {
+    ) -> Result<Result<RoundResult, String>, MixError> {
         let engine = config.map(|config| self.engine(config)).transpose()?;
         let mut programs = Vec::new();
         for (at, program) in self.mix.programs.iter().enumerate() {
             programs.push(self.launch(at, program, engine.as_ref())?);
         }
+        let before = guard.begin()?;
         let start_ns = now_ns();
         for running in &mut programs {
             running.process.start()?;
@@ -80,7 +83,11 @@ impl RoundContext<'_> {
             start_ns,
             end_ns: now_ns(),
         };
-        Ok(self.result(&programs, engine.as_ref(), window)?)
+        // The check precedes the end of `programs`, which kills running repetitions.
+        if let Some(reason) = guard.end(before.as_ref())? {
+            return Ok(Err(reason));
+        }
+        Ok(Ok(self.result(&programs, engine.as_ref(), window)?))
     }
 
     fn condition(&self) -> RunCondition {

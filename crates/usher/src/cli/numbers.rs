@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The parsers of numbers on the command line: whole numbers, pids (1 to 4,194,304), weights (0.001
-//! to 1000), seconds (positive and finite) and numbers without a range.
+//! to 1000), seconds (positive and finite), CPUs (0 or more) and numbers without a
+//! range.
 //!
 //! Each error states the accepted range; the texts of the standard library's parsers ("number too
 //! large to fit in target type") do not.
@@ -11,6 +12,9 @@ use std::str::FromStr;
 
 /// Upper limit of a pid (`PID_MAX_LIMIT` of the kernel on 64-bit machines).
 pub const PID_MAX: i32 = 1 << 22;
+
+/// Upper limit of a wait in seconds: a day.
+const WAIT_SECONDS_MAX: f64 = 86_400.0;
 
 /// Returns a parser of whole numbers in a range.
 pub fn whole<T>(
@@ -57,6 +61,28 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "the number of seconds must be positive".to_owned())
 }
 
+/// Parses a number of CPUs that may be zero or a fraction.
+///
+/// # Errors
+/// The accepted range.
+pub fn cpus(text: &str) -> Result<f64, String> {
+    let cpus = text.parse().ok();
+    let cpus = cpus.filter(|cpus: &f64| cpus.is_finite() && *cpus >= 0.0);
+    cpus.ok_or_else(|| "the number of CPUs must be 0 or more".to_owned())
+}
+
+/// Parses the seconds of a wait.
+///
+/// # Errors
+/// The accepted range.
+pub fn wait(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.0..=WAIT_SECONDS_MAX).contains(seconds));
+    seconds.ok_or_else(|| {
+        format!("the number of seconds must be a number from 0 to {WAIT_SECONDS_MAX}")
+    })
+}
+
 /// Parses a number whose range is checked later.
 ///
 /// # Errors
@@ -86,6 +112,14 @@ mod tests {
         assert_eq!(weight("0.5"), Ok(0.5));
         for text in ["0", "-1", "NaN", "1e9", "x"] {
             assert!(weight(text).unwrap_err().contains("from 0.001 to 1000"));
+        }
+        assert_eq!((cpus("0"), cpus("1.5")), (Ok(0.0), Ok(1.5)));
+        for text in ["-1", "inf", "nan", "x", ""] {
+            assert!(cpus(text).unwrap_err().contains("must be 0 or more"));
+        }
+        assert_eq!((wait("0"), wait("2.5")), (Ok(0.0), Ok(2.5)));
+        for text in ["-1", "inf", "nan", "x", "1e9"] {
+            assert!(wait(text).unwrap_err().contains("from 0 to 86400"));
         }
         for text in ["0", "-1", "inf", "nan", "x"] {
             assert!(seconds(text).unwrap_err().contains("must be positive"));

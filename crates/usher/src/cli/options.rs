@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Options that several commands share: the global options, the profile store, the options for
-//! background work, and the parser of program names.
+//! Options that several commands share: the global options, the profile store, the options of
+//! measurements on a busy machine, the options for background work, and the parser of program names.
 //!
 //! A program name has 1 to 256 bytes and no control characters. The options for background work are
 //! rejected if a daemon runs, because a daemon uses the options of its own command line.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use usher_host::quiet::{LoadCheck, LoadRule, WAIT_MAX};
 use usher_policy::background::Thresholds;
 
+use super::numbers::{cpus, wait};
 use crate::output::Color;
 use crate::runtime;
 
@@ -58,6 +61,36 @@ pub struct StoreArg {
         hide_env_values = true
     )]
     pub path: Option<PathBuf>,
+}
+
+/// Options of measurements that other programs could disturb.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LoadArgs {
+    /// Measure on a busy machine, too; a disturbed scalability curve is not stored
+    #[arg(long)]
+    pub force: bool,
+    /// Accept other programs that use at most CPUS CPUs on average; by default, 0.1 or 1 % of the
+    /// machine's CPUs, whichever is more
+    #[arg(long, value_name = "CPUS", allow_negative_numbers = true, value_parser = cpus)]
+    pub max_other_cpus: Option<f64>,
+    /// Wait at most SECONDS for a quiet machine
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_MAX.as_secs_f64(),
+          allow_negative_numbers = true, value_parser = wait)]
+    pub max_wait: f64,
+}
+
+impl LoadArgs {
+    /// Returns the rule by which a measurement checks for other programs.
+    pub fn rule(&self) -> LoadRule {
+        LoadRule {
+            check: match self.force {
+                true => LoadCheck::Force,
+                false => LoadCheck::Wait,
+            },
+            cpus_max: self.max_other_cpus,
+            wait_max: Duration::from_secs_f64(self.max_wait),
+        }
+    }
 }
 
 /// Options that determine which services count as foreground, and the thresholds at which

@@ -23,7 +23,7 @@ use usher_report::data::MixResult;
 use usher_report::{html, table, text as words, trace};
 
 use crate::cli::numbers::{seconds, whole};
-use crate::cli::options::{Global, StoreArg};
+use crate::cli::options::{Global, LoadArgs, StoreArg};
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::output::{self, Output};
@@ -41,7 +41,7 @@ runs all policies, one after another. Each ratio of two policies is printed with
 interval, which shows the noise.
 
 docs/mix-file.md in the sources describes mix files. The command needs no daemon: it runs
-the policies itself.
+the policies itself. On a busy machine, it waits up to 60 s, and then ends with an error.
 
 Examples:
   usher mix examples/mixes/main.toml
@@ -82,6 +82,8 @@ pub struct Args {
     /// Write the report to DIR; by default, to ./usher-mix-NAME
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    load: LoadArgs,
     #[command(flatten)]
     store: StoreArg,
 }
@@ -134,6 +136,7 @@ impl Args {
             store: Some(runtime::store_path(self.store.path.as_deref())),
             remeasure: self.remeasure,
             cold: self.cold,
+            load: self.load.rule(),
             ompt: measure::ompt_tool(),
             command: words.collect::<Vec<_>>().join(" "),
             date: today(),

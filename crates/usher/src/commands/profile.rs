@@ -7,6 +7,11 @@
 //!    `--repeats` times per count, by default three times.
 //! 3. Print the curve, store it unless `--forget` is given, and draw the picture.
 //!
+//! On a busy machine, the command waits, and then refuses (`usher_host::quiet`). With `--force`, it
+//! measures, and does not store a disturbed curve, which is no error.
+//!
+//! The commands about stored profiles are in `profile/stored.rs`.
+//!
 //! - Without `--max-seconds`, the duration has no limit. With the option, no further run starts
 //!   that would exceed the limit.
 //! - SIGINT, SIGTERM or SIGHUP ends the measurement without a result, with exit status 128 plus the
@@ -14,43 +19,59 @@
 //! - The result is printed even if the picture or the store cannot be written; the exit status is
 //!   then 125.
 
+mod stored;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::json;
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_host::profile::{
-    MeasuredProfile, ProfileOptions, ProfileRun, ProfileTarget, default_counts, profile,
-    store_curve,
+    MeasuredProfile, ProfileError, ProfileEvent, ProfileOptions, ProfileRun, ProfileTarget,
+    default_counts, profile, store_curve,
 };
+use usher_model::Topology;
 use usher_report::figure::{CurveFigure, curve_svg};
 use usher_report::{summary, table, text as words};
 
 use crate::cli::numbers::{seconds, whole};
-use crate::cli::options::{Global, StoreArg};
+use crate::cli::options::{Global, LoadArgs};
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::runtime;
+use stored::StoredCommand;
 
-/// Measures a program's scalability curve, draws it and stores it
+/// Measures and stores a program's scalability curve; manages stored profiles
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    subcommand_negates_reqs = true,
+    after_help = "\
 The program runs alone from start to end on each number of cores, several times. The
 standard input of the program is empty, and its output is discarded. Each run of the
 program must do the same work and take some seconds. Usher stores the measured curve and
 uses it to choose seats for later runs of the program.
 
+Other programs would make the curve wrong. On a busy machine, the command therefore waits
+up to 60 s, and then ends with an error (docs/profiles.md states the limits).
+
+A program with the name of a command of `usher profile` must follow `--`.
+
 Examples:
   usher profile -- x264 --preset medium -o /dev/null in.y4m
   usher profile --cores 1,2,4 --repeats 5 -- ./solver input
   usher profile --svg curve.svg -- sh -c 'pigz -c < text > /dev/null'
-  usher profile --json -- ./solver input | jq '.curve[] | [.cores, .rate]'")]
+  usher profile --json -- ./solver input | jq '.curve[] | [.cores, .rate]'
+  usher profile list                      list the stored profiles
+  usher profile export > profiles.json    for `usher profile import` on another machine"
+)]
 pub struct Args {
+    #[command(subcommand)]
+    stored: Option<StoredCommand>,
     /// Use this name for the program in the picture and in the profile; by default, the name of the
     /// command's file
     #[arg(long)]
@@ -73,14 +94,36 @@ pub struct Args {
     #[arg(long)]
     forget: bool,
     #[command(flatten)]
-    store: StoreArg,
+    load: LoadArgs,
+    /// Use FILE as the profile store, which holds the measurements of earlier runs; by default,
+    /// /var/lib/usher/profiles.db as root, else usher/profiles.db in $XDG_DATA_HOME or
+    /// ~/.local/share
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "USHER_STORE",
+        hide_env_values = true,
+        global = true
+    )]
+    store: Option<PathBuf>,
     /// Command to measure, with its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Measures, prints and stores.
+/// Runs the given command about stored profiles, or measures.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    match &args.stored {
+        Some(command) => {
+            args.refuse_beside_command()?;
+            stored::run(command, args.store.as_deref(), out)
+        }
+        None => measure_program(args, global, out),
+    }
+}
+
+/// Measures, prints and stores.
+fn measure_program(args: &Args, global: &Global, out: Output) -> Outcome {
     crate::launch::check_named(&args.command)?;
     if let Some(path) = &args.svg {
         check_picture(path).with_context(|| unwritable(path))?;
@@ -95,6 +138,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         counts: args.cores.clone(),
         repeats: args.repeats,
         seconds_max: args.max_seconds,
+        load: args.load.rule(),
         ..ProfileOptions::default()
     };
     let counts = options
@@ -107,18 +151,12 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         &subject,
         &options,
         interruption.flag(),
-        &mut |run| report_run(&progress, run),
+        &mut |event| report_event(&progress, &event),
     );
     progress.end();
     let measured = interruption.outcome(measured)?;
     let shown = show(&subject.name, &measured, out);
-    let kept = match args.forget {
-        true => Ok(()),
-        false => {
-            let store = runtime::store_path(args.store.path.as_deref());
-            store_curve(&store, &topology, &subject.name, &measured).map_err(Into::into)
-        }
-    };
+    let kept = args.keep(&topology, &subject.name, &measured);
     let cores = topology.cores.len() as f64;
     let picture = args.svg.as_deref();
     let drawn = picture.map(|path| draw(path, &subject.name, &measured, cores));
@@ -154,6 +192,47 @@ fn show(name: &str, measured: &MeasuredProfile, out: Output) -> anyhow::Result<(
 }
 
 impl Args {
+    /// Rejects options of a measurement that precede a command about stored profiles.
+    fn refuse_beside_command(&self) -> anyhow::Result<()> {
+        let given = [
+            ("--name", self.name.is_some()),
+            ("--cores", self.cores.is_some()),
+            ("--max-seconds", self.max_seconds.is_some()),
+            ("--svg", self.svg.is_some()),
+            ("--forget", self.forget),
+            ("--force", self.load.force),
+            ("--max-other-cpus", self.load.max_other_cpus.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => bail!(
+                "{option} belongs to a measurement: write `usher profile {option} … -- CMD`, with \
+                 `--` before a program that has the name of a command"
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores a curve, unless `--forget` is given. A forced measurement that was disturbed is not
+    /// stored, which is reported but no error.
+    fn keep(
+        &self,
+        topology: &Topology,
+        name: &str,
+        measured: &MeasuredProfile,
+    ) -> anyhow::Result<()> {
+        if self.forget {
+            return Ok(());
+        }
+        let store = runtime::store_path(self.store.as_deref());
+        match store_curve(&store, topology, name, measured) {
+            Err(error @ ProfileError::Disturbed(_)) => {
+                failure::print_error(&error.to_string());
+                Ok(())
+            }
+            stored => stored.map_err(Into::into),
+        }
+    }
+
     fn subject(&self) -> ProfileTarget {
         let file = self
             .command
@@ -171,6 +250,13 @@ impl Args {
             },
             ok_exit_codes: vec![0],
         }
+    }
+}
+
+fn report_event(progress: &Progress, event: &ProfileEvent<'_>) {
+    match event {
+        ProfileEvent::Run(run) => report_run(progress, run),
+        ProfileEvent::Busy(text) => progress.say(&format!("usher: {text}")),
     }
 }
 
