@@ -4,9 +4,9 @@
 //! arrivals and limits, the planner's request of a program, and the desired seats of a plan.
 //!
 //! `equal` decides when a program arrives, departs or changes its limits, when the usable CPUs
-//! change, and after a failed action; the number of retries is not limited. Module `seating` states
-//! the cost of a plan. If the planner rejects the programs, `equal` reports the error in a note and
-//! requests no action.
+//! change, and after a failed action; the number of retries of a seat is not limited. Module
+//! `seating` states the cost of a plan. If the planner rejects the programs, `equal` reports the
+//! error in a note and releases all seats.
 
 use std::collections::BTreeMap;
 
@@ -109,31 +109,31 @@ impl Policy for Equal {
             .values()
             .map(|p| request(p, &topology, linear(&topology)))
             .collect();
-        match seat(&topology, &requests) {
-            Ok(seating) => {
-                let mut wanted = desired_seats(&seating.plan, &topology.all_cpus());
-                remove_pinned(&mut wanted, self.programs.values());
-                let actions = self.diff.move_to(&wanted);
-                Decision {
-                    actions,
-                    plan: Some(seating.plan),
-                    soft_seats: Some(true),
-                    ..Decision::default()
-                }
-            }
+        let (plan, notes) = match seat(&topology, &requests) {
+            Ok(seating) => (seating.plan, vec![]),
             Err(error) => {
+                let text =
+                    format!("no program has a seat, and all programs share all CPUs: {error}");
                 let note = Note {
                     program: None,
-                    text: format!(
-                        "no program has a seat, and all programs share all CPUs: {error}"
-                    ),
+                    text,
                 };
-                Decision {
-                    plan: Some(shared_plan(&topology, self.programs.keys())),
-                    notes: vec![note],
-                    ..Decision::default()
-                }
+                (shared_plan(&topology, self.programs.keys()), vec![note])
             }
+        };
+        let mut wanted = match plan.abstains {
+            // The seats are released. A seat of all usable CPUs would be a mask, which would not
+            // grow when a CPU returns.
+            true => self.programs.keys().map(|&id| (id, None)).collect(),
+            false => desired_seats(&plan, &topology.all_cpus()),
+        };
+        remove_pinned(&mut wanted, self.programs.values());
+        Decision {
+            actions: self.diff.move_to(&wanted),
+            soft_seats: (!plan.abstains).then_some(true),
+            plan: Some(plan),
+            notes,
+            ..Decision::default()
         }
     }
 }

@@ -10,7 +10,9 @@
 //!
 //! 1. Seeding: every candidate gets one unit. A candidate with spinning threads gets units until it
 //!    has a core for each spinning thread. The candidates that may use the fewest units come first,
-//!    and each takes the units with the most cores.
+//!    and each takes the units with the most cores. If no permitted unit is free, units change
+//!    hands along the shortest *chain*: the candidate takes a unit from a second candidate, which
+//!    takes a unit of another kind in return, and so on until a kind has a free unit.
 //! 2. Growth: a *jump* gives 1 to 16 units of one kind to one candidate. The jump that lowers the
 //!    sum of costs most per capacity is taken, until no jump lowers the sum. Jumps of several units
 //!    overcome plateaus of curves.
@@ -27,15 +29,19 @@
 //!
 //! gap = solution - bound >= solution - optimum.
 //!
-//! *Limits*: the seeding is greedy and never takes a unit back. The seeding can therefore fail
-//! although an allocation exists, if an earlier candidate takes the units that a later candidate
-//! needs. [`allot`] then returns `None`, as for an impossible allocation. The gap is not limited;
-//! no try is repeated.
+//! *Limits*: if every candidate needs one unit, the seeding finds an allocation whenever one exists
+//! (chains are the augmenting paths of bipartite matching). If candidates need several units for
+//! their spinning threads, the seeding can fail although an allocation exists, because a chain
+//! leaves the number of units of the other candidates unchanged. [`allot`] then returns `None`, as
+//! for an impossible allocation. The gap is not limited; no try is repeated.
 //!
 //! *Cost*, for `n` candidates, `U` units of `K` kinds and `P` points of all curves: growth makes at
 //! most n U steps. The reason: each of at most U jumps invalidates at most n jumps. A step
-//! evaluates at most 16 K costs and compares n jumps. Improvement tries at most 200,000 moves and
+//! evaluates at most 16 K costs and compares n jumps. Seeding takes at most U units, and a chain
+//! tries at most n K² exchanges. Improvement tries at most 200,000 moves and
 //! swaps in all. The lower bound takes about 180 P evaluations of a cost.
+
+use std::collections::VecDeque;
 
 use super::candidate::{SeatCandidate, finite};
 use super::options::cost_of;
@@ -48,8 +54,8 @@ const JUMP_MAX: u32 = 16;
 const PAIRS_MAX: usize = 200_000;
 
 /// Returns a good allotment, and an upper bound of its sum of costs minus the least possible sum.
-/// Returns `None` if the seeding cannot serve all candidates, which can happen although an
-/// allocation exists.
+/// Returns `None` if the seeding cannot serve all candidates. If candidates need several units for
+/// their spinning threads, this can happen although an allocation exists.
 pub(super) fn allot(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
@@ -76,8 +82,7 @@ struct PartialAllocation<'a> {
 impl<'a> PartialAllocation<'a> {
     /// Gives every candidate units, those with the most cores first, until it has one unit and a
     /// core for each spinning thread. The candidates that may use the fewest units come first.
-    /// Returns `None` if a candidate finds too few free units; units of earlier candidates are not
-    /// taken back.
+    /// Returns `None` if a candidate finds too few units, also by chains of exchanges.
     fn seeded(candidates: &'a [SeatCandidate<'a>], classes: &'a [UnitClass]) -> Option<Self> {
         let mut allocation = Self {
             candidates,
@@ -101,13 +106,76 @@ impl<'a> PartialAllocation<'a> {
             while allocation.cost(index).is_none() {
                 let class = (0..classes.len())
                     .filter(|&k| classes[k].open_to[index] && allocation.free[k] > 0)
-                    .max_by_key(|&k| (classes[k].cores, std::cmp::Reverse(k)))?;
+                    .max_by_key(|&k| (classes[k].cores, std::cmp::Reverse(k)))
+                    .or_else(|| allocation.free_by_chain(index))?;
                 allocation.free[class] -= 1;
                 allocation.taken[index][class] += 1;
             }
+        }
+        // Chains change the units of earlier candidates, so the costs are computed at the end.
+        for index in 0..candidates.len() {
             allocation.costs[index] = allocation.cost(index)?;
         }
         Some(allocation)
+    }
+
+    /// Frees a unit that a candidate may use, by the shortest chain of exchanges, and returns the
+    /// unit's class. Every candidate on the chain keeps its number of units and enough cores.
+    /// Returns `None`, and changes nothing, if there is no such chain.
+    fn free_by_chain(&mut self, index: usize) -> Option<usize> {
+        let kinds = self.classes.len();
+        // For each class reached: the candidate that gives up a unit of the previous class for a
+        // unit of this class, and the previous class.
+        let mut reached: Vec<Option<(usize, usize)>> = vec![None; kinds];
+        let starts: Vec<bool> = self.classes.iter().map(|c| c.open_to[index]).collect();
+        let mut queue: VecDeque<usize> = (0..kinds).filter(|&k| starts[k]).collect();
+        while let Some(from) = queue.pop_front() {
+            for to in (0..kinds).filter(|&k| !starts[k]) {
+                if reached[to].is_some() {
+                    continue;
+                }
+                let holder = (0..self.candidates.len()).find(|&c| self.can_exchange(c, from, to));
+                reached[to] = holder.map(|holder| (holder, from));
+                match reached[to] {
+                    Some(_) if self.free[to] > 0 => return self.exchange_along(&reached, to),
+                    Some(_) => queue.push_back(to),
+                    None => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns whether a candidate with a unit of the class `from` is also served by a unit of the
+    /// class `to` instead.
+    fn can_exchange(&self, index: usize, from: usize, to: usize) -> bool {
+        if self.taken[index][from] == 0 || !self.classes[to].open_to[index] {
+            return false;
+        }
+        let mut take = self.taken[index].clone();
+        take[from] -= 1;
+        take[to] += 1;
+        self.cost_with(index, &take).is_some()
+    }
+
+    /// Carries out the exchanges of the chain that ends at the class `last`, which has a free unit.
+    /// Returns the class that then has a free unit. A candidate may occur twice on a chain; if it
+    /// would have too few cores, nothing changes and the result is `None`.
+    fn exchange_along(&mut self, reached: &[Option<(usize, usize)>], last: usize) -> Option<usize> {
+        let mut taken = self.taken.clone();
+        let mut free = last;
+        while let Some((holder, from)) = reached[free] {
+            taken[holder][free] += 1;
+            taken[holder][from] -= 1;
+            if self.cost_with(holder, &taken[holder]).is_none() {
+                return None;
+            }
+            free = from;
+        }
+        self.free[last] -= 1;
+        self.free[free] += 1;
+        self.taken = taken;
+        Some(free)
     }
 
     /// Returns `None` for a candidate without units or with fewer cores than spinning threads.
@@ -321,7 +389,71 @@ mod tests {
         )
     }
 
+    fn candidates(requests: &[Request]) -> Vec<SeatCandidate<'_>> {
+        let candidate = |request| SeatCandidate {
+            request,
+            alone_best: 1.0,
+            bound: None,
+        };
+        requests.iter().map(candidate).collect()
+    }
+
+    #[test]
+    fn seeding_exchanges_units_that_earlier_candidates_hold() {
+        // Candidates 0 and 1 may use two units each, and candidate 2 three units. Candidate 0 takes
+        // the large unit, the only one that candidate 1 can share with it.
+        let class = |cores: u32, open_to: [bool; 3]| UnitClass {
+            capacity: f64::from(cores),
+            cores,
+            supply: 1,
+            open_to: open_to.to_vec(),
+        };
+        let classes = [
+            class(8, [true, true, true]),
+            class(4, [true, false, true]),
+            class(2, [false, true, true]),
+        ];
+        for spinners in [[0, 0, 0], [4, 0, 2], [3, 8, 2], [8, 2, 4]] {
+            let requests = spinners.map(|spinners| request(&[(1, 1.0)], spinners));
+            let allotment = allot(&candidates(&requests), &classes);
+            let (taken, _) = allotment.unwrap_or_else(|| panic!("{spinners:?}"));
+            for (index, take) in taken.iter().enumerate() {
+                let cores: u32 = take.iter().zip(&classes).map(|(n, c)| n * c.cores).sum();
+                assert!(cores >= spinners[index].max(1), "{spinners:?}: {taken:?}");
+            }
+        }
+        let requests = [8, 8, 0].map(|spinners| request(&[(1, 1.0)], spinners));
+        assert!(allot(&candidates(&requests), &classes).is_none());
+    }
+
     proptest! {
+        #[test]
+        fn seeding_of_single_units_succeeds_if_an_allocation_exists(
+            supplies in prop::collection::vec((1u32..9, 0u32..3), 1..6),
+            open in prop::collection::vec(prop::collection::vec(any::<bool>(), 6), 1..8),
+        ) {
+            let classes: Vec<UnitClass> = supplies.iter().enumerate().map(|(k, &(cores, supply))| UnitClass {
+                capacity: f64::from(cores),
+                cores,
+                supply,
+                open_to: open.iter().map(|row| row[k]).collect(),
+            }).collect();
+            // By Hall's theorem, an allocation exists if and only if every set of candidates may
+            // use at least as many units as it has members.
+            let feasible = (1..1_u32 << open.len()).all(|set| {
+                let members = |row: usize| set >> row & 1 == 1;
+                let usable = classes.iter().filter(|class| (0..open.len()).any(|row| members(row) && class.open_to[row]));
+                usable.map(|class| class.supply).sum::<u32>() >= set.count_ones()
+            });
+            let requests: Vec<Request> = open.iter().map(|_| request(&[(1, 1.0)], 0)).collect();
+            let allotment = allot(&candidates(&requests), &classes);
+            prop_assert_eq!(allotment.is_some(), feasible);
+            for (k, class) in classes.iter().enumerate() {
+                let taken = allotment.iter().flat_map(|(taken, _)| taken.iter().map(move |take| take[k]));
+                prop_assert!(taken.sum::<u32>() <= class.supply);
+            }
+        }
+
         #[test]
         fn the_gap_covers_the_optimum(
             kinds in prop::collection::vec((prop::sample::select(vec![0.5, 1.0, 4.0, 6.0]), 1u32..6), 1..4),

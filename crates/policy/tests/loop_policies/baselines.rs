@@ -4,7 +4,7 @@
 
 use usher_model::*;
 use usher_policy::baselines::{FixedSeats, Lending, Pdpa, Utilisation};
-use usher_policy::{Casas, Policy};
+use usher_policy::{Casas, Policy, by_name};
 
 use crate::shapes::{medium, paper_machine, perfect, poor};
 use crate::world::{World, profiled, truth};
@@ -61,4 +61,30 @@ fn fixed_seats_are_the_configured_seats() {
     let seats = [("p1".to_owned(), CpuSet::range(0, 11))].into();
     let world = after_a_while(&mut FixedSeats::new(paper_machine(), seats), 1.0);
     assert_eq!((world.mask(1).len(), world.mask(2).len()), (12, 48));
+}
+
+/// The planner rejects a weight that is not positive.
+#[test]
+fn seats_are_released_and_reported_when_the_planner_rejects_the_programs() {
+    let mut policy = by_name("equal", &paper_machine()).unwrap();
+    let mut world = World::new(&paper_machine());
+    world.arrive(truth(1, perfect, 48.0));
+    world.arrive(truth(2, poor, 48.0));
+    world.run(&mut policy, 5.0);
+    let seats = [world.seat(1), world.seat(2)];
+    assert!(seats.iter().all(Option::is_some));
+    let mut bad = truth(3, medium, 48.0);
+    bad.program.weight = 0.0;
+    world.arrive(bad);
+    world.run(&mut policy, 1.0);
+    assert_eq!([1, 2, 3].map(|id| world.seat(id)), [None, None, None]);
+    let notes = world.log.iter().flat_map(|(_, decision)| &decision.notes);
+    let texts: Vec<&str> = notes.map(|note| note.text.as_str()).collect();
+    assert!(
+        texts.len() == 1 && texts[0].starts_with("no program has a seat"),
+        "{texts:?}"
+    );
+    world.depart(3);
+    world.run(&mut policy, 1.0);
+    assert_eq!([world.seat(1), world.seat(2)], seats);
 }
