@@ -7,8 +7,9 @@
 //! that remain to be undone. An incomplete last line is ignored, because its action was not yet
 //! taken; any other invalid line is reported, and the rest is applied. A journal of at least 256
 //! KiB is rewritten with the fewest lines when it has grown by the factor 4 since the last rewrite.
-//! When a journal is read, a file above 256 MiB and an unknown version are rejected, and the
-//! journal is kept.
+//! A journal has at most 256 MiB: if a line would exceed this size even after the journal has been
+//! rewritten, the line is not written, and its action is not taken. When a journal is read, a
+//! larger file and an unknown version are rejected, and the journal is kept.
 //!
 //! [`fold`] takes time in proportion to the file. Writing a line never calls `fsync`; a failed
 //! write leaves the state unchanged.
@@ -39,8 +40,8 @@ pub(crate) const FILE: &str = "journal.jsonl";
 /// Smallest size of a journal that is rewritten. The journal must also have grown by the factor
 /// [`COMPACT_GROWTH`] since it was last rewritten.
 const COMPACT_BYTES_MIN: u64 = 1 << 18;
-/// Upper limit of the size of a journal that is read, in bytes. In practice Usher writes much
-/// smaller journals, because it rewrites them; the size of a written journal is not checked.
+/// Upper limit of the size of a journal in bytes. Journals are usually much smaller, because Usher
+/// rewrites them.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 /// Factor by which a journal must have grown since it was last rewritten.
 const COMPACT_GROWTH: u64 = 4;
@@ -53,6 +54,7 @@ pub(crate) struct Journal {
     state: JournalState,
     bytes: u64,
     bytes_compact: u64,
+    bytes_max: u64,
 }
 
 impl Journal {
@@ -70,6 +72,7 @@ impl Journal {
             state: JournalState::default(),
             bytes: 0,
             bytes_compact: 0,
+            bytes_max: JOURNAL_BYTES_MAX,
         };
         journal.write(Record::Open(head))?;
         Ok(journal)
@@ -83,6 +86,7 @@ impl Journal {
     /// Writes a line. The caller may take the action only after this function has returned `Ok`.
     pub(crate) fn write(&mut self, record: Record) -> Result<(), ActError> {
         let line = line_of(&record).map_err(file_error("writing", &self.path))?;
+        self.make_room(line.len() as u64)?;
         if let Err(error) = self.file.write_all(&line) {
             // An incomplete line is cut off, because the next line would be appended to it and both
             // would be invalid.
@@ -99,6 +103,25 @@ impl Journal {
             self.bytes_compact = self.bytes;
         }
         Ok(())
+    }
+
+    /// Rewrites the journal if a line would exceed the size that the undo can read.
+    ///
+    /// # Errors
+    /// The rewritten journal is too large, too, or the journal cannot be rewritten.
+    fn make_room(&mut self, line_bytes: u64) -> Result<(), ActError> {
+        if self.bytes + line_bytes <= self.bytes_max {
+            return Ok(());
+        }
+        self.compact()?;
+        if self.bytes + line_bytes <= self.bytes_max {
+            return Ok(());
+        }
+        let limit = io::Error::other(format!(
+            "the journal would have more than {} bytes, and a larger journal cannot be undone",
+            self.bytes_max
+        ));
+        Err(file_error("writing", &self.path)(limit))
     }
 
     /// Drops parts of a program's state that need no undo any more, such as ended threads. The

@@ -202,6 +202,39 @@ proptest! {
 }
 
 #[test]
+fn a_journal_never_outgrows_the_size_that_the_undo_reads() {
+    let program = ProgramId(1);
+    let (dir, mut journal) = written(&[]);
+    journal.bytes_max = 4096;
+    let path = dir.path().join(FILE);
+    let size = || std::fs::metadata(&path).unwrap().len();
+    // Lines that replace one another fit for ever, because the journal is rewritten.
+    for bits in 0..=255 {
+        let cpus = mask(bits % 2 + 1);
+        journal.write(Record::Mask { program, cpus }).unwrap();
+        assert!(size() <= 4096);
+    }
+    // Lines that all need an undo are rejected when the journal is full.
+    let mut refused = None;
+    for number in 0..=255 {
+        let dir = format!("/base/{number}").repeat(4).into();
+        let (before, bytes) = (journal.state().clone(), size());
+        if let Err(error) = journal.write(Record::Base { dir }) {
+            assert_eq!(journal.state(), &before, "the state is unchanged");
+            assert!(size() <= bytes);
+            refused = Some(error.to_string());
+            break;
+        }
+        assert!(size() <= 4096);
+    }
+    let error = refused.unwrap();
+    assert!(error.contains("more than 4096 bytes"), "{error}");
+    let (state, errors) = read(dir.path()).unwrap().unwrap();
+    assert!(errors.is_empty());
+    assert_eq!(&state, journal.state());
+}
+
+#[test]
 fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
     // The case that the fuzzer found with seed 504: the thread with the recorded mask has ended.
     // The thread's child inherited Usher's mask, and no scan has found the child yet.
