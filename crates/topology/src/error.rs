@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of reading a topology. Each error is one line that names the input and the reason.
-//! Foreign text is shortened to 80 characters, and its control characters are escaped. Names of
-//! existing files are shown in full and not escaped.
+//! Foreign text is shortened to 80 characters, and its control characters are escaped. Paths
+//! are shown in full, also with escaped control characters.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Reason why a topology could not be read; one line each, with the input's name.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum TopologyReadError {
         reason: String,
     },
     /// A file or directory could not be read.
-    #[error("cannot read a topology from {path}: {reason}", path = path.display())]
+    #[error("cannot read a topology from {path}: {reason}", path = shown_path(path))]
     File {
         /// The file or directory.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum TopologyReadError {
         reason: String,
     },
     /// A file in /proc or /sys that lists the usable CPUs is invalid.
-    #[error("cannot determine the usable CPUs from {path}: {reason}", path = path.display())]
+    #[error("cannot determine the usable CPUs from {path}: {reason}", path = shown_path(path))]
     Usable {
         /// The file.
         path: PathBuf,
@@ -52,6 +52,19 @@ pub enum TopologyReadError {
     /// The description is valid for hwloc but is not a consistent machine.
     #[error(transparent)]
     Inconsistent(#[from] usher_model::InconsistentTopology),
+}
+
+/// The whole path on one line. Control characters, which could move the cursor of a terminal, are
+/// written as escapes; other characters are unchanged.
+fn shown_path(path: &Path) -> String {
+    let mut shown = String::new();
+    for c in path.to_string_lossy().chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_debug()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// The text, shortened to fit an error line, with control characters escaped.
@@ -66,4 +79,30 @@ pub(crate) fn excerpt(text: &str) -> String {
         shown.push_str("...");
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_paths_are_escaped() {
+        let path = || PathBuf::from("/tmp/a\u{1b}[2J\nb 'ä'");
+        let reason = || "no such file".to_owned();
+        let errors = [
+            TopologyReadError::File {
+                path: path(),
+                reason: reason(),
+            },
+            TopologyReadError::Usable {
+                path: path(),
+                reason: reason(),
+            },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(!text.contains(char::is_control), "{text:?}");
+            assert!(text.contains("/tmp/a\\u{1b}[2J\\nb 'ä'"), "{text}");
+        }
+    }
 }

@@ -138,15 +138,21 @@ fn limit() {
         .ok()
         .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
         .map_or(MEMORY_MAX_BYTES, |pages| pages.saturating_mul(page_bytes));
+    // The hard limit of CPU time is above the soft limit, because the kernel sends SIGKILL at the
+    // hard limit. With SIGXCPU at the soft limit, SIGKILL has another reason.
     let limits = [
-        (libc::RLIMIT_AS, used_bytes.saturating_add(MEMORY_MAX_BYTES)),
-        (libc::RLIMIT_CPU, CPU_TIME_MAX_S),
-        (libc::RLIMIT_CORE, 0),
+        (
+            libc::RLIMIT_AS,
+            used_bytes.saturating_add(MEMORY_MAX_BYTES),
+            0,
+        ),
+        (libc::RLIMIT_CPU, CPU_TIME_MAX_S, 1),
+        (libc::RLIMIT_CORE, 0, 0),
     ];
-    for (resource, most) in limits {
+    for (resource, most, margin) in limits {
         let limit = libc::rlimit {
             rlim_cur: most,
-            rlim_max: most,
+            rlim_max: most.saturating_add(margin),
         };
         // SAFETY: setrlimit only reads `limit`, which lives during the call. If the present hard
         // limit is lower, the call fails and that limit stays in force.
@@ -208,9 +214,15 @@ fn reap(pid: libc::pid_t) -> String {
         return "hwloc could not parse the file or description".to_owned();
     }
     match libc::WTERMSIG(status) {
-        libc::SIGALRM | libc::SIGXCPU | libc::SIGKILL => {
+        libc::SIGALRM => {
+            format!("hwloc did not load the topology within {WALL_TIME_MAX_S} seconds")
+        }
+        libc::SIGXCPU => {
             format!("hwloc did not load the topology within {CPU_TIME_MAX_S} seconds of CPU time")
         }
+        libc::SIGKILL => "the process that ran hwloc was killed (signal 9), for example because \
+                          the machine had no free memory"
+            .to_owned(),
         signal => format!(
             "hwloc crashed (signal {signal}): the file or description is malformed or too large"
         ),
@@ -245,6 +257,16 @@ mod tests {
         // SAFETY: abort has no preconditions.
         let crash: Result<(), String> = run(&[], || unsafe { libc::abort() });
         assert!(crash.unwrap_err().contains("signal 6"));
+        for (signal, reason) in [
+            (libc::SIGALRM, "load the topology within 20 seconds"),
+            (libc::SIGXCPU, "within 10 seconds of CPU time"),
+            (libc::SIGKILL, "was killed (signal 9)"),
+        ] {
+            // SAFETY: raise has no preconditions.
+            let ended: Result<i32, String> = run(&[], || Ok(unsafe { libc::raise(signal) }));
+            let error = ended.unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
         let panic: Result<(), String> = run(&[], || panic!("as asked"));
         assert!(
             panic
