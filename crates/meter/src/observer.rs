@@ -498,6 +498,7 @@ impl Observer {
              many devices",
             "background processes were counted as foreground, because a program has more \
              processes than the meter can list",
+            "uses of CPUs were not counted, because the meter can count only 1024 programs",
         ];
         let lost = self.kernel.losses().into_iter().zip(kinds);
         reasons.extend(

@@ -370,8 +370,8 @@ impl KernelMeter {
     }
 
     /// Returns the numbers of lost events, in the order of `enum lost`.
-    pub fn losses(&self) -> [u64; 3] {
-        [0u32, 1, 2].map(|what| {
+    pub fn losses(&self) -> [u64; 4] {
+        [0u32, 1, 2, 3].map(|what| {
             let found = self.losses.lookup(&what.to_ne_bytes(), MapFlags::ANY);
             found.ok().flatten().map_or(0, |bytes| u64::read(&bytes))
         })

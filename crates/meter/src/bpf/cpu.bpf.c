@@ -21,8 +21,8 @@
  * Limits: the run time of a thread is known up to its last context switch or
  * scheduler tick. A wait is counted when it ends. A sample costs time in
  * proportion to the number of threads. The sums of at most 1024 owners are
- * kept; the use of further owners is lost. A thread without memory for its
- * storage is counted as LOST_THREAD.
+ * kept; uses of further owners are lost and counted as LOST_OWNER. A thread
+ * without memory for its storage is counted as LOST_THREAD.
  */
 #include "logic.h"
 #include "process_use.h"
@@ -57,8 +57,10 @@ static void add_use(__u32 owner, __u64 run_ns, __u64 wait_ns)
 
 		bpf_map_update_elem(&cpu_uses, &owner, &none, BPF_NOEXIST);
 		use = bpf_map_lookup_elem(&cpu_uses, &owner);
-		if (!use)
+		if (!use) {
+			count_loss(LOST_OWNER);
 			return;
+		}
 	}
 	__sync_fetch_and_add(&use->run_ns, run_ns);
 	__sync_fetch_and_add(&use->wait_ns, wait_ns);

@@ -182,7 +182,9 @@ enum lost {
 	LOST_THREAD = 0,
 	LOST_DEVICE = 1,
 	LOST_PROCESS = 2,
-	LOSSES = 3,
+	/* Uses of the CPU by an owner without an entry in cpu_uses. */
+	LOST_OWNER = 3,
+	LOSSES = 4,
 };
 
 #endif

@@ -115,6 +115,35 @@ fn removing_a_program_frees_its_map_entries() {
 }
 
 #[test]
+fn use_that_does_not_fit_into_the_full_map_is_reported() {
+    let Some(mut observer) = observer("a full map", &MeterConfig::default()) else {
+        return;
+    };
+    let waits = Waits::new();
+    observer.manage(ProgramId(1), None, waits.id()).unwrap();
+    let map = observer.kernel.cpu_uses.map();
+    let mut owner = u32::MAX;
+    let value = [0; size_of::<CpuUse>()];
+    while (map.update(&owner.to_ne_bytes(), &value, libbpf_rs::MapFlags::ANY)).is_ok() {
+        owner -= 1;
+    }
+    // The owners that already have an entry are counted further; the other owners have none.
+    let known = keys(&mut observer.kernel.cpu_uses);
+    assert!(known.len() > 1000, "{}", known.len());
+    for owner in known.into_iter().filter(|owner| *owner <= FIRST_PROGRAM) {
+        let map = observer.kernel.cpu_uses.map();
+        map.delete(&owner.to_ne_bytes()).unwrap();
+        let other = u32::MAX - 5_000 - owner;
+        map.update(&other.to_ne_bytes(), &value, libbpf_rs::MapFlags::ANY)
+            .unwrap();
+    }
+    observer.sample(now_ns(), true);
+    let reasons = observer.reasons();
+    let is_loss = |reason: &String| reason.contains("uses of CPUs were not counted");
+    assert!(reasons.iter().any(is_loss), "{reasons:?}");
+}
+
+#[test]
 fn an_ended_process_is_not_managed() {
     let Some(mut observer) = observer("errors", &MeterConfig::default()) else {
         return;
