@@ -93,10 +93,15 @@ impl Kernel {
     /// compares this number with the current number, to detect an event during the preparation.
     ///
     /// # Errors
-    /// The kernel has no sched_ext, or the file cannot be read. A file without a number counts as
-    /// 0.
+    /// The kernel has no sched_ext, the file cannot be read, or it contains no number. The value 0
+    /// would disable the kernel's comparison.
     pub fn hotplug_seq(&self) -> Result<u64, ScxError> {
-        Ok(self.read("hotplug_seq")?.parse().unwrap_or(0))
+        const FILE: &str = "hotplug_seq";
+        let text = self.read(FILE)?;
+        text.parse().map_err(|error| ScxError::Read {
+            path: self.sys.join("kernel/sched_ext").join(FILE),
+            source: io::Error::new(ErrorKind::InvalidData, error),
+        })
     }
 
     fn read(&self, name: &str) -> Result<String, ScxError> {
@@ -230,6 +235,17 @@ mod tests {
         ];
         let (result, left) = state_from(refused);
         assert!(result.is_err() && left == 1);
+    }
+
+    #[test]
+    fn rejects_hotplug_count_that_is_no_number() {
+        let (_dir, good) = kernel(&[("kernel/sched_ext/hotplug_seq", "12\n")]);
+        assert_eq!(good.hotplug_seq().unwrap(), 12);
+        for text in ["", "x", "-1", "99999999999999999999"] {
+            let (_dir, bad) = kernel(&[("kernel/sched_ext/hotplug_seq", text)]);
+            let error = bad.hotplug_seq().unwrap_err().to_string();
+            assert!(error.contains("sched_ext/hotplug_seq"), "{text:?}: {error}");
+        }
     }
 
     #[test]

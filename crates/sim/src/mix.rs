@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs several programs together under a policy, by the protocol of paper 1: each program is
-//! repeated until all programs have completed the required repetitions. Also measures programs
-//! alone, for profiles and NTTs. An NTT is the mean time of a repetition in the mix, divided by the
-//! best time alone. A run of a mix ends after one virtual hour at the latest.
+//! The programs of a mix as policies and simulations use them: script, curve alone, work of a
+//! repetition, weight. Module `extrapolation` runs a mix and computes NTTs.
 //!
-//! If the hour ends first, a program without a completed repetition has the NTT NaN. If the run
-//! ends with a fault (module `fault`), the results up to the fault are returned without an error.
-//! The number of events is not limited.
+//! [`MixEntry::measure`] runs the program once on 1, 2, … domains of the machine, alone, and stores
+//! one point of the curve for each run. The number of runs is the number of domains; the duration
+//! of a run is limited by module `alone`.
 
 use std::sync::Arc;
 
-use usher_control::ControlLoop;
-use usher_model::{Arrival, CpuSet, Curve, CurvePoint, Plan, ProgramId};
-use usher_policy::Policy;
+use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProgramId};
 
 use crate::alone::alone;
-use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::script::Script;
-use crate::world::{PlannedArrival, SimWorld, StopCondition};
+use crate::world::PlannedArrival;
 
 /// A program of a mix.
 #[derive(Debug, Clone)]
@@ -102,28 +97,6 @@ impl MixEntry {
     }
 }
 
-/// The result of a mix.
-#[derive(Debug, Clone)]
-pub struct MixOutcome {
-    /// For each program, the duration of each repetition in seconds.
-    pub seconds: Vec<Vec<f64>>,
-    /// Normalised turnaround time of each program.
-    pub ntt: Vec<f64>,
-    /// Plans, each with the virtual time of its decision.
-    pub plans: Vec<(u64, Plan)>,
-    /// Number of simulated events.
-    pub events: u64,
-    /// Virtual duration in seconds.
-    pub virtual_seconds: f64,
-}
-
-impl MixOutcome {
-    /// Returns the mean of the normalised turnaround times.
-    pub fn antt(&self) -> f64 {
-        self.ntt.iter().sum::<f64>() / self.ntt.len() as f64
-    }
-}
-
 /// Returns arrivals of the programs at time 0; all programs repeat.
 pub(crate) fn planned_arrivals(entries: &[MixEntry]) -> Vec<PlannedArrival> {
     let planned = |(index, entry): (usize, &MixEntry)| PlannedArrival {
@@ -133,36 +106,4 @@ pub(crate) fn planned_arrivals(entries: &[MixEntry]) -> Vec<PlannedArrival> {
         repeats: true,
     };
     entries.iter().enumerate().map(planned).collect()
-}
-
-/// Runs the mix until every program has completed `repetitions`.
-pub fn run(
-    entries: &[MixEntry],
-    machine: &Machine,
-    kernel: &Kernel,
-    policy: Box<dyn Policy>,
-    repetitions: usize,
-    seed: u64,
-) -> MixOutcome {
-    let planned_arrivals = planned_arrivals(entries);
-    let engine = Engine::new(machine.clone(), kernel.clone(), seed);
-    let until = StopCondition {
-        repetitions,
-        at_ns: 3_600_000_000_000,
-    };
-    let world = SimWorld::new(engine, planned_arrivals, until);
-    let mut control = ControlLoop::new(policy, world);
-    control.run();
-    let (_, world) = control.into_parts();
-    let ntt = |(entry, seconds): (&MixEntry, &Vec<f64>)| {
-        let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
-        mean / entry.alone_best_seconds(machine)
-    };
-    MixOutcome {
-        ntt: entries.iter().zip(world.seconds()).map(ntt).collect(),
-        seconds: world.seconds().to_vec(),
-        plans: world.plans().to_vec(),
-        events: world.engine().events(),
-        virtual_seconds: world.engine().now_ns() as f64 / 1e9,
-    }
 }
