@@ -7,28 +7,36 @@
 //! the scheduler and continues with EEVDF; [`RunningScheduler::check`] then returns an error, and
 //! the measurement does not count.
 //!
-//! A baseline or a peer must start within 120 s; its state is read every 20 ms. The start of
-//! Usher's scheduler, the end of any scheduler and the counting have no time limit here.
+//! A scheduler must start within 120 s, and the counter must begin within 120 s; the state of a
+//! baseline or a peer is read every 20 ms. After SIGINT, a scheduler or the counter must end within
+//! 60 s. A process that exceeds a limit is killed by SIGKILL, and the kernel then unloads its
+//! scheduler.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::baseline::{self, Baseline};
+use crate::processes::end_within;
 use crate::sched::messages::SwitchCounts;
 use crate::sched::schedulers::ComparedScheduler;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// Time limit for the start of a baseline or a peer, which includes the time in which the kernel
-/// verifies its BPF programs.
+/// Time limit for the start of a scheduler or of the counter, which includes the time in which the
+/// kernel verifies the BPF programs.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
+/// Time limit for the end of a scheduler or of the counter after the request to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A scheduler that runs until the value is dropped.
@@ -146,10 +154,12 @@ fn start_usher(usher: &Path, options: &[&str]) -> Result<Child> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("running {}", usher.display()))?;
-    let stdout = child.stdout.take().context("usher has no output")?;
-    let mut report = String::new();
-    let read = BufReader::new(stdout).read_line(&mut report);
-    if read.context("waiting for the scheduler")? == 0 {
+    let mut stdout = child.stdout.take().context("usher has no output")?;
+    let line = first_line(&mut child, &mut stdout, BEGINS_WITHIN);
+    if line.context("waiting for the scheduler")?.is_empty() {
+        if end_within(&mut child, ENDS_WITHIN)?.is_none() {
+            kill(&mut child);
+        }
         let output = child.wait_with_output().context("waiting for usher")?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         let line = stderr.trim().lines().next_back();
@@ -182,12 +192,54 @@ fn begin(name: &str, program: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Sends SIGINT to the process, and waits without a time limit until the process ends.
+/// Sends SIGINT to the process, and waits until the process ends. After [`ENDS_WITHIN`], the process
+/// is killed.
 fn end(child: &mut Child) {
-    if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
+    if let Ok(None) = child.try_wait()
+        && let Some(pid) = Pid::from_raw(child.id().cast_signed())
+    {
         let _ = kill_process(pid, Signal::INT);
     }
+    if !matches!(end_within(child, ENDS_WITHIN), Ok(Some(_))) {
+        kill(child);
+    }
+}
+
+/// Kills the process by SIGKILL and reaps it.
+fn kill(child: &mut Child) {
+    let _ = child.kill();
     let _ = child.wait();
+}
+
+/// Reads the first line of a child's output, without its line feed; empty if the output ends before.
+/// Reads no byte after the line.
+///
+/// # Errors
+/// The line is not complete after `limit`; the child is then killed.
+fn first_line(
+    child: &mut Child,
+    output: &mut (impl Read + AsFd),
+    limit: Duration,
+) -> Result<String> {
+    let deadline = Instant::now() + limit;
+    let mut line = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).context("computing the time limit")?;
+        let ready = poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&timeout));
+        if ready == Err(Errno::INTR) {
+            continue;
+        }
+        if ready? == 0 {
+            kill(child);
+            bail!("the process wrote no line within {limit:?}");
+        }
+        let mut byte = [0];
+        match output.read(&mut byte)? {
+            1 if byte != *b"\n" => line.push(byte[0]),
+            _ => return Ok(String::from_utf8_lossy(&line).into_owned()),
+        }
+    }
 }
 
 /// Counts the context switches and wake-ups under any scheduler by `usher sched stats -- CMD`,
@@ -195,7 +247,7 @@ fn end(child: &mut Child) {
 #[derive(Debug)]
 pub struct SwitchCounter {
     counts: Child,
-    _output: BufReader<ChildStderr>,
+    _output: ChildStderr,
 }
 
 const COUNTING: &str = "counting";
@@ -211,18 +263,14 @@ impl SwitchCounter {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("running {}", usher.display()))?;
-        let stderr = counts
+        let mut stderr = counts
             .stderr
             .take()
             .context("'usher sched stats' was started without a pipe for its output")?;
-        let mut stderr = BufReader::new(stderr);
-        let mut line = String::new();
-        stderr
-            .read_line(&mut line)
+        let line = first_line(&mut counts, &mut stderr, BEGINS_WITHIN)
             .context("waiting for 'usher sched stats'")?;
         if line.trim() != COUNTING {
-            let _ = counts.kill();
-            let _ = counts.wait();
+            kill(&mut counts);
             let reason = match line.trim() {
                 "" => "the command did not start to count",
                 reason => reason,
@@ -238,6 +286,12 @@ impl SwitchCounter {
     /// Stops counting, and returns the counts.
     pub fn finish(mut self) -> Result<SwitchCounts> {
         drop(self.counts.stdin.take());
+        // The counts are shorter than the buffer of a pipe, so that the command ends although this
+        // process has not read them yet.
+        if end_within(&mut self.counts, ENDS_WITHIN)?.is_none() {
+            kill(&mut self.counts);
+            bail!("'usher sched stats' did not end within {ENDS_WITHIN:?}");
+        }
         let output = self.counts.wait_with_output().context("counting")?;
         counted(&output.stdout)
     }
@@ -282,6 +336,29 @@ mod tests {
             why.to_string(),
             "usher sched stats: the command did not start to count"
         );
+    }
+
+    #[test]
+    fn a_process_that_writes_no_line_in_time_is_killed() {
+        let mut cat = Command::new("cat");
+        let cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = cat.spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let error = first_line(&mut child, &mut output, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.to_string(), "the process wrote no line within 10ms");
+        assert!(child.try_wait().unwrap().is_some(), "the child is reaped");
+    }
+
+    #[test]
+    fn only_the_first_line_is_read() {
+        let mut echo = Command::new("printf");
+        let echo = echo.args(["one\ntwo\n"]).stdout(Stdio::piped());
+        let mut child = echo.spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let minute = Duration::from_secs(60);
+        let lines = [(); 3].map(|()| first_line(&mut child, &mut output, minute).unwrap());
+        assert_eq!(lines, ["one", "two", ""]);
+        child.wait().unwrap();
     }
 
     #[test]
