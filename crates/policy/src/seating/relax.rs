@@ -167,9 +167,7 @@ impl<'a> PartialAllocation<'a> {
         while let Some((holder, from)) = reached[free] {
             taken[holder][free] += 1;
             taken[holder][from] -= 1;
-            if self.cost_with(holder, &taken[holder]).is_none() {
-                return None;
-            }
+            self.cost_with(holder, &taken[holder])?;
             free = from;
         }
         self.free[last] -= 1;
