@@ -413,6 +413,8 @@ pub struct DaemonError {
     is_late: bool,
     /// The answer does not match the interface of this version of Usher.
     is_strange: bool,
+    /// The daemon ends, or ended before it replied.
+    is_ending: bool,
 }
 
 impl DaemonError {
@@ -427,6 +429,14 @@ impl DaemonError {
         error
             .downcast_ref::<Self>()
             .is_some_and(|error| error.is_gone)
+    }
+
+    /// Returns whether the daemon did not carry out the call because it ends or has ended, so that
+    /// the call may be made to another daemon.
+    pub fn is_ending(error: &anyhow::Error) -> bool {
+        error
+            .downcast_ref::<Self>()
+            .is_some_and(|error| error.is_ending)
     }
 
     /// Returns whether an error reports that the daemon did not answer in time.
@@ -499,6 +509,8 @@ impl From<api::Error> for DaemonError {
             is_gone: matches!(error.kind(), E::NoSuchProcess(_) | E::ProcessEnded(_)),
             is_late: has_timed_out(error.source_varlink_kind()),
             is_strange: is_strange(&error),
+            is_ending: matches!(error.kind(), E::Stopping(_))
+                || is_closed(error.source_varlink_kind()),
         }
     }
 }
@@ -520,7 +532,11 @@ fn is_closed(kind: Option<&varlink::ErrorKind>) -> bool {
         Some(
             varlink::ErrorKind::ConnectionClosed
                 | varlink::ErrorKind::Io(
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                    io::ErrorKind::BrokenPipe
+                        | io::ErrorKind::ConnectionReset
+                        | io::ErrorKind::ConnectionAborted
+                        | io::ErrorKind::NotConnected
+                        | io::ErrorKind::UnexpectedEof
                 )
         )
     )

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod api;
+mod autostart;
 mod cli;
 mod client;
 mod commands;
@@ -21,8 +22,6 @@ mod measure;
 mod output;
 mod peer;
 mod progress;
-mod regulate;
-mod remember;
 mod runtime;
 
 use std::process::ExitCode;

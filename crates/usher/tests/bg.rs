@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Runs `usher bg` as a user does and checks priorities, cgroups, regulation, sessions and exit
-//! statuses of background work, with and without a daemon. Tests that need root, BPF, a disk or
+//! statuses of background work. Tests that need root, BPF, a disk or
 //! cgroup v2 are skipped elsewhere.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -98,8 +98,9 @@ fn unreadable_thresholds_are_reported_and_ignored() {
         command.uid(NOBODY).gid(NOBODY).output().unwrap()
     };
     let output = run(&[]);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(7), "{text}");
+    common::end_daemon_in(own.path());
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    let text = fs::read_to_string(own.path().join("daemon.log")).unwrap();
     assert!(text.contains("thresholds.toml is not readable"), "{text}");
     let named = world.path("thresholds.toml").display().to_string();
     let output = run(&["--thresholds", &named]);
@@ -253,30 +254,6 @@ fn background_work_of_a_user_runs_without_a_writable_runtime_directory() {
 }
 
 #[test]
-fn missing_features_are_counted_without_a_terminal_with_a_way_to_list_them() {
-    if !is_root() {
-        return;
-    }
-    const NOBODY: u32 = 65_534;
-    let (world, own) = (World::new(), tempfile::tempdir().unwrap());
-    let program = own.path().join("usher");
-    common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
-    chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    let mut command = Command::new(&program);
-    command
-        .args(["bg", "--", "true"])
-        .env("USHER_RUNTIME_DIR", own.path())
-        .env("USHER_STORE", world.path("profiles.db"));
-    let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
-    let message = stderr(&output);
-    assert!(output.status.success(), "{message}");
-    assert!(
-        message.contains("; to list them, run 'usher bg -- true' on a terminal"),
-        "{message}"
-    );
-}
-
-#[test]
 fn reports_invalid_arguments_in_one_line() {
     let world = World::new();
     for (words, actual) in [
@@ -286,6 +263,8 @@ fn reports_invalid_arguments_in_one_line() {
         (&["bg", "--attach", "0"], "from 1 to 4194304"),
         (&["bg", "--attach", "999999999"], "999999999"),
         (&["bg", "--attach", "1", "--", "true"], "--attach"),
+        (&["bg", "--no-daemon", "--attach", "1"], "--no-daemon"),
+        (&["bg", "--thresholds", "/none", "--", "true"], "/none"),
     ] {
         let output = world.run(words);
         let text = stderr(&output);
@@ -444,12 +423,13 @@ fn cgroup(pid: i32) -> Option<PathBuf> {
 }
 
 #[test]
-fn without_a_daemon_a_killed_regulator_leaves_nothing() {
+fn background_work_is_restored_when_daemon_and_keeper_are_killed() {
     if !is_root() {
         return;
     }
-    let world = World::new();
-    let (mut launcher, pid) = spinner(&world, &[]);
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let (launcher, pid) = spinner(&world, &[]);
     wait_for("it to be demoted", || {
         (priority(pid)? == (19, i64::from(libc::SCHED_IDLE))).then_some(())
     });
@@ -458,58 +438,29 @@ fn without_a_daemon_a_killed_regulator_leaves_nothing() {
         // The test freezes the cgroup, as the regulator does.
         fs::write(dir.join("cgroup.freeze"), "1").unwrap();
     }
-    signal(launcher.id() as i32, libc::SIGKILL);
-    launcher.wait().unwrap();
+    world.kill_with_keeper(daemon);
     let used = stat(pid, 11).unwrap();
     wait_for("its priority and its CPU time back", || {
         (priority(pid)? == own && stat(pid, 11)? > used).then_some(())
     });
-    signal(pid, libc::SIGKILL);
-}
-
-/// Runs `usher bg` with a command that ends at once and leaves a process behind, which waits until
-/// something is written to a FIFO and then makes a file.
-fn leave_behind(world: &World) -> (Child, PathBuf, PathBuf) {
-    let (fifo, mark) = (world.path("fifo"), world.path("ended"));
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-        0,
-    )
-    .unwrap();
-    let script = format!(
-        "(read x <{}; echo >{}) >/dev/null 2>&1 &",
-        fifo.display(),
-        mark.display()
-    );
-    let mut usher = world.usher(&["bg", "--", "sh", "-c", &script]);
-    let mut launcher = usher.stderr(Stdio::piped()).spawn().unwrap();
-    let actual = BufReader::new(launcher.stderr.take().unwrap()).lines();
-    let is_it = |line: &String| line.contains("processes that it started still run");
-    assert!(actual.map_while(Result::ok).any(|line| is_it(&line)));
-    (launcher, fifo, mark)
+    end(launcher, pid);
 }
 
 #[test]
 fn processes_left_behind_by_a_command_stay_background_work() {
     let world = World::new();
-    let (mut launcher, fifo, mark) = leave_behind(&world);
-    fs::write(fifo, "\n").unwrap();
-    assert!(launcher.wait().unwrap().success());
-    assert!(mark.exists(), "it was waited for");
-}
-
-#[test]
-fn processes_left_behind_by_a_command_end_on_a_signal() {
-    let world = World::new();
-    let (mut launcher, fifo, mark) = leave_behind(&world);
-    signal(launcher.id() as i32, libc::SIGTERM);
-    assert!(launcher.wait().unwrap().success());
-    assert!(!mark.exists(), "what was left behind lives on");
-    fs::write(fifo, "\n").unwrap();
-    wait_for("what was left behind", || mark.exists().then_some(()));
+    let left = world.run(&["bg", "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 &"]);
+    assert!(left.status.success(), "{}", stderr(&left));
+    let pid = wait_for("only the process that was left behind", || {
+        let status = world.json(&["status"])?;
+        let program = &status["programs"][0];
+        assert_eq!(program["mode"], "background");
+        (program["threads"] == 1).then(|| program["pid"].as_i64())?
+    });
+    let nice = priority(pid as i32).map(|(nice, _)| nice);
+    assert_eq!(nice, Some(19));
+    signal(pid as i32, libc::SIGKILL);
+    world.programs(0);
 }
 
 /// The program is stopped in this test: a stopped program could not handle the signal.

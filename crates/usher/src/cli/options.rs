@@ -12,6 +12,7 @@ use usher_host::quiet::{LoadCheck, LoadRule, WAIT_MAX};
 use usher_policy::background::Thresholds;
 
 use super::numbers::{cpus, wait};
+use crate::autostart::DaemonOptions;
 use crate::output::Color;
 use crate::runtime;
 
@@ -115,6 +116,20 @@ impl RegulationArgs {
     /// The file cannot be read, or has another format.
     pub fn thresholds(&self, store: Option<&Path>) -> anyhow::Result<Thresholds> {
         runtime::thresholds(self.thresholds.as_deref(), &runtime::store_path(store))
+    }
+
+    /// Returns whether one of the options is given.
+    pub fn is_given(&self) -> bool {
+        self.thresholds.is_some() || !self.ignore.is_empty()
+    }
+
+    /// Returns the options of a daemon that a command starts with these options.
+    pub fn daemon_options(&self, store: Option<PathBuf>) -> DaemonOptions {
+        DaemonOptions {
+            store,
+            thresholds: self.thresholds.clone(),
+            ignore: self.ignore.clone(),
+        }
     }
 
     /// Rejects these options if a daemon runs, because a daemon uses the options of its own command

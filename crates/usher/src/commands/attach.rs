@@ -2,7 +2,7 @@
 //! `usher attach`: the daemon starts to manage running processes, each with its descendants as one
 //! program.
 //!
-//! 1. Find the daemon; without a daemon, the command fails.
+//! 1. Find a daemon, or start one.
 //! 2. For each pid, in the given order and each pid once, send an `Attach` call and a `Status`
 //!    call. The second call provides the name and the seat for the output.
 //! 3. If the daemon refuses a pid, the command still attaches the other pids. The exit status is
@@ -11,13 +11,14 @@
 //! Each call has the time limit of `client`, 10 s for each read and write.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::json;
 use usher_report::text as words;
 
 use crate::api::Program_mode;
+use crate::autostart::{self, DaemonOptions};
 use crate::cli::options::Global;
-use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
@@ -25,7 +26,7 @@ use crate::output::{Output, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The daemon assigns CPUs (a seat) to the process, all its threads and its children, present
-and future. Only the owner of a process and root may attach the process. When the process
+and future. If no daemon listens, this command starts one. Only the owner of a process and root may attach the process. When the process
 is detached, or when the daemon ends, the process keeps running with its former affinity.
 
 Examples:
@@ -53,9 +54,9 @@ pub struct Args {
 /// Attaches the processes one after another. A refused process does not prevent the attachment of
 /// the other processes.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
+    let dir = global.runtime_dir.as_deref();
     let pids = distinct(&args.pids).into_iter();
-    let attached = pids.map(|pid| args.attach(pid, &mut daemon, out));
+    let attached = pids.map(|pid| args.attach(pid, dir, out));
     failure::combine(attached)
 }
 
@@ -69,8 +70,10 @@ pub fn distinct(pids: &[i32]) -> Vec<i32> {
 }
 
 impl Args {
-    fn attach(&self, pid: i32, daemon: &mut Daemon, out: Output) -> anyhow::Result<()> {
-        let reply = daemon.attach(pid, self.name.clone(), self.weight, None)?;
+    fn attach(&self, pid: i32, dir: Option<&Path>, out: Output) -> anyhow::Result<()> {
+        let (mut daemon, reply) = autostart::call(dir, &DaemonOptions::default(), |daemon| {
+            daemon.attach(pid, self.name.clone(), self.weight, None)
+        })?;
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);
         let name = known.map_or("the program", |p| &p.name);

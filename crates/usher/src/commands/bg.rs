@@ -2,32 +2,29 @@
 //! `usher bg`: runs or attaches background work, which uses idle resources and stops while
 //! foreground work needs them.
 //!
-//! 1. If a daemon listens, the daemon regulates the program. The options `--thresholds` and
-//!    `--ignore` are then errors.
-//! 2. If no daemon listens, this process regulates the program with its own engine until the
-//!    program ends, without a time limit.
+//! 1. A daemon regulates the program. If none listens, the command starts one, with the options
+//!    `--thresholds` and `--ignore`. Beside a daemon that listens, these options are errors.
+//! 2. If no daemon can be started, the program runs at the lowest priority.
 //! 3. With `--attach`, running processes become background work. An ancestor of this command and a
-//!    process of Usher are rejected. With a daemon, such a process ends the command before any
-//!    process is attached.
-//! 4. A process that the daemon or the engine refuses does not prevent the attachment of the other
-//!    processes. The exit status is then 125.
+//!    process of Usher end the command before any process is attached.
+//! 4. A process that the daemon refuses does not prevent the attachment of the other processes. The
+//!    exit status is then 125.
 //!
 //! The rules by which background work stops and continues are in `usher_policy::background`.
 
 use std::ffi::OsString;
 
-use anyhow::Context;
 use clap::ValueEnum;
 use serde_json::json;
 use usher_model::Regulation;
 
+use crate::autostart;
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::client::Daemon;
 use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, RunOptions};
 use crate::output::Output;
-use crate::regulate::{LocalRegulator, StopSignal};
 
 /// Runs a program as background work, and stops it while other programs need the machine
 #[derive(Debug, clap::Args)]
@@ -42,11 +39,11 @@ always-on services and threads of the class SCHED_IDLE. If this command or the d
 program continues and its priority is restored. Buffered writes and data in socket buffers are
 not stopped, because the kernel has already accepted them.
 
-If a daemon runs, it regulates the program, and `usher status`, `top` and `explain` show
-the program. Without a daemon, this command regulates the program until the program ends.
---thresholds and --ignore apply only without a daemon; `usher daemon` has the same options.
-If Usher cannot regulate the program, for example because its runtime directory is full,
-the program still runs at the lowest priority, and one line names the cause.
+A daemon regulates the program, and `usher status`, `top` and `explain` show the program. If
+no daemon listens, this command starts one, which ends 5 s after its last program.
+--thresholds and --ignore apply only to a daemon that this command starts; `usher daemon` has
+the same options. If Usher cannot regulate the program, for example because its runtime
+directory is full, the program still runs at the lowest priority, and one line names the cause.
 
 Policies:
   usher  reacts within milliseconds, separately for each disk and network interface, and
@@ -61,6 +58,7 @@ Examples:
   usher bg --name scan -- clamscan -r /srv
   usher bg --policy ipd -- boinc
   usher bg --attach $(pidof updatedb)
+  usher bg --no-daemon -- make docs      lowest priority only: never stopped
   nohup usher bg -- rsync -a /data host:/backup &"
 )]
 pub struct Args {
@@ -80,6 +78,10 @@ pub struct Args {
         conflicts_with = "command"
     )]
     attach: Vec<i32>,
+    /// Run the program at the lowest priority, and neither use nor start a daemon, so that the
+    /// program is never stopped
+    #[arg(long, conflicts_with_all = ["attach", "thresholds", "ignore"])]
+    no_daemon: bool,
     #[command(flatten)]
     regulation: RegulationArgs,
     #[command(flatten)]
@@ -123,6 +125,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         weight: None,
         hints: false,
         background: Some(args.policy.into()),
+        no_daemon: args.no_daemon,
         regulation: args.regulation.clone(),
         runtime_dir: global.runtime_dir.clone(),
         store: args.store.path.clone(),
@@ -148,16 +151,10 @@ impl Args {
     fn take_in(&self, global: &Global, out: Output) -> Outcome {
         let policy = self.policy.into();
         let pids = super::attach::distinct(&self.attach);
-        let Some(mut daemon) = Daemon::find(global.runtime_dir.as_deref()) else {
-            let thresholds = self.regulation.thresholds(self.store.path.as_deref())?;
-            let dir = global.runtime_dir.as_deref();
-            let stop = StopSignal::catch()?;
-            // The priority of a running program is lowered only if a journal can restore it.
-            let regulator = LocalRegulator::start(dir, thresholds, &self.regulation.ignore)
-                .context("starting the regulation of background work")?;
-            return regulator.regulate_running(&pids, self.name.as_deref(), policy, &stop);
-        };
-        self.regulation.refuse_beside_daemon()?;
+        let dir = global.runtime_dir.as_deref();
+        if self.regulation.is_given() && Daemon::find(dir).is_some() {
+            self.regulation.refuse_beside_daemon()?;
+        }
         for &pid in &pids {
             own_process::check(pid)?;
             anyhow::ensure!(
@@ -165,8 +162,11 @@ impl Args {
                 "process {pid} cannot be managed, because it is an ancestor of this command"
             );
         }
+        let options = self.regulation.daemon_options(self.store.path.clone());
         let attached = pids.iter().map(|&pid| {
-            let reply = daemon.attach(pid, self.name.clone(), None, Some(policy))?;
+            let (_, reply) = autostart::call(dir, &options, |daemon| {
+                daemon.attach(pid, self.name.clone(), None, Some(policy))
+            })?;
             let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });
             out.answer(&value, || {
                 format!(

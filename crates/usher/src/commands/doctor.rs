@@ -230,8 +230,7 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
             state.acting
         ),
         None => findings.daemon_problem.clone().unwrap_or_else(|| {
-            "no daemon runs, so 'usher run' runs programs unmanaged; 'usher daemon' starts a daemon"
-                .to_owned()
+            "no daemon runs; 'usher run', 'usher bg' and 'usher attach' start a daemon".to_owned()
         }),
     };
     let mut lines = vec![("daemon", daemon)];

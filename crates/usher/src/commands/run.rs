@@ -11,10 +11,11 @@ use crate::launch::{self, RunOptions};
 /// Runs a program on CPUs that the daemon assigns, and returns the program's exit status
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-If a daemon runs, it assigns CPUs (a seat) to the program before the program first touches
-memory. Seats change when programs start, end or change phase. If the daemon dies, the
-program keeps running. Without a daemon, the program runs as it would without `usher run`.
-With or without a daemon, the duration of the program is stored in the profile store.
+A daemon assigns CPUs (a seat) to the program before the program first touches memory. If
+no daemon listens, this command starts one, which ends 5 s after its last program. Seats
+change when programs start, end or change phase. If the daemon dies, the program keeps
+running. If no daemon can be started, the program runs unmanaged, and one line names the
+reason. The duration of the program is stored in the profile store.
 A program that counts its own work (heartbeat.h) finds the path of its heartbeat page in
 the environment variable USHER_HEARTBEAT.
 
@@ -23,6 +24,7 @@ Streams, environment and signals are passed to the program; `nohup usher run …
 Examples:
   usher run -- x264 --preset slow -o out.264 in.y4m
   usher run --name nightly --weight 0.5 -- make -j8 check
+  usher run --no-daemon -- make check  changes nothing: no seat, no daemon
   usher run --hints -- ./solver        sets OMP_NUM_THREADS and similar variables
   usher run -- sh -c 'pigz < a > b'    assigns a seat to the whole process tree")]
 pub struct Args {
@@ -39,6 +41,9 @@ pub struct Args {
     /// gets later
     #[arg(long)]
     hints: bool,
+    /// Run the program unmanaged, and neither use nor start a daemon
+    #[arg(long)]
+    no_daemon: bool,
     #[command(flatten)]
     store: StoreArg,
     /// Command to run, with its arguments
@@ -54,6 +59,7 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         weight: args.weight,
         hints: args.hints,
         background: None,
+        no_daemon: args.no_daemon,
         regulation: RegulationArgs::default(),
         runtime_dir: global.runtime_dir.clone(),
         store: args.store.path.clone(),

@@ -4,8 +4,9 @@
 //!
 //! 1. Check that the path of the socket has at most 107 bytes. Create the directory, and check that
 //!    no other user can write to it.
-//! 2. Lock the lock file without waiting; an error names the process that holds the lock. The
-//!    kernel releases the lock when the daemon dies.
+//! 2. Lock the lock file; an error names the process that holds the lock. A daemon that a command
+//!    starts waits for up to 5 s if the holder does not listen, because the holder may be ending.
+//!    Other daemons do not wait. The kernel releases the lock when the daemon dies.
 //! 3. Remove a socket of a dead daemon: while this daemon holds the lock, no other daemon can
 //!    listen.
 //! 4. Listen on a new socket. Root's socket serves all users (mode 0666); another user's socket
@@ -20,6 +21,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::FlockOperation;
@@ -27,6 +29,9 @@ use rustix::io::Errno;
 
 use crate::client::{Daemon, ListeningProcess};
 use crate::runtime;
+
+/// Pause between two attempts to take the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// The names of a socket and of the lock of its only process, in the runtime directory.
 #[derive(Debug, Clone, Copy)]
@@ -62,16 +67,21 @@ pub struct DaemonSocket {
 }
 
 impl DaemonSocket {
-    /// Creates the directory, takes the lock and listens.
+    /// Creates the directory, takes the lock and listens. Waits for up to `lock_wait` if another
+    /// process has the lock but does not listen, because this process may be ending.
     ///
     /// # Errors
     /// Another process has the lock, or the directory cannot be used.
-    pub fn start(runtime_dir: &Path, names: SocketNames) -> anyhow::Result<Self> {
+    pub fn start(
+        runtime_dir: &Path,
+        names: SocketNames,
+        lock_wait: Duration,
+    ) -> anyhow::Result<Self> {
         let path = runtime_dir.join(names.socket);
         runtime::check_socket_path(&path, runtime::SHORTER_DIR)
             .with_context(|| format!("listening on the socket '{}'", path.display()))?;
         runtime::make_dir(runtime_dir)?;
-        let lock = lock(runtime_dir, names)?;
+        let lock = lock(runtime_dir, names, lock_wait)?;
         // This daemon has the lock, so an existing socket belongs to a dead daemon.
         match fs::remove_file(&path) {
             Ok(()) => {}
@@ -134,7 +144,7 @@ fn socket_mode() -> u32 {
 ///
 /// A process that can open the lock file can lock it, and a read-only descriptor suffices for a
 /// shared lock. The file is therefore accessible only to its owner.
-fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
+fn lock(dir: &Path, names: SocketNames, wait: Duration) -> anyhow::Result<File> {
     let path = dir.join(names.lock);
     let doing = || format!("locking '{}'", path.display());
     let opened = open_lock(&path);
@@ -154,6 +164,14 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
         // file.
         fs::remove_file(&path).with_context(doing)?;
         file = open_lock(&path).with_context(doing)?;
+        locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    }
+    let deadline = Instant::now() + wait;
+    while locked == Err(Errno::WOULDBLOCK)
+        && Instant::now() < deadline
+        && !is_served(&dir.join(names.socket))
+    {
+        std::thread::sleep(LOCK_PAUSE);
         locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     }
     match locked {
@@ -223,11 +241,18 @@ mod tests {
         let reader = File::open(&path).unwrap();
         rustix::fs::flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
         let names = SocketNames::DAEMON;
-        let lock = lock(dir.path(), names).unwrap();
+        let lock = lock(dir.path(), names, Duration::ZERO).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let again = super::lock(dir.path(), names).unwrap_err().to_string();
+        let again = super::lock(dir.path(), names, Duration::ZERO)
+            .unwrap_err()
+            .to_string();
         assert!(again.contains("already runs"), "{again}");
-        drop(lock);
-        super::lock(dir.path(), names).unwrap();
+        // A holder that does not listen may be ending.
+        let waiting = std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| super::lock(dir.path(), names, Duration::from_secs(60)));
+            drop(lock);
+            waiting.join().unwrap()
+        });
+        waiting.unwrap();
     }
 }

@@ -19,6 +19,7 @@
 //! changes, its keeper undoes them and becomes the next daemon; under systemd, systemd starts the
 //! next daemon.
 
+mod activity;
 mod claim;
 mod connection;
 mod explain;
@@ -40,6 +41,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, eventfd};
@@ -51,10 +53,14 @@ use usher_model::Topology;
 use crate::failure;
 use crate::machine::usable_machine;
 use crate::runtime;
+use activity::Activity;
 use listen::{DaemonSocket, SocketNames};
 use metrics::{Address, Timings};
 use scheduler::{SchedulerContext, SchedulerControl, SchedulerThread};
 use service::ServiceContext;
+
+/// Upper limit of the time for which a daemon waits for the end of another daemon.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// The configuration of a daemon.
 #[derive(Debug, Clone)]
@@ -86,7 +92,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
     signals::catch(&ending, &[SIGTERM, SIGINT]).context("catching signals")?;
     raise_descriptor_limit();
-    let listening = DaemonSocket::start(&config.runtime_dir, SocketNames::DAEMON)?;
+    let listening =
+        DaemonSocket::start(&config.runtime_dir, SocketNames::DAEMON, config.lock_wait())?;
     let topology = usable_machine()?;
     let scheduler = SchedulerThread::start(&config.runtime_dir, scheduler::kernel(), None)?;
     let engine = start_engine(config, topology, scheduler.control(), &ending)?;
@@ -97,10 +104,17 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         timings: Timings::default(),
         instance_dir: engine.instance_dir().to_owned(),
         ending: ending.clone(),
+        activity: Activity::default(),
     };
     if config.exit_when_idle {
-        idle::watch(engine.handle(), scheduler.control().clone(), ending.clone())
-            .context("starting a thread")?;
+        let (engine, activity) = (engine.handle(), shared.activity.clone());
+        idle::watch(
+            engine,
+            scheduler.control().clone(),
+            activity,
+            ending.clone(),
+        )
+        .context("starting a thread")?;
     }
     if let Some(address) = &config.metrics {
         serve_metrics(address, &shared)?;
@@ -113,6 +127,9 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         config.policy
     ));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    if config.exit_when_idle {
+        close_output();
+    }
     let served = server.join();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     undo_all(engine, scheduler, listening)?;
@@ -120,6 +137,13 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         Ok(result) => result.context("serving the socket"),
         Err(_) => bail!("the thread that serves the socket has panicked"),
     }
+}
+
+/// Replaces standard output, the pipe to the command that started this daemon, by `/dev/null`.
+fn close_output() {
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null");
+    // An error is ignored: the pipe then stays open, and has no reader when the command has ended.
+    let _ = null.map(|null| rustix::stdio::dup2_stdout(&null));
 }
 
 /// Undoes all changes, unloads the scheduler, and then releases the lock, so that another daemon
@@ -163,6 +187,15 @@ impl Config {
             thresholds: self.thresholds.as_ref().map(absolute),
             ignore: self.ignore.clone(),
             exit_when_idle: self.exit_when_idle,
+        }
+    }
+
+    /// Returns the time for which this daemon waits for the end of another daemon of the same
+    /// directory. A daemon that a command starts may replace an idle daemon that is just ending.
+    fn lock_wait(&self) -> Duration {
+        match self.exit_when_idle {
+            true => LOCK_WAIT,
+            false => Duration::ZERO,
         }
     }
 

@@ -19,10 +19,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineHandle};
+use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineError, EngineHandle};
 use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
+use super::activity::Activity;
 use super::metrics::Timings;
 use super::own_process;
 use super::refusal::{Refusal, to_int};
@@ -54,6 +55,8 @@ pub struct ServiceContext {
     pub instance_dir: PathBuf,
     /// An eventfd that ends the daemon when it becomes readable.
     pub ending: Arc<OwnedFd>,
+    /// Excludes the admission of programs by an ending daemon.
+    pub activity: Activity,
 }
 
 /// Returns the service for one peer.
@@ -110,6 +113,8 @@ impl Service {
         if admission == Admission::Attached {
             own_process::check(number)?;
         }
+        let admitting = self.shared.activity.begin();
+        let _admitting = admitting.ok_or(EngineError::Stopped)?;
         let engine = &self.shared.engine;
         let adopted = match admission {
             Admission::Held => engine.adopt_held(number, adopt, self.peer.uid)?,

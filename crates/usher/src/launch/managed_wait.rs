@@ -31,7 +31,10 @@ use usher_model::ProgramId;
 use crate::api::Register_Reply;
 use crate::client::{ANSWER_TIMEOUT, Daemon, DaemonError, RegisterRequest};
 use crate::failure::{self, Outcome};
-use crate::remember::DURATION_MIN;
+
+/// Minimum duration of a run that counts: the duration of a shorter run says little about
+/// scalability.
+const DURATION_MIN: Duration = Duration::from_millis(500);
 
 /// Waits for a managed program, and registers it anew when its daemon dies.
 pub struct ManagedWait {

@@ -2,19 +2,20 @@
 //! The launcher, the process of `usher run` and `usher bg`: launches the program, registers it with
 //! the daemon, and waits for its end.
 //!
-//! 1. The launcher searches for a daemon. Without a daemon, `usher run` undoes the changes of dead
-//!    daemons, runs the program unmanaged and stores its duration (`crate::remember`). `usher bg`
-//!    regulates the program itself (`crate::regulate`).
-//! 2. The launcher starts a child process that waits before its `exec`, and registers the child
-//!    with the daemon, which gives the child its seat.
+//! 1. The launcher starts a child process that waits before its `exec`.
+//! 2. The launcher registers the child with a daemon, which gives the child its seat. If no daemon
+//!    listens, the launcher starts one (`crate::autostart`).
 //! 3. The child executes the program; the launcher waits for its end (`managed_wait`).
+//!
+//! With `--no-daemon`, or if no daemon can be started, the program runs unmanaged, and a background
+//! program at the lowest priority. One line names the reason.
 //!
 //! Whatever happens to the daemon, the program keeps running and the launcher waits for the
 //! program. After the daemon's death, the launcher ensures that the changes to the program are
 //! undone, and registers the program with the next daemon.
 //!
-//! Bounds: the registration delays the program by at most 10 s for each read and write of the
-//! socket (`crate::client`). A refused program runs unmanaged, and a refused background program at
+//! Bounds: the start of a daemon delays the program by at most 10 s, and the registration by at most
+//! 10 s for each read and write of the socket (`crate::client`). A refused program runs unmanaged, and a refused background program at
 //! the lowest priority. After a late answer, the program runs at its own priority, and the launcher
 //! tries to register the program again. Less than 64 KiB and fewer than 4,096 words of the command
 //! line are sent. The wait for the program has no time limit.
@@ -23,24 +24,22 @@ mod managed_wait;
 mod progress_page;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use usher_act::{ActConfig, ActError};
-use usher_host::engine::EngineError;
 use usher_host::launch::{
     ChildProcess, Forwarder, LaunchError, LaunchSpec, Stream, exec_in_place, hold,
 };
 use usher_model::Regulation;
-use usher_policy::background::Thresholds;
 
+use crate::api::Register_Reply;
+use crate::autostart;
 use crate::cli::options::RegulationArgs;
 use crate::client::{Daemon, DaemonError, RegisterRequest};
 use crate::failure::{self, Outcome};
 use crate::measure;
-use crate::regulate::{self, LocalRegulator};
-use crate::remember::MeasuredRun;
 use crate::runtime;
 use managed_wait::ManagedWait;
 use progress_page::PageFile;
@@ -58,6 +57,8 @@ pub struct RunOptions {
     pub hints: bool,
     /// The policy of `usher bg`; `None`: foreground.
     pub background: Option<Regulation>,
+    /// `--no-daemon`.
+    pub no_daemon: bool,
     /// The options of `usher bg` about foreground and thresholds.
     pub regulation: RegulationArgs,
     /// `--runtime-dir`.
@@ -95,23 +96,21 @@ fn launch(options: &RunOptions) -> Outcome {
         doing: "catching signals",
         source,
     })?;
-    let Some(mut daemon) = Daemon::find(options.runtime_dir.as_deref()) else {
-        return without_daemon(options, &mut signals);
-    };
-    options.regulation.refuse_beside_daemon()?;
+    if options.no_daemon {
+        return unmanaged(options, &mut signals);
+    }
+    options.check_regulation()?;
     let page = PageFile::offer();
     let spec = options.spec(page.path(), &signals)?;
     let held = hold(&spec)?;
     let request = options.request(held.pid(), page.path());
-    let registered = daemon.register(request.clone());
+    let registered = options.register(&request);
     let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request);
     match registered {
-        Ok(reply) => wait_loop.is_managed_by(daemon, &reply),
+        Ok((daemon, reply)) => wait_loop.is_managed_by(daemon, &reply),
         Err(error) => {
-            // After the connection is closed, the daemon cannot deliver a late reply, and undoes
-            // the call.
-            drop(daemon);
-            // After a late answer, the launcher registers the program again. The daemon then
+            // The connection is closed, so that the daemon cannot deliver a late reply, and undoes
+            // the call. After a late answer, the launcher registers the program again. The daemon then
             // records the priority at that time as the former priority and restores it at the
             // release, so that the priority must not be lowered before.
             let is_refused =
@@ -131,21 +130,19 @@ fn launch(options: &RunOptions) -> Outcome {
     wait_loop.wait(running, &mut signals)
 }
 
-/// Runs the program without a daemon. This process itself regulates background work.
-fn without_daemon(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
-    let dir = options.runtime_dir.as_deref();
-    let foreign = Daemon::foreign(dir);
-    if let Some(policy) = options.background {
-        if let Some(reason) = foreign {
-            failure::print_error(&format!("this command regulates the program: {reason}"));
+/// Runs the program without a daemon, at the user's request.
+fn unmanaged(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
+    const REASON: &str = "the option --no-daemon is given";
+    let spec = options.spec(None, signals)?;
+    let held = hold(&spec)?;
+    match options.background {
+        None => failure::print_error(&format!("the program runs unmanaged: {REASON}")),
+        Some(_) => {
+            let lowered = options.lower_priority(held.pid(), spec.new_session);
+            managed_wait::report_unregulated(REASON, lowered);
         }
-        return regulated(options, policy, signals);
     }
-    match foreign {
-        Some(reason) => failure::print_error(&format!("the program runs unmanaged: {reason}")),
-        None => undo_stale(dir),
-    }
-    alone(options, signals)
+    wait(held.release()?, signals)
 }
 
 /// Rejects a command with an empty name, as shells do.
@@ -160,65 +157,6 @@ pub fn check_named(argv: &[OsString]) -> Result<(), LaunchError> {
         }),
         None => Ok(()),
     }
-}
-
-/// Undoes the changes of a daemon that died together with its keeper.
-fn undo_stale(runtime_dir: Option<&Path>) {
-    let dir = runtime::own_dir(runtime_dir);
-    if let Some(problem) = runtime::journal_problem(&dir) {
-        failure::print_error(&problem);
-        return;
-    }
-    let config = ActConfig::new(dir);
-    let errors = match usher_act::undo_stale(&config) {
-        Ok(report) => report.errors,
-        Err(error) => vec![error],
-    };
-    // The program runs even if an undo has failed.
-    for error in errors {
-        failure::print_error(&failure::line(&error.into()));
-    }
-}
-
-/// Runs background work that this process regulates itself. If it cannot be regulated, it runs at
-/// the lowest priority.
-fn regulated(options: &RunOptions, policy: Regulation, signals: &mut Forwarder) -> Outcome {
-    let spec = options.spec(None, signals)?;
-    spec.resolve()?;
-    let adopt = regulate::adopt(&options.argv, options.name.as_deref(), policy);
-    let thresholds = options.thresholds()?;
-    let dir = options.runtime_dir.as_deref();
-    let launched = LocalRegulator::start(dir, thresholds, &options.regulation.ignore)
-        .and_then(|regulator| regulator.launch(&spec, adopt));
-    let reason = match launched.map_err(|error| error.downcast::<EngineError>()) {
-        Ok(launched) => return launched.run(signals),
-        Err(Ok(EngineError::Launch(error))) => return Err(error.into()),
-        Err(Ok(error)) => error.into(),
-        Err(Err(error)) => error,
-    };
-    // If this fails because of a shortage, `run_in_place` prints the only line.
-    let held = hold(&spec)?;
-    let lowered = options.lower_priority(held.pid(), spec.new_session);
-    managed_wait::report_unregulated(&failure::line(&reason), lowered);
-    wait(held.release()?, signals)
-}
-
-/// Runs a single program without a daemon and without a seat, because only a daemon gives seats.
-fn alone(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
-    let run = MeasuredRun::begin(&LaunchSpec::new(&options.argv));
-    let mut running = hold(&options.spec(None, signals)?)?.release()?;
-    let exit = running.wait_forwarding(signals);
-    let exit = exit.context("waiting for the program")?;
-    let as_asked = LaunchSpec::new(&options.argv);
-    if !running.was_stopped() {
-        run.end(
-            exit,
-            &as_asked,
-            options.name.as_deref(),
-            options.store.as_ref(),
-        );
-    }
-    Ok(exit.code())
 }
 
 fn wait(mut running: ChildProcess, signals: &mut Forwarder) -> Outcome {
@@ -250,24 +188,28 @@ impl RunOptions {
         usher_act::lower_launched(&config, tid, starts_session)
     }
 
-    /// Returns the thresholds of background work. A shortage of descriptors or memory is returned
-    /// as a [`LaunchError`], so that the program replaces this process.
-    fn thresholds(&self) -> anyhow::Result<Thresholds> {
-        let thresholds = self.regulation.thresholds(self.store.as_deref());
-        thresholds.map_err(|error| {
-            let source = error.downcast_ref::<io::Error>();
-            let Some(errno) = source.and_then(io::Error::raw_os_error) else {
-                return error;
-            };
-            let shortage = LaunchError::System {
-                program: self.argv.first().cloned().unwrap_or_default(),
-                doing: "reading the thresholds of background work",
-                source: io::Error::from_raw_os_error(errno),
-            };
-            match shortage.is_shortage() {
-                true => shortage.into(),
-                false => error,
-            }
+    /// Checks the options that only a daemon uses which this command starts.
+    ///
+    /// # Errors
+    /// A daemon runs already, or the file of thresholds cannot be used.
+    fn check_regulation(&self) -> anyhow::Result<()> {
+        if !self.regulation.is_given() {
+            return Ok(());
+        }
+        if Daemon::find(self.runtime_dir.as_deref()).is_some() {
+            self.regulation.refuse_beside_daemon()?;
+        }
+        self.regulation.thresholds(self.store.as_deref()).map(drop)
+    }
+
+    /// Registers the program with a daemon, which is started if none listens.
+    ///
+    /// # Errors
+    /// No daemon can be started, or the daemon refuses.
+    fn register(&self, request: &RegisterRequest) -> anyhow::Result<(Daemon, Register_Reply)> {
+        let options = self.regulation.daemon_options(self.store.clone());
+        autostart::call(self.runtime_dir.as_deref(), &options, |daemon| {
+            daemon.register(request.clone())
         })
     }
 

@@ -216,6 +216,21 @@ impl Drop for World {
     }
 }
 
+/// Ends the daemon of a runtime directory, which a command of another user may have started.
+pub fn end_daemon_in(runtime_dir: &Path) {
+    let lock = fs::read_to_string(runtime_dir.join("usher.lock")).unwrap_or_default();
+    let Ok(pid) = lock.trim().parse() else {
+        return;
+    };
+    // The pid may belong to another process if the daemon has ended.
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let name = runtime_dir.to_str().unwrap();
+    if String::from_utf8_lossy(&line).contains(name) {
+        signal(pid, libc::SIGTERM);
+        wait_for("the daemon to end", || (!lives(pid)).then_some(()));
+    }
+}
+
 /// A child process that is killed when this value is dropped.
 pub struct Killed(Child);
 

@@ -7,6 +7,7 @@
 
 mod stop;
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
@@ -14,7 +15,7 @@ use clap::builder::PossibleValuesParser;
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::daemon::metrics::Address;
 use crate::daemon::{self, Config};
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::runtime;
 
@@ -60,8 +61,8 @@ pub struct Args {
     /// to FILE.old
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// End when no program is managed and the scheduler has been stopped; `usher sched start` starts
-    /// such a daemon
+    /// End 5 s after the last program, unless the daemon holds the scheduler; `usher run`, `usher bg`
+    /// and `usher sched start` start such a daemon
     #[arg(long)]
     exit_when_idle: bool,
     #[command(flatten)]
@@ -82,7 +83,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         Some(Request::Stop(args)) => return stop::run(args, global, out),
         None => {}
     }
-    daemon::run(&Config {
+    let served = daemon::run(&Config {
         runtime_dir: runtime::own_dir(global.runtime_dir.as_deref()),
         policy: args.policy.clone(),
         metrics: args.metrics.clone(),
@@ -91,6 +92,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         thresholds: args.regulation.thresholds.clone(),
         ignore: args.regulation.ignore.clone(),
         exit_when_idle: args.exit_when_idle,
-    })?;
-    Ok(0)
+    });
+    if let (true, Err(error)) = (args.exit_when_idle, &served) {
+        // The command that started this daemon reads the reason from standard output.
+        let _ = writeln!(std::io::stdout(), "{}", failure::line(error));
+    }
+    served.map(|()| 0)
 }

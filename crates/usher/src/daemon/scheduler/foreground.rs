@@ -13,6 +13,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -38,7 +39,7 @@ pub fn hold(
 ) -> anyhow::Result<()> {
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
     signals::catch(&ending, &[SIGTERM, SIGINT, SIGHUP]).context("catching signals")?;
-    let listening = DaemonSocket::start(dir, SocketNames::FOREGROUND_SCHEDULER)?;
+    let listening = DaemonSocket::start(dir, SocketNames::FOREGROUND_SCHEDULER, Duration::ZERO)?;
     let thread = SchedulerThread::start(dir, super::kernel(), Some(ending.clone()))?;
     let context = SchedulerContext {
         scheduler: thread.control().clone(),

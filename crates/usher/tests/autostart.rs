@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests of the daemon that `usher run`, `bg` and `attach` start: its beginning, its end, several
+//! commands at the same moment, and the attributes of its caller that it does not keep.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use common::{Sleeper, World, lives, signal, stderr, stdout, wait_for};
+use serde_json::json;
+
+/// Runs a short program, which starts a daemon. Returns the daemon's pid.
+fn start(world: &World) -> i32 {
+    let output = world.run(&["run", "echo", "done"]);
+    assert_eq!(stderr(&output), "");
+    assert_eq!(stdout(&output), "done\n");
+    daemon(world)
+}
+
+fn daemon(world: &World) -> i32 {
+    world.status()["pid"].as_i64().unwrap() as i32
+}
+
+fn end(mut launcher: Child, program: i32) {
+    signal(program, libc::SIGKILL);
+    launcher.wait().unwrap();
+}
+
+/// Returns a field of `/proc/PID/status`.
+fn field(pid: i32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_daemon_ends_after_its_last_program() {
+    let world = World::new();
+    let first = start(&world);
+    // A program that runs for longer than the daemon's linger time.
+    let mut launcher = world.usher(&["run", "sleep", "8"]).spawn().unwrap();
+    assert_eq!(launcher.wait().unwrap().code(), Some(0));
+    assert_eq!(daemon(&world), first);
+    wait_for("the daemon to end", || (!lives(first)).then_some(()));
+    assert!(!world.socket().exists());
+    let left = fs::read_dir(world.runtime_dir().join("instances"));
+    assert_eq!(left.unwrap().count(), 0);
+    assert_ne!(start(&world), first);
+}
+
+#[test]
+fn commands_at_the_same_moment_start_one_daemon() {
+    let world = World::new();
+    let launch = |_| world.usher(&["run", "sleep", "1000"]).spawn().unwrap();
+    let launchers: Vec<Child> = (0..8).map(launch).collect();
+    let programs = world.programs(launchers.len());
+    for (launcher, program) in launchers.into_iter().zip(programs) {
+        signal(program["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+        drop(launcher);
+    }
+    world.programs(0);
+}
+
+#[test]
+fn a_program_that_starts_while_a_daemon_ends_is_managed_by_another_daemon() {
+    let world = World::new();
+    let mut daemon = start(&world);
+    for _ in 0..5 {
+        signal(daemon, libc::SIGTERM);
+        let next = start(&world);
+        assert_ne!(next, daemon);
+        assert!(!lives(daemon));
+        daemon = next;
+    }
+}
+
+#[test]
+fn the_daemon_keeps_no_attributes_of_its_caller() {
+    let world = World::new();
+    let mut command = world.usher(&["run", "echo", "done"]);
+    // SAFETY: the functions are async-signal-safe, and the child is new.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            libc::umask(0o027);
+            let mut first: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(0, &mut first);
+            libc::sched_setaffinity(0, size_of_val(&first), &raw const first);
+            let small = libc::rlimit {
+                rlim_cur: 200,
+                rlim_max: libc::RLIM_INFINITY,
+            };
+            libc::setrlimit(libc::RLIMIT_CPU, &raw const small);
+            Ok(())
+        });
+    }
+    // A pipe of the caller stays open while a process has its other end.
+    let output = command.output().unwrap();
+    assert_eq!(stdout(&output), "done\n", "{}", stderr(&output));
+    let daemon = daemon(&world);
+    let ignored = u64::from_str_radix(&field(daemon, "SigIgn"), 16).unwrap();
+    assert_eq!(ignored & (1 << (libc::SIGHUP - 1)), 0);
+    assert_ne!(field(daemon, "Umask"), "0027");
+    let own = field(std::process::id() as i32, "Cpus_allowed_list");
+    assert_eq!(field(daemon, "Cpus_allowed_list"), own);
+    let limits = fs::read_to_string(format!("/proc/{daemon}/limits")).unwrap();
+    let cpu = limits.lines().find(|line| line.starts_with("Max cpu time"));
+    assert!(!cpu.unwrap().contains("200"), "{limits}");
+    let cwd = fs::read_link(format!("/proc/{daemon}/cwd")).unwrap();
+    assert_eq!(cwd.to_str(), Some("/"));
+    for (stream, target) in [(0, "/dev/null"), (1, "/dev/null"), (2, "daemon.log")] {
+        let link = fs::read_link(format!("/proc/{daemon}/fd/{stream}")).unwrap();
+        assert!(link.ends_with(target), "{stream}: {}", link.display());
+    }
+    let stat = fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
+    let fields = stat.rsplit_once(") ").unwrap().1;
+    let session: i32 = fields.split(' ').nth(3).unwrap().parse().unwrap();
+    let own = rustix::process::getsid(None).unwrap();
+    assert_ne!(session, own.as_raw_nonzero().get());
+}
+
+#[test]
+fn the_keeper_replaces_a_killed_daemon_that_a_command_started() {
+    let world = World::new();
+    let launcher = world.usher(&["run", "sleep", "1000"]).spawn().unwrap();
+    let program = world.programs(1)[0]["pid"].clone();
+    let first = daemon(&world);
+    signal(first, libc::SIGKILL);
+    wait_for("the program to be registered again", || {
+        let status = world.json(&["status"])?;
+        let is_again = status["pid"] != json!(first);
+        (is_again && status["programs"][0]["pid"] == program).then_some(())
+    });
+    end(launcher, program.as_i64().unwrap() as i32);
+}
+
+#[test]
+fn without_management_one_line_states_it_and_no_daemon_starts() {
+    let world = World::new();
+    for (command, expected) in [
+        ("run", "usher: the program runs unmanaged: the option"),
+        (
+            "bg",
+            "usher: the program runs at the lowest priority, and is not stopped",
+        ),
+    ] {
+        let output = world.run(&[command, "--no-daemon", "--", "sh", "-c", "exit 7"]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "{text}");
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.trim_end().ends_with("--no-daemon is given"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    assert!(!world.runtime_dir().exists());
+}
+
+#[test]
+fn attach_starts_a_daemon_and_status_does_not() {
+    for command in [&["attach"][..], &["bg", "--attach"]] {
+        let world = World::new();
+        assert_eq!(world.run(&["status"]).status.code(), Some(125));
+        assert!(!world.runtime_dir().exists());
+        let sleeper = Sleeper::start();
+        let output = world.run(&[command, &[&sleeper.pid().to_string()]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(world.programs(1)[0]["pid"], json!(sleeper.pid()));
+    }
+}
+
+#[test]
+fn options_of_background_work_become_those_of_the_daemon() {
+    let world = World::new();
+    let thresholds = world.path("own.toml");
+    fs::write(&thresholds, "cpu = 0.7\n").unwrap();
+    let name = thresholds.to_str().unwrap();
+    let words = ["bg", "--ignore", "updatedb", "--thresholds", name];
+    let output = world.run(&[&words[..], &["--", "true"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let line = fs::read(format!("/proc/{}/cmdline", daemon(&world))).unwrap();
+    let line = String::from_utf8(line).unwrap().replace('\0', " ");
+    for option in ["--ignore updatedb", &format!("--thresholds {name}")] {
+        assert!(line.contains(option), "{line}");
+    }
+}
+
+/// Privileges of another user, as of a set-user-ID program: the caller controls the environment.
+#[test]
+fn a_process_with_the_privileges_of_another_user_starts_no_daemon() {
+    const NOBODY: u32 = 65_534;
+    let world = World::new();
+    let program = world.path("usher");
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || chown(&program, Some(NOBODY), Some(NOBODY)).is_err() {
+        usher_skip::skip!("not root");
+        return;
+    }
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let dir = world.path("own");
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    let like = world.usher(&["run", "echo", "done"]);
+    let mut command = Command::new(&program);
+    command.args(like.get_args()).env("USHER_RUNTIME_DIR", &dir);
+    let output = command.output().unwrap();
+    let text = stderr(&output);
+    if !text.contains("setuid") && daemon_runs(&dir) {
+        common::end_daemon_in(&dir);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(mounts.contains("nosuid"), "{text}");
+        usher_skip::skip!("this file system ignores set-user-ID");
+        return;
+    }
+    assert_eq!(stdout(&output), "done\n", "{text}");
+    assert!(
+        text.contains("runs unmanaged") && text.contains("(setuid)"),
+        "{text}"
+    );
+}
+
+fn daemon_runs(dir: &std::path::Path) -> bool {
+    dir.join("usher.lock").exists()
+}
