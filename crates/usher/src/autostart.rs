@@ -59,15 +59,19 @@ const LOG: &str = "daemon.log";
 
 /// Variables that the daemon must not inherit: those of the caller's service manager, of a
 /// program's page, of a keeper, and libraries that the caller preloads into its programs.
-const REMOVED_VARIABLES: [&str; 7] = [
+const REMOVED_VARIABLES: [&str; 6] = [
     "NOTIFY_SOCKET",
     "LISTEN_FDS",
     "LISTEN_PID",
     "USHER_HEARTBEAT",
     "USHER_SHORT_LIFE_COUNT",
-    "USHER_RUNTIME_DIR",
     "LD_PRELOAD",
 ];
+
+/// A variable that keeps hwloc from loading its plugins, and its value. The plugins search for GPUs
+/// and for PCI and XML devices, which Usher does not use, and loading them takes most of the time of
+/// a scan of the machine.
+const HWLOC_PLUGINS: (&str, &str) = ("HWLOC_PLUGINS_PATH", "/nonexistent");
 
 /// Options of a daemon that a command starts.
 #[derive(Debug, Clone, Default)]
@@ -239,6 +243,7 @@ impl DaemonProcess {
         let exe = std::env::current_exe().context("finding Usher's own executable")?;
         let mut daemon = Command::new(exe);
         daemon.args(options.arguments(dir)).current_dir("/");
+        daemon.env(HWLOC_PLUGINS.0, HWLOC_PLUGINS.1);
         for name in REMOVED_VARIABLES {
             daemon.env_remove(name);
         }

@@ -48,7 +48,6 @@ use options::Global;
 Start here:
   usher topo                               draw the machine
   usher doctor                             list the features of this machine that Usher can use
-  usher daemon &                           start the service that assigns CPUs to programs
   usher run -- x264 -o out.264 in.y4m      run a program on CPUs of its own (its seat)
   usher status                             show the seat of each program
   usher explain                            show the reasons for the seats, and alternatives

@@ -11,7 +11,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    background, chip, coloring, here, hosts, machine, progress, sched, seats, sim, tasks, worker,
+    background, chip, coloring, first, here, hosts, machine, progress, sched, seats, sim, tasks,
+    worker,
 };
 
 /// Runs Usher's benchmarks and compares the results with their limits (bars)
@@ -30,6 +31,8 @@ enum Command {
     Here(here::HereArgs),
     /// Measures seats: planning, overhead, latency, lending, kills, mixes of real programs
     Seats(Box<seats::SeatsArgs>),
+    /// Measures what a new user meets first: the automatic start of a daemon
+    First(first::FirstArgs),
     Hosts(Box<hosts::HostsArgs>),
     /// Measures how well each source of progress (heartbeats, instructions) agrees with wall time
     /// (paper 1, table 1)
@@ -122,6 +125,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Here(args) => here::run(&args),
         Command::HereProgram(args) => here::run_program(&args).map(|()| true),
         Command::Seats(args) => seats::run(&args),
+        Command::First(args) => first::run(&args),
         Command::Hosts(args) => hosts::run(&args),
         Command::HostsChains(args) => hosts::run_chains(&args).map(|()| true),
         Command::HostsChurnKind(args) => hosts::run_kind(&args).map(|()| true),

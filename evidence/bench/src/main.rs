@@ -11,6 +11,7 @@ mod chart;
 mod chip;
 mod cli;
 mod coloring;
+mod first;
 mod here;
 mod hosts;
 mod machine;

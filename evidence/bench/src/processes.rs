@@ -52,13 +52,34 @@ pub fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatu
     }
 }
 
-/// Returns a command that runs `usher` with a runtime directory of its own.
+/// Returns a command that runs `usher` with a runtime directory, profile store and machine claim of its
+/// own. The command may start a daemon, which has the same.
 pub fn usher(binary: &Path, runtime: &Path) -> Command {
     let mut command = Command::new(binary);
     command
         .env("USHER_RUNTIME_DIR", runtime)
+        .env("USHER_STORE", runtime.join("profiles.sqlite"))
+        .env("USHER_CLAIM_NAME", std::process::id().to_string())
         .stdin(Stdio::null());
     command
+}
+
+/// Ends the daemons that commands have started in a runtime directory. A keeper ends with its daemon.
+pub fn end_daemons(binary: &Path, runtime: &Path) -> Result<()> {
+    let all_ended = || {
+        let ushers = ushers(binary, runtime);
+        let is_daemon = |words: &String| words.contains(" daemon ");
+        for (pid, _) in ushers.iter().filter(|(_, words)| is_daemon(words)) {
+            terminate(*pid);
+        }
+        ushers.is_empty()
+    };
+    wait_for(
+        "the end of Usher's processes",
+        Duration::from_secs(20),
+        all_ended,
+    )
+    .map(drop)
 }
 
 /// A daemon that is stopped when dropped.

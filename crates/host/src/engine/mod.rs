@@ -107,19 +107,14 @@ impl Engine {
         config: EngineConfig,
         policy: Box<dyn Policy + Send>,
     ) -> Result<Self, EngineError> {
-        let profiles = Arc::new(Profiles::open(&config.profiles, &config.topology)?);
         let recorder = config
             .record
             .as_deref()
             .map(|path| begin_record(path, policy.name(), &config.topology))
             .transpose()?;
         let (sender, receiver) = request_channel().map_err(EngineError::Start)?;
-        let mut actuator = Actuator::open(config.act.clone())?;
+        let (profiles, actuator, keeper) = open_parts(&config)?;
         let instance_dir = actuator.instance_dir().to_owned();
-        let keeper = start_keeper(&config, &instance_dir).inspect_err(|_| {
-            // Removes the journal.
-            actuator.undo_all();
-        })?;
         let mut world = RealWorld {
             machine: MachineProbe::new(&config.roots),
             quotas: CpuQuotas::new(&config.roots),
@@ -463,6 +458,42 @@ fn create_record(path: &Path) -> std::io::Result<std::fs::File> {
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Err(not_regular()),
         Err(error) => Err(error),
     }
+}
+
+/// Opens the profile store, and the actuator with its keeper, at the same time: a new store waits for
+/// the disk, and a keeper for the start of a process.
+fn open_parts(
+    config: &EngineConfig,
+) -> Result<(Arc<Profiles>, Actuator, Option<KeeperHandle>), EngineError> {
+    std::thread::scope(|threads| {
+        let open = || Profiles::open(&config.profiles, &config.topology);
+        let opening = std::thread::Builder::new().name("store".to_owned());
+        let opening = opening.spawn_scoped(threads, open);
+        let opening = opening.map_err(EngineError::Start)?;
+        let acting = open_actuator(config);
+        let profiles = match opening.join() {
+            Ok(profiles) => profiles,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        match (profiles, acting) {
+            (Ok(profiles), Ok((actuator, keeper))) => Ok((Arc::new(profiles), actuator, keeper)),
+            (Err(error), acting) => {
+                // Removes the journal.
+                let _ = acting.map(|(mut actuator, _)| actuator.undo_all());
+                Err(error)
+            }
+            (Ok(_), Err(error)) => Err(error),
+        }
+    })
+}
+
+fn open_actuator(config: &EngineConfig) -> Result<(Actuator, Option<KeeperHandle>), EngineError> {
+    let mut actuator = Actuator::open(config.act.clone())?;
+    let keeper = start_keeper(config, actuator.instance_dir()).inspect_err(|_| {
+        // Removes the journal.
+        actuator.undo_all();
+    });
+    keeper.map(|keeper| (actuator, keeper))
 }
 
 fn start_keeper(

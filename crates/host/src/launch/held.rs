@@ -313,19 +313,6 @@ impl ChildProcess {
     /// # Errors
     /// Other code has already waited for the process.
     pub fn wait_forwarding(&mut self, signals: &mut Forwarder) -> io::Result<Exit> {
-        self.wait_forwarding_with(signals, || {})
-    }
-
-    /// Does the same as [`Self::wait_forwarding`], and calls `on_end` for each signal that requests
-    /// the program's end.
-    ///
-    /// # Errors
-    /// Other code has already waited for the process.
-    pub fn wait_forwarding_with(
-        &mut self,
-        signals: &mut Forwarder,
-        mut on_end: impl FnMut(),
-    ) -> io::Result<Exit> {
         loop {
             let mut fds = [
                 PollFd::new(&self.pidfd, PollFlags::IN),
@@ -337,9 +324,7 @@ impl ChildProcess {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            if signals.forward(self) {
-                on_end();
-            }
+            signals.forward(self);
             if let Some(exit) = self.try_wait()? {
                 return Ok(exit);
             }

@@ -75,14 +75,6 @@ impl Forwarder {
         self.own_session
     }
 
-    /// Returns whether a signal that requests the end of a program has arrived since the last call.
-    /// The signals are not forwarded, because this function is for use after the program has ended.
-    pub fn end_requested(&mut self) -> bool {
-        self.pending()
-            .iter()
-            .any(|origin| ENDING.contains(&origin.signal))
-    }
-
     fn pending(&mut self) -> Vec<Origin> {
         self.signals.pending().collect()
     }

@@ -111,7 +111,7 @@ the environment in which the command runs:
   container's cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
 
 All containers have four CPUs and a CPU quota of two CPUs. A command in a container cannot connect
-to the daemons of the host, so that `usher run` in a container runs programs without management.
+to the daemons of the host, so that `usher run` in a container starts a daemon in the container.
 `usher attach` on the host gives a program in a container a seat on CPUs of the container. The
 attached program stays in the cgroup of the container; `usher detach` restores its masks and
 priorities.

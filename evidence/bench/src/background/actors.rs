@@ -162,6 +162,8 @@ impl Background {
                 .args(&job.words[1..])
                 .env(MARK, &value)
                 .env("USHER_RUNTIME_DIR", runtime)
+                .env("USHER_STORE", runtime.join("profiles.sqlite"))
+                .env("USHER_CLAIM_NAME", std::process::id().to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())

@@ -7,12 +7,11 @@
 //! 1. The benchmark runs a small process tree under `usher bg`, and a foreground that computes on
 //!    every CPU.
 //! 2. The benchmark waits until all processes of the tree are frozen, at most 20 s.
-//! 3. The benchmark kills the regulator (the daemon, or `usher bg` itself) by SIGKILL, and then the
-//!    foreground.
+//! 3. The benchmark kills the daemon by SIGKILL, and then the foreground. In half of the rounds,
+//!    `usher bg` has started the daemon.
 //! 4. Within one second, each process of the tree must run. It must have the priorities and cgroups
 //!    that it had without Usher, or a daemon that answers must manage it.
-//! 5. In rounds with a daemon, the benchmark waits for the next daemon, at most 20 s. It then ends
-//!    all processes. No cgroup of Usher may remain for more than one second.
+//! 5. The benchmark waits for the next daemon, at most 20 s. It then ends all processes. No cgroup of Usher may remain for more than one second.
 //!
 //! A round of the part `storms` runs shells that fork at full speed for 3 s while Usher freezes and
 //! thaws them repeatedly. No process may leave the cgroup of the tree, and no process may stay
@@ -188,6 +187,19 @@ impl BackgroundKillFixture {
         Ok(())
     }
 
+    /// The daemon's process number.
+    fn regulator(&self) -> Result<i32> {
+        if let Some(daemon) = &self.daemon {
+            return Ok(daemon.pid());
+        }
+        let output = usher(&self.binary, self.runtime.path())
+            .args(["status", "--json"])
+            .output()?;
+        let state: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let pid = state["pid"].as_i64().context("the status has no pid")?;
+        Ok(i32::try_from(pid)?)
+    }
+
     fn daemon_answers(&self) -> bool {
         let state = usher(&self.binary, self.runtime.path())
             .args(["status", "--json"])
@@ -261,20 +273,16 @@ struct BackgroundKillResults {
     failed: Vec<String>,
 }
 
-/// Runs one round of the part `kills`. With `with_daemon`, the daemon is killed, otherwise `usher
-/// bg`.
+/// Runs one round of the part `kills`, which kills the daemon. With `with_daemon`, the daemon runs
+/// before the background work starts; otherwise `usher bg` starts it.
 fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResults) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
     let directories_before = directories();
     let mut fixture = BackgroundKillFixture::start(binary, "eii", with_daemon, TREE)?;
     fixture.wait_until_held(2)?;
+    let regulator = fixture.regulator()?;
     let killed = Instant::now();
-    kill(
-        fixture
-            .daemon
-            .as_ref()
-            .map_or(fixture.launcher, Daemon::pid),
-    );
+    kill(regulator);
     fixture.end_foreground()?;
     let tree = fixture.tree();
     let held = || {
@@ -289,7 +297,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
     tally.ended += usize::from(!tree.iter().any(|&pid| runs(pid)));
     tally.slowest_ms = tally.slowest_ms.max(killed.elapsed().as_secs_f64() * 1e3);
     let changed = || tree.iter().any(|&pid| runs(pid) && standing(pid) != before);
-    let managed = || with_daemon && fixture.daemon_answers();
+    let managed = || fixture.daemon_answers();
     let right = || !changed() || managed();
     if wait_for(
         "the former priorities to be restored",
@@ -305,12 +313,10 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
             shown.join("; ")
         ));
     }
-    if with_daemon {
-        // Without this wait, the next daemon could start after the end of the round.
-        wait_for("the start of the next daemon", FREEZES, || {
-            fixture.daemon_answers()
-        })?;
-    }
+    // Without this wait, the next daemon could start after the end of the round.
+    wait_for("the start of the next daemon", FREEZES, || {
+        fixture.daemon_answers()
+    })?;
     fixture.end()?;
     tally.directories += usize::from(leaves_directories(&directories_before));
     Ok(())
@@ -348,7 +354,7 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
     Ok([escaped, left, directories])
 }
 
-/// Runs the part `kills`; half of the rounds have no daemon.
+/// Runs the part `kills`; in half of the rounds, `usher bg` starts the daemon.
 pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
     let mut part = Part::new("kills", "SIGKILL of Usher while background work is frozen");
     let mut tally = BackgroundKillResults::default();
@@ -392,8 +398,8 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
         ),
     ];
     part.notes = vec![format!(
-        "The slowest thaw took {:.0} ms. The rounds kill `usher bg` (without a daemon) and the \
-         daemon alternately.",
+        "The slowest thaw took {:.0} ms. The rounds kill a daemon that `usher bg` has started \
+         and a daemon that ran before alternately.",
         tally.slowest_ms
     )];
     part.notes.extend(tally.failed.iter().take(5).cloned());

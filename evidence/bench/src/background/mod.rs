@@ -152,9 +152,6 @@ pub struct BackgroundArgs {
     /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
-    /// Run each `usher bg` without a daemon
-    #[arg(long)]
-    no_daemon: bool,
     /// Allow experiments to change the I/O scheduler of the disk that holds --scratch; it is
     /// restored afterwards, even if the benchmark is killed
     #[arg(long)]
@@ -265,7 +262,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     };
     let _reaper = actors::reaper()?;
     let mut fixture = BackgroundFixture::new(args.size(), &args.scratch)?;
-    let mut regulator = RegulatorFixture::new(usher.clone(), !args.no_daemon)?;
+    let mut regulator = RegulatorFixture::new(usher.clone())?;
     let results = run::run(
         &cells,
         &treatments,

@@ -123,19 +123,16 @@ pub struct RegulatorFixture {
     runtime: tempfile::TempDir,
     daemon: Option<Daemon>,
     idle: Option<IdleGroup>,
-    with_daemon: bool,
 }
 
 impl RegulatorFixture {
-    /// Returns a fixture with the program `usher`. With `with_daemon`, a daemon manages all
-    /// background programs; otherwise each `usher bg` runs without a daemon.
-    pub fn new(usher: Option<PathBuf>, with_daemon: bool) -> Result<Self> {
+    /// Returns a fixture with the program `usher`.
+    pub fn new(usher: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             usher,
             runtime: tempfile::tempdir()?,
             daemon: None,
             idle: None,
-            with_daemon,
         })
     }
 
@@ -149,8 +146,7 @@ impl RegulatorFixture {
         if treatment == BackgroundMethod::CpuIdle && self.idle.is_none() {
             self.idle = Some(IdleGroup::new()?);
         }
-        let wanted = treatment.is_usher() && self.with_daemon;
-        if !wanted {
+        if !treatment.is_usher() {
             // A running daemon could disturb other treatments.
             self.daemon = None;
         } else if self.daemon.is_none() {
@@ -256,7 +252,7 @@ mod tests {
     use super::*;
 
     fn line(treatment: BackgroundMethod) -> String {
-        let regulator = RegulatorFixture::new(Some("/usr/bin/usher".into()), false).unwrap();
+        let regulator = RegulatorFixture::new(Some("/usr/bin/usher".into())).unwrap();
         let command = vec!["work".to_owned(), "--hard".to_owned()];
         regulator.wrap(treatment, 2, command).unwrap().join(" ")
     }
@@ -287,7 +283,7 @@ mod tests {
 
     #[test]
     fn alone_means_alone() {
-        let regulator = RegulatorFixture::new(None, false).unwrap();
+        let regulator = RegulatorFixture::new(None).unwrap();
         assert!(regulator.wrap(BackgroundMethod::Alone, 1, vec![]).is_err());
         assert!(regulator.wrap(BackgroundMethod::Usher, 1, vec![]).is_err());
     }

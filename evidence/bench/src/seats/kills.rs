@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::bars::{Bar, Part};
-use crate::processes::{runs, state_of, terminate, usher, ushers, wait_for};
+use crate::processes::{end_daemons, runs, state_of, terminate, usher, ushers, wait_for};
 
 /// Time limit of the undo after the last kill, including the next start of Usher if it is needed.
 const GRACE: Duration = Duration::from_millis(1_000);
@@ -271,13 +271,13 @@ impl<'a> SeatKillFixture<'a> {
         Ok(!left.is_empty())
     }
 
-    /// Starts Usher again, by a launcher.
+    /// Starts Usher again, by a launcher that starts a daemon, and ends this daemon.
     fn start_again(&self) -> Result<()> {
         usher(self.binary, self.dir.path())
             .args(["run", "true"])
             .stderr(Stdio::null())
             .status()?;
-        Ok(())
+        end_daemons(self.binary, self.dir.path())
     }
 
     /// Process numbers of the daemons and keepers. A keeper becomes the next daemon.
