@@ -54,6 +54,7 @@ fn program(id: u64) -> Program {
         name: format!("p{id}"),
         weight: 1.0,
         profile: None,
+        profile_match: ProfileMatch::Exact,
         spinners: 0,
         active_wait: None,
         ran_before: false,

@@ -26,9 +26,11 @@ use usher_host::engine::{
     ProgramStatus, SoftSeats,
 };
 use usher_host::launch::{LaunchSpec, Stream};
-use usher_model::{CpuSet, Decision, Event, Observation, Topology};
+use usher_model::{
+    CpuSet, CurvePoint, Decision, Event, Observation, ProfileMatch, ProgressSource, Topology,
+};
 use usher_policy::Policy;
-use usher_store::{MachineKey, Store};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 use usher_topology::{Source, load};
 
 const ROOT: u32 = 0;
@@ -503,6 +505,65 @@ fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
     busy_loop.kill().unwrap();
     busy_loop.wait().unwrap();
     assert_eq!(Store::open(&store).unwrap().list().unwrap(), []);
+}
+
+#[test]
+fn a_profile_of_other_arguments_is_used_and_noted() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = || EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let launch = |engine: &Engine, argv: &[&str]| {
+        let spec = LaunchSpec::new(argv);
+        engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap()
+    };
+    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
+    let (_held, known) = launch(&engine, &["sh", "-c", "sleep 30"]);
+    let point = |cores: f64, rate: f64| MeasuredPoint {
+        point: CurvePoint {
+            cores,
+            rate,
+            relative_error: 0.01,
+            busy_cpus: None,
+        },
+        source: ProgressSource::Repetition,
+    };
+    let measurement = Measurement {
+        name: "sh".to_owned(),
+        points: vec![point(1.0, 1.0), point(2.0, 1.5)],
+        ..Measurement::default()
+    };
+    let machine = MachineKey::of(&bench.topology);
+    let mut profiles = Store::open(&store).unwrap();
+    profiles
+        .merge(&known.key.unwrap(), &machine, &measurement)
+        .unwrap();
+    let id = profiles.list().unwrap()[0].id();
+    for (argv, is_similar) in [
+        (&["sh", "-u", "-c", "sleep 30"][..], true),
+        (&["sh", "-c", "sleep 31"], false),
+    ] {
+        let (_held, adopted) = launch(&engine, argv);
+        let status = engine.status().unwrap();
+        let program = status.programs.iter().find(|p| p.id == adopted.id).unwrap();
+        assert_eq!(program.profile.is_some(), is_similar, "{argv:?}");
+        let is_other = program.profile_match == ProfileMatch::OtherArguments;
+        assert_eq!(is_other, is_similar, "{argv:?}");
+        let notes = status
+            .notes
+            .iter()
+            .filter(|one| one.note.program == Some(adopted.id));
+        let notes: Vec<_> = notes.map(|one| one.note.text.as_str()).collect();
+        let is_noted = notes
+            .iter()
+            .any(|text| text.contains(&format!("the profile {id} of")));
+        assert_eq!(is_noted, is_similar, "{notes:?}");
+    }
 }
 
 #[test]

@@ -63,6 +63,18 @@ impl Regulation {
     }
 }
 
+/// How well a stored profile matches a program.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProfileMatch {
+    /// The profile is of the same executable and the same arguments.
+    #[default]
+    Exact,
+    /// The profile is of the same executable with other arguments. Its rates have another unit, and
+    /// its shape is less certain.
+    OtherArguments,
+}
+
 /// Properties of a program that are known when it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -74,6 +86,9 @@ pub struct Program {
     pub weight: f64,
     /// Curve from the profile store, together with `llc_bytes` and `bandwidth_gbps`.
     pub profile: Option<Curve>,
+    /// Whether the profile is of this program, or of other arguments.
+    #[serde(default)]
+    pub profile_match: ProfileMatch,
     /// Number of threads known to busy-wait for one another. On fewer cores than this number, the
     /// program slows down disproportionately. 0: no thread is known to busy-wait.
     pub spinners: u32,
@@ -113,6 +128,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Returns whether the store has a profile of exactly this program.
+    pub fn has_own_profile(&self) -> bool {
+        self.profile.is_some() && self.profile_match == ProfileMatch::Exact
+    }
+
     /// Returns the CPUs that the planner assigns to the program: the CPUs that its threads are
     /// pinned to, else the CPUs that the program is bound to. Unpinned threads of a pinned program
     /// may run elsewhere.

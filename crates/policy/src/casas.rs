@@ -170,7 +170,8 @@ impl Casas {
                     &self.topology,
                 ));
             } else {
-                let profile = self.programs.get(&program).and_then(|p| p.profile.clone());
+                let known = self.programs.get(&program).filter(|p| p.has_own_profile());
+                let profile = known.and_then(|p| p.profile.clone());
                 self.learn(
                     program,
                     profile,

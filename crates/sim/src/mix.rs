@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProgramId};
+use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProfileMatch, ProgramId};
 
 use crate::alone::alone;
 use crate::kernel::Kernel;
@@ -77,6 +77,7 @@ impl MixEntry {
             name,
             weight: self.weight,
             profile: self.known.then(|| self.alone.clone()),
+            profile_match: ProfileMatch::Exact,
             spinners: 0,
             active_wait: Some(self.script.adaptive_spin),
             ran_before: false,

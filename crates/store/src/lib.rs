@@ -22,6 +22,7 @@ mod profile;
 mod redact;
 mod rows;
 mod schema;
+mod similar;
 mod store;
 
 pub use combine::{Estimate, combine};

@@ -23,6 +23,7 @@
 //! **Errors.** [`Store::open_or_memory`] replaces a file that cannot be used by a store in memory,
 //! and returns a warning.
 
+use std::cmp::Reverse;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -41,6 +42,7 @@ use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
 };
 use crate::schema::{OpenError, STEPS, check_identity, migrate};
+use crate::similar::distance;
 
 /// Upper limit of the wait for a write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -190,6 +192,47 @@ impl Store {
             Some((id, listed)) => Ok(Some(self.with_points(id, listed)?.profile)),
             None => Ok(None),
         }
+    }
+
+    /// Returns a profile of the same executable on the same kind of machine with other, similar
+    /// arguments (`similar.rs`) and with a curve for planning. Among several, returns the profile
+    /// whose arguments differ least, then the one with the most points, runs, and the latest run.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn similar(
+        &self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+    ) -> Result<Option<ProfileEntry>, StoreError> {
+        let key = stored(key);
+        let sql = format!("{SELECT} WHERE executable = ?1 AND machine = ?2 AND arguments != ?3");
+        let rows = self.connection.prepare_cached(&sql).and_then(|mut all| {
+            let values = params![key.executable, machine.as_str(), key.arguments];
+            let rows = all.query_map(values, profile_of)?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let mut best = None;
+        for (id, listed) in rows.map_err(|e| self.failed(e))? {
+            let Some(distance) = distance(&key.arguments, &listed.key.arguments) else {
+                continue;
+            };
+            let entry = self.with_points(id, listed)?;
+            let Some((curve, _)) = entry.profile.curve() else {
+                continue;
+            };
+            let points = curve.points().len();
+            let rank = (
+                Reverse(distance),
+                points,
+                entry.profile.runs,
+                entry.profile.at_s,
+            );
+            if best.as_ref().is_none_or(|(known, _)| rank > *known) {
+                best = Some((rank, entry));
+            }
+        }
+        Ok(best.map(|(_, entry)| entry))
     }
 
     /// Returns all profiles, ordered by name.

@@ -523,3 +523,41 @@ fn profiles_are_replaced_and_removed_one_by_one() {
     store.replace(&both).unwrap();
     assert_eq!(store.list().unwrap(), both);
 }
+
+#[test]
+fn a_similar_profile_is_of_the_same_executable_and_differs_least() {
+    let mut store = Store::in_memory().unwrap();
+    let with = |executable: &str, arguments: &str| ProgramKey {
+        executable: executable.to_owned(),
+        arguments: arguments.to_owned(),
+    };
+    let mut add = |executable: &str, arguments: &str, source| {
+        let measurement = Measurement {
+            name: arguments.to_owned(),
+            points: vec![point(1.0, 5.0, source)],
+            ..Measurement::default()
+        };
+        let key = with(executable, arguments);
+        store.merge(&key, &machine(), &measurement).unwrap();
+    };
+    add("hash:01", "-p2 -9 file:2^20", ProgressSource::Repetition);
+    add(
+        "hash:01",
+        "-p2 --fast --quiet file:2^20",
+        ProgressSource::Repetition,
+    );
+    add("hash:01", "-p8 file:2^20", ProgressSource::Repetition);
+    add("hash:02", "-p2 file:2^20", ProgressSource::Repetition);
+    add("hash:01", "-p2 file:2^21", ProgressSource::CpuTime);
+    let similar = |executable: &str, arguments: &str| {
+        let found = store.similar(&with(executable, arguments), &machine());
+        found.unwrap().map(|entry| entry.profile.name)
+    };
+    assert_eq!(
+        similar("hash:01", "-p2 file:2^26").as_deref(),
+        Some("-p2 -9 file:2^20")
+    );
+    assert_eq!(similar("hash:01", "-p4 file:2^26"), None);
+    assert_eq!(similar("hash:03", "-p2 file:2^26"), None);
+    assert_eq!(similar("hash:02", "-p2 file:2^20"), None, "its own profile");
+}

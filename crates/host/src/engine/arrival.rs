@@ -20,7 +20,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use usher_heartbeat::Page;
-use usher_model::{CpuSet, ProcessId, Program, ProgramId, ProgramKey, ProgressSource};
+use usher_model::{
+    CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource,
+};
 use usher_probe::{ProcessFacts, ProgramCommand, command_of, identify};
 
 use super::config::{AdoptOptions, EngineError};
@@ -53,6 +55,8 @@ pub(super) struct ArrivingProgram {
     pub program: Program,
     /// Progress sources that were inaccurate for the program in earlier runs.
     pub misleading: Vec<ProgressSource>,
+    /// Identifier of the profile of other arguments that is used for the program, if any.
+    pub similar_to: Option<String>,
     /// Whether the process waits before its `exec`.
     pub held: bool,
 }
@@ -121,6 +125,10 @@ impl ArrivingProgram {
                 name,
                 weight: adopt.weight,
                 profile: stored.curve,
+                profile_match: match stored.similar_to {
+                    Some(_) => ProfileMatch::OtherArguments,
+                    None => ProfileMatch::Exact,
+                },
                 spinners: stored.spinners,
                 active_wait: stored.active_wait,
                 ran_before: !held,
@@ -133,6 +141,7 @@ impl ArrivingProgram {
                 pinned_to: None,
             },
             misleading: stored.misleading,
+            similar_to: stored.similar_to,
             held,
         })
     }

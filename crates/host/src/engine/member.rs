@@ -237,6 +237,7 @@ impl ManagedProgram {
                 .filter(|_| counted > 0.0)
                 .map(|progress| progress.total / counted),
             profile: self.program.profile.clone(),
+            profile_match: self.program.profile_match,
             bound_to: self.program.bound_to.clone(),
             pinned_to: self.program.pinned_to.clone(),
             cpu_quota: self.program.cpu_quota,

@@ -37,6 +37,8 @@ pub(super) struct StoredProfile {
     pub bandwidth_gbps: Option<f64>,
     /// Progress sources that were inaccurate for the program.
     pub misleading: Vec<ProgressSource>,
+    /// Identifier of the profile, if the profile is of other arguments.
+    pub similar_to: Option<String>,
 }
 
 impl From<Profile> for StoredProfile {
@@ -48,6 +50,7 @@ impl From<Profile> for StoredProfile {
             llc_bytes: profile.llc_bytes,
             bandwidth_gbps: profile.bandwidth_gbps,
             misleading: profile.misleading_sources(),
+            similar_to: None,
         }
     }
 }
@@ -123,18 +126,20 @@ impl Profiles {
         })
     }
 
-    /// Returns the stored profile of a program for this kind of machine.
+    /// Returns the stored profile of a program for this kind of machine. If the program has no curve
+    /// of at least two points, returns the profile of other, similar arguments, if this profile has
+    /// such a curve or the program has none.
     pub fn recall(&self, key: &ProgramKey) -> StoredProfile {
         if !self.recall {
             return StoredProfile::default();
         }
-        match lock(&self.handle.store).lookup(key, &self.handle.machine) {
-            Ok(profile) => profile.map(StoredProfile::from).unwrap_or_default(),
-            Err(error) => {
-                self.handle.report(StoreEvent::Failed(error.to_string()));
-                StoredProfile::default()
-            }
-        }
+        let store = lock(&self.handle.store);
+        let found = recalled(&store, key, &self.handle.machine);
+        drop(store);
+        found.unwrap_or_else(|error| {
+            self.handle.report(StoreEvent::Failed(error.to_string()));
+            StoredProfile::default()
+        })
     }
 
     /// Queues an update for the writer thread.
@@ -148,6 +153,36 @@ impl Profiles {
     /// Returns the events since the last call.
     pub fn take_events(&self) -> Vec<StoreEvent> {
         std::mem::take(&mut lock(&self.handle.events))
+    }
+}
+
+/// Looks for the profile of a program, and for a profile of similar arguments.
+fn recalled(
+    store: &Store,
+    key: &ProgramKey,
+    machine: &MachineKey,
+) -> Result<StoredProfile, StoreError> {
+    let own = store.lookup(key, machine)?.map(StoredProfile::from);
+    let own = own.unwrap_or_default();
+    let points = |curve: &Option<Curve>| curve.as_ref().map_or(0, |c| c.points().len());
+    let own_points = points(&own.curve);
+    if own_points >= 2 {
+        return Ok(own);
+    }
+    let Some(entry) = store.similar(key, machine)? else {
+        return Ok(own);
+    };
+    let similar_to = Some(entry.id());
+    let similar = StoredProfile::from(entry.profile);
+    match points(&similar.curve) > own_points {
+        true => Ok(StoredProfile {
+            misleading: own.misleading,
+            spinners: own.spinners.max(similar.spinners),
+            active_wait: own.active_wait.or(similar.active_wait),
+            similar_to,
+            ..similar
+        }),
+        false => Ok(own),
     }
 }
 

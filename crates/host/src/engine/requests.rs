@@ -265,6 +265,14 @@ impl RealWorld {
             self.meter_program(&member.home);
         }
         self.state.members.insert(program.id, member);
+        if let Some(id) = arriving.similar_to {
+            let text = format!(
+                "the program has no profile for these arguments: Usher uses the profile {id} of \
+                 other arguments, and requires a higher predicted gain"
+            );
+            let program = Some(program.id);
+            self.keep_note(at_ns, Note { program, text }, true);
+        }
         self.state.events.push(Event::Arrived(Box::new(program)));
     }
 

@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 use usher_act::ActDescription;
 use usher_model::{
-    BackgroundState, CpuSet, Curve, Note, Plan, ProgramId, Progress, Regulation, SeatMode,
+    BackgroundState, CpuSet, Curve, Note, Plan, ProfileMatch, ProgramId, Progress, Regulation,
+    SeatMode,
 };
 
 /// The state of an engine at one moment.
@@ -113,6 +114,8 @@ pub struct ProgramStatus {
     pub progress_per_second: Option<f64>,
     /// Curve of the program from earlier runs.
     pub profile: Option<Curve>,
+    /// Whether the profile is of this program, or of other arguments.
+    pub profile_match: ProfileMatch,
     /// The CPUs to which the program's affinity mask or its launcher restricts the program; `None`
     /// if it may use all CPUs.
     pub bound_to: Option<CpuSet>,

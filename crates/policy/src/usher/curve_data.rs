@@ -12,7 +12,11 @@
 //!    were slower. The measurements at two or more core counts may have another shape: their ratios
 //!    to the profile differ by more than 25 %. In this case, the curve is fitted to the
 //!    measurements alone.
-//! 4. Rates under time sharing give a measured NTT instead of a predicted NTT. Rates under time
+//! 4. A profile of other arguments is less certain: the relative errors of its points are at least
+//!    25 %, so that the required gain of seats is higher (module `seat_decision`). Its rates have
+//!    another unit, so that no rate of this run corrects it. Measurements at two or more core counts
+//!    replace it.
+//! 5. Rates under time sharing give a measured NTT instead of a predicted NTT. Rates under time
 //!    sharing are discarded when another program arrives or departs.
 //!
 //! When the program enters a new phase, all measurements are discarded and the profile is kept.
@@ -24,7 +28,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Curve, CurvePoint, ProgressSource};
+use usher_model::{Curve, CurvePoint, ProfileMatch, ProgressSource};
 
 use super::meter::RateEstimate;
 use crate::fit::{collapses, fit};
@@ -34,6 +38,9 @@ const SURPRISE: f64 = 0.10;
 
 /// Relative error of two rates below which a difference between them counts as significant.
 const SURE: f64 = 0.03;
+
+/// Least relative error of the points of a profile of other arguments.
+const OTHER_ARGUMENTS_ERROR: f64 = 0.25;
 
 /// Origin of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +66,7 @@ pub struct CurveEstimate {
 #[derive(Debug, Clone, Default)]
 pub struct CurveData {
     profile: Option<Curve>,
+    profile_match: ProfileMatch,
     /// Rates on seats in this run, by source of progress and by the capacity of the seat in
     /// thousandths of a core.
     seats: BTreeMap<ProgressSource, BTreeMap<u64, RateEstimate>>,
@@ -84,9 +92,14 @@ pub struct SeatComparison {
 
 impl CurveData {
     /// Starts with a profile, or with no data.
-    pub fn new(profile: Option<Curve>) -> Self {
+    pub fn new(profile: Option<Curve>, profile_match: ProfileMatch) -> Self {
+        let profile = match profile_match {
+            ProfileMatch::Exact => profile,
+            ProfileMatch::OtherArguments => profile.map(|curve| uncertain(&curve)),
+        };
         Self {
             profile,
+            profile_match,
             ..Self::default()
         }
     }
@@ -195,7 +208,8 @@ impl CurveData {
         match measured {
             Some(measured)
                 if self.seats_measured() > 1
-                    && contradicts(&measured.curve, profile, &self.points()) =>
+                    && (self.profile_match == ProfileMatch::OtherArguments
+                        || contradicts(&measured.curve, profile, &self.points())) =>
             {
                 Some(measured)
             }
@@ -211,6 +225,9 @@ impl CurveData {
     /// lower because other programs run at the same time. Other core counts keep their rates from
     /// the profile.
     fn corrected(&self, profile: &Curve) -> Curve {
+        if self.profile_match == ProfileMatch::OtherArguments {
+            return profile.clone();
+        }
         let now = |point: &CurvePoint| {
             let repetitions = self.seats.get(&ProgressSource::Repetition);
             let seat = repetitions.and_then(|seats| seats.get(&milli(point.cores)));
@@ -236,6 +253,9 @@ impl CurveData {
         }
         let source = match estimate.origin {
             CurveOrigin::Measured => self.best_measured()?.0,
+            CurveOrigin::Profile if self.profile_match == ProfileMatch::OtherArguments => {
+                return None;
+            }
             CurveOrigin::Profile => ProgressSource::Repetition,
         };
         Some(best / self.shared.get(&source)?.rate)
@@ -279,6 +299,16 @@ fn contradicts(measured: &Curve, profile: &Curve, points: &[CurvePoint]) -> bool
     most > least * (1.0 + 2.5 * SURPRISE)
 }
 
+/// Returns a curve whose points have at least the error of a profile of other arguments.
+fn uncertain(curve: &Curve) -> Curve {
+    let point = |point: &CurvePoint| CurvePoint {
+        relative_error: point.relative_error.max(OTHER_ARGUMENTS_ERROR),
+        ..*point
+    };
+    let points = curve.points().iter().map(point).collect();
+    Curve::new(points).unwrap_or_else(|_| curve.clone())
+}
+
 fn profile_confidence(profile: &Curve) -> f64 {
     let worst = profile
         .points()
@@ -307,19 +337,42 @@ mod tests {
 
     #[test]
     fn seat_rates_correct_the_profile_except_its_best_rate() {
-        let mut curve_data = CurveData::new(Some(profile()));
+        let mut curve_data = CurveData::new(Some(profile()), ProfileMatch::Exact);
         curve_data.learn_seat(1.0, repetition(0.8));
         curve_data.learn_seat(2.0, repetition(1.2));
         let curve = curve_data.curve_estimate(2.0).unwrap().curve;
         assert_eq!((curve.rate(1.0), curve.rate(2.0)), (0.8, 1.5));
-        let mut lucky = CurveData::new(Some(profile()));
+        let mut lucky = CurveData::new(Some(profile()), ProfileMatch::Exact);
         lucky.learn_seat(1.0, repetition(1.3));
         assert_eq!(lucky.curve_estimate(2.0).unwrap().curve.rate(1.0), 1.0);
     }
 
     #[test]
+    fn a_profile_of_other_arguments_is_uncertain_and_replaced_by_measurements() {
+        let mut curve_data = CurveData::new(Some(profile()), ProfileMatch::OtherArguments);
+        let estimate = curve_data.curve_estimate(2.0).unwrap();
+        assert!((estimate.confidence - 0.5).abs() < 1e-9, "{estimate:?}");
+        assert!(
+            estimate
+                .curve
+                .points()
+                .iter()
+                .all(|p| p.relative_error == 0.25)
+        );
+        // Rates of this run have another unit than the profile.
+        curve_data.learn_seat(1.0, repetition(0.1));
+        curve_data.learn_shared(repetition(0.1));
+        let after_one = curve_data.curve_estimate(2.0).unwrap();
+        assert_eq!(after_one.curve, estimate.curve);
+        assert_eq!(curve_data.shared_ntt(&after_one, 2.0), None);
+        curve_data.learn_seat(2.0, repetition(0.15));
+        let measured = curve_data.curve_estimate(2.0).unwrap();
+        assert_eq!(measured.origin, CurveOrigin::Measured);
+    }
+
+    #[test]
     fn shared_rates_count_only_in_the_units_of_the_estimate() {
-        let mut curve_data = CurveData::new(Some(profile()));
+        let mut curve_data = CurveData::new(Some(profile()), ProfileMatch::Exact);
         let estimate = curve_data.curve_estimate(2.0).unwrap();
         assert_eq!(curve_data.shared_ntt(&estimate, 2.0), None);
         curve_data.learn_shared(repetition(0.5));
@@ -357,7 +410,7 @@ mod tests {
             relative_error,
             ..repetition(rate)
         };
-        let mut curve_data = CurveData::new(None);
+        let mut curve_data = CurveData::new(None, ProfileMatch::Exact);
         curve_data.learn_seat(6.0, beats(6.0, 0.01));
         curve_data.learn_seat(12.0, beats(8.0, 0.01));
         let before = curve_data.curve_estimate(12.0).unwrap().curve;
@@ -378,9 +431,15 @@ mod tests {
 
     #[test]
     fn spinning_threads_need_cores_unless_the_curve_shows_otherwise() {
-        assert_eq!(CurveData::new(None).cores_needed(4), 4);
-        assert_eq!(CurveData::new(Some(profile())).cores_needed(2), 0);
+        assert_eq!(CurveData::new(None, ProfileMatch::Exact).cores_needed(4), 4);
+        assert_eq!(
+            CurveData::new(Some(profile()), ProfileMatch::Exact).cores_needed(2),
+            0
+        );
         let collapse = Curve::from_rates(&[(1, 0.2), (2, 1.0)].into()).unwrap();
-        assert_eq!(CurveData::new(Some(collapse)).cores_needed(0), 2);
+        assert_eq!(
+            CurveData::new(Some(collapse), ProfileMatch::Exact).cores_needed(0),
+            2
+        );
     }
 }

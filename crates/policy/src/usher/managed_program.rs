@@ -91,7 +91,7 @@ impl ManagedProgram {
     pub fn new(program: Program, at_ns: u64, usable_cores: u32) -> Self {
         let mut meter = RateMeter::default();
         meter.moved(at_ns);
-        let curve_data = CurveData::new(program.profile.clone());
+        let curve_data = CurveData::new(program.profile.clone(), program.profile_match);
         let spinners = program.spinners;
         Self {
             active_wait: program.active_wait,
@@ -236,7 +236,7 @@ impl ManagedProgram {
     /// Whether further seats would improve the curve: the program has no profile and was measured
     /// on fewer than two core counts.
     pub fn explores(&self) -> bool {
-        self.program.profile.is_none()
+        !self.program.has_own_profile()
             && !self.is_pinned()
             && self.has_live_source()
             && self.curve_data.seats_measured() < 2
@@ -313,7 +313,7 @@ impl ManagedProgram {
 
     /// Whether a wide seat would improve the curve.
     pub fn wants_survey(&self, at_ns: u64) -> bool {
-        self.program.profile.is_none()
+        !self.program.has_own_profile()
             && self.has_live_source()
             && self.is_narrowable()
             && at_ns >= self.survey_from_ns

@@ -110,7 +110,7 @@ impl Usher {
         for seat in &self.plan.seats {
             let gives = self.members.get(&seat.program).is_some_and(|other| {
                 seat.mode == SeatMode::Seated
-                    && other.program.profile.is_none()
+                    && !other.program.has_own_profile()
                     && other.is_narrowable()
             });
             let half = gives.then(|| half_of(&seat.cpus, &self.topology)).flatten();

@@ -51,6 +51,7 @@ pub fn program(id: u64, background: Option<Regulation>) -> Program {
         name: format!("p{id}"),
         weight: 1.0,
         profile: None,
+        profile_match: ProfileMatch::Exact,
         spinners: 0,
         active_wait: None,
         ran_before: false,

@@ -409,3 +409,24 @@ fn partitions_are_even_and_the_smallest_go_to_the_largest_losses() {
     assert_eq!(alone.len(), 1);
     assert!((1..=2).all(|id| !world.mask(id).intersects(&alone)));
 }
+
+#[test]
+fn a_profile_of_other_arguments_needs_a_higher_gain() {
+    let seats = |speeds: [fn(f64) -> f64; 2], profile_match| {
+        let topology = paper_machine();
+        let mut world = World::new(&topology);
+        for (id, speed) in (1..).zip(speeds) {
+            let mut known = profiled(truth(id, speed, 48.0), 48);
+            known.program.profile_match = profile_match;
+            world.arrive(known);
+        }
+        world.step(&mut Usher::new(topology), MS);
+        (1..=2).filter(|&id| world.seat(id).is_some()).count()
+    };
+    // Two programs on half of the cores each have an NTT of 1.87, and 1.41, instead of 2.
+    let nearly_perfect = |cores: f64| cores.powf(0.9);
+    let root = |cores: f64| cores.sqrt();
+    assert_eq!(seats([nearly_perfect; 2], ProfileMatch::Exact), 2);
+    assert_eq!(seats([nearly_perfect; 2], ProfileMatch::OtherArguments), 0);
+    assert_eq!(seats([root; 2], ProfileMatch::OtherArguments), 2);
+}

@@ -75,6 +75,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> TrueProgram {
         name: format!("p{id}"),
         weight: 1.0,
         profile: None,
+        profile_match: ProfileMatch::Exact,
         spinners: 0,
         active_wait: None,
         ran_before: false,

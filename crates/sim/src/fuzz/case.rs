@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use oorandom::Rand32;
 use serde::{Deserialize, Serialize};
-use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProgramId, Topology};
+use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProfileMatch, ProgramId, Topology};
 use usher_policy::baselines::{Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy, by_name};
 
@@ -210,6 +210,7 @@ fn planned(id: u64, topology: &Topology, random: &mut Rand32) -> PlannedArrival 
             name: name.clone(),
             weight: [1.0, 1.0, 2.5, 0.3][below(random, 4)],
             profile: profile(cores, threads, random),
+            profile_match: ProfileMatch::Exact,
             spinners: [0, 0, 0, threads][below(random, 4)],
             active_wait: None,
             ran_before: random.rand_range(0..8) == 0,

@@ -36,6 +36,7 @@ fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival
             name: format!("p{id}"),
             weight: 1.0,
             profile: Curve::from_rates(&rates).ok(),
+            profile_match: ProfileMatch::Exact,
             spinners: 0,
             active_wait: Some(false),
             ran_before: false,

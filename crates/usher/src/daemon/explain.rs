@@ -14,7 +14,7 @@
 //! program. A name or number without a program is an error.
 
 use usher_host::engine::{ProgramStatus, Status};
-use usher_model::{CpuSet, Curve, SeatMode, Topology};
+use usher_model::{CpuSet, Curve, ProfileMatch, SeatMode, Topology};
 use usher_policy::seating::{Request, seat};
 use usher_policy::timeshare::time_sharing;
 use usher_report::text;
@@ -287,7 +287,11 @@ fn named(cpus: &CpuSet) -> String {
 fn known(program: &ProgramStatus) -> String {
     let curve = match &program.profile {
         Some(curve) => format!(
-            "the curve of the program is known from earlier runs ({})",
+            "the curve of the program is known from earlier runs{} ({})",
+            match program.profile_match {
+                ProfileMatch::Exact => "",
+                ProfileMatch::OtherArguments => " with other arguments, so it is less certain",
+            },
             text::count(curve.points().len(), "point")
         ),
         None => "the program has no stored profile".to_owned(),
@@ -370,6 +374,7 @@ pub mod samples {
             progress: None,
             progress_per_second: None,
             profile: Curve::from_rates(&rates.iter().copied().collect()).ok(),
+            profile_match: ProfileMatch::Exact,
             bound_to: None,
             pinned_to: None,
             cpu_quota: None,
