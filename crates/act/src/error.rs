@@ -212,3 +212,18 @@ pub(crate) fn file_error(
         source,
     }
 }
+
+/// Combines the errors of a change of one program into one error.
+pub(crate) fn join(program: ProgramId, mut errors: Vec<ActError>) -> ActError {
+    match errors.len() {
+        1 => errors.remove(0),
+        _ => ActError::NotUndone {
+            program,
+            what: errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; "),
+        },
+    }
+}

@@ -25,6 +25,7 @@ mod config;
 mod environment;
 mod error;
 mod files;
+mod instance;
 pub mod journal;
 pub mod keeper;
 mod limits;

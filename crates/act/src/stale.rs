@@ -8,9 +8,9 @@ use std::time::Instant;
 use crate::config::ActConfig;
 use crate::error::ActError;
 use crate::files;
+use crate::instance::{check_owner, owner_in_name, read_checked};
 use crate::keeper;
 use crate::procs::Procs;
-use crate::undo::{check_owner, owner_in_name, read_checked};
 
 /// The journal of a dead instance.
 #[derive(Debug)]

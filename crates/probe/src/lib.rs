@@ -14,6 +14,7 @@
 //!
 //! This crate only reads. The roots of all paths are arguments.
 
+mod build_id;
 mod capabilities;
 mod counters;
 mod error;

@@ -21,8 +21,8 @@ use std::path::Path;
 use rustix::process::Signal;
 use usher_model::{CpuSet, ProcessId, ProgramId};
 
-use super::{Actuator, join};
-use crate::error::ActError;
+use super::Actuator;
+use crate::error::{ActError, join};
 use crate::journal::{DirKind, Record};
 use crate::procs::Process;
 use crate::release::{RestoreScope, RetryLimits};

@@ -26,7 +26,7 @@ use usher_model::{ProcessId, ProgramId};
 use super::{Actuator, ManagedProgram, NoOwnCgroup};
 use crate::config::WorkClass;
 use crate::environment::instances_in;
-use crate::error::ActError;
+use crate::error::{ActError, join};
 use crate::journal::{CgroupPaths, Dir, DirKind, ProgramState, Record};
 use crate::procs::Process;
 use crate::systemd::Manager;
@@ -241,7 +241,7 @@ impl Actuator {
         let state = self.state(program)?.clone();
         let errors = release::remove_dirs(&self.procs, &state);
         if !errors.is_empty() {
-            return Err(super::join(program, errors));
+            return Err(join(program, errors));
         }
         for dir in state.dirs {
             self.journal.write(Record::Gone {

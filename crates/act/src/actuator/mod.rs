@@ -5,9 +5,15 @@
 //! Each change is written to the journal of this instance before it is made, so that the keeper or
 //! the next start can undo it. Masks and priorities are set by repeated scans of `/proc`, because
 //! threads that start during a scan inherit the former values. [`Actuator::refresh`] covers threads
-//! and processes that start later. The submodules are `admission` (the checks and the home cgroup),
-//! `acting` (seat, release, freeze, thaw), `demotion`, and `members` (which process belongs to
-//! which program).
+//! and processes that start later. The submodules are:
+//!
+//! - `admission`: the checks and the home cgroup;
+//! - `acting`: seat, release, freeze, thaw;
+//! - `demotion`: lower priorities of background work;
+//! - `departure`: the end of the management, and the undo of all programs;
+//! - `members`: which process belongs to which program;
+//! - `ownership`: which processes may be changed on behalf of another user;
+//! - `pruning`: records of ended processes and threads.
 //!
 //! Dropping an actuator undoes no change: [`Actuator::undo_all`], the keeper or the next start of
 //! Usher does.
@@ -22,7 +28,10 @@
 mod acting;
 mod admission;
 mod demotion;
+mod departure;
 mod members;
+mod ownership;
+mod pruning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -39,14 +48,12 @@ use crate::cgroups::{self, Freezer};
 use crate::config::{ActConfig, ActDescription, WorkClass};
 use crate::environment::Environment;
 use crate::error::{ActError, runtime_error};
-use crate::journal::{
-    Dir, DirKind, Journal, JournalHeader, ProgramState, Record, ThreadId, VERSION,
-};
-use crate::keeper;
+use crate::instance;
+use crate::journal::{Dir, DirKind, Journal, JournalHeader, ProgramState, VERSION};
 use crate::mask::{self, OwnMasks, PinnedCpus};
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
-use crate::release::{self, ReleaseOutcome, RetryLimits, release_all, release_program};
+use crate::release;
 use crate::scan::Scan;
 use crate::undo::{self, UndoReport};
 
@@ -89,10 +96,6 @@ pub struct Actuator {
     /// are loaded at the first use.
     backlog: Option<Result<Backlog, String>>,
 }
-
-/// Smallest number of recorded processes and threads of a program at which the records of ended
-/// processes and threads are dropped. The number must also have doubled since the last time.
-const PRUNE_MIN: usize = 512;
 
 /// A program under management.
 #[derive(Debug, Default)]
@@ -154,7 +157,7 @@ impl Actuator {
         let procs = Procs::new(&config);
         procs.check_namespace()?;
         let owner = procs.own()?;
-        let name = undo::name_of(owner);
+        let name = instance::name_of(owner);
         let instance_dir = config.instances_dir().join(&name);
         let make = |recursive: bool, path: &Path| {
             let mut builder = fs::DirBuilder::new();
@@ -171,7 +174,7 @@ impl Actuator {
         };
         let journal = Journal::create(&instance_dir, head).inspect_err(|_| {
             // Nothing was changed, so the directory has nothing to undo.
-            let _ = undo::remove_instance(&instance_dir);
+            let _ = instance::remove_instance(&instance_dir);
         })?;
         let environment = Environment::detect(&config, &procs, &name)?;
         Ok(Self {
@@ -256,43 +259,6 @@ impl Actuator {
             Err(error) => self.abort_admission(program, error),
             made => made,
         }
-    }
-
-    /// Restricts changes in a program's tree to processes of this user, until the program departs.
-    /// Setuid programs in the tree, and processes of other users that such programs start, are then
-    /// never changed. Call this function before the program is prepared or admitted on behalf of a
-    /// user other than the user of this process.
-    pub fn restrict_to(&mut self, program: ProgramId, owner: u32) {
-        // Programs of failed admissions leave entries behind.
-        let known = &self.journal.state().programs;
-        self.owners.retain(|program, _| known.contains_key(program));
-        self.owners.insert(program, owner);
-    }
-
-    /// Returns whether the program's cgroup has processes that must not be changed.
-    fn has_foreign(&self, program: ProgramId) -> Result<bool, ActError> {
-        let Some(&owner) = self.owners.get(&program) else {
-            return Ok(false);
-        };
-        let inside = release::inside(self.state(program)?);
-        let foreign = |pid: &i32| {
-            let lives = self.procs.get(*pid).is_some_and(|one| !one.is_dead());
-            lives && !self.procs.belongs_to(*pid, owner)
-        };
-        Ok(inside.iter().any(foreign))
-    }
-
-    /// Returns whether a process of a program's tree may be changed.
-    fn may_change(&self, program: ProgramId, pid: i32) -> bool {
-        let owner = self.owners.get(&program);
-        owner.is_none_or(|&owner| self.procs.belongs_to(pid, owner))
-    }
-
-    /// Returns the pids of a program's processes that may be changed.
-    fn own_pids(&self, program: ProgramId) -> Result<BTreeSet<i32>, ActError> {
-        let mut pids = release::pids(&self.procs, self.state(program)?);
-        pids.retain(|&pid| self.may_change(program, pid));
-        Ok(pids)
     }
 
     /// Admits the whole tree rooted at a process, or completes a [`Self::prepare`]d program. A tree
@@ -470,77 +436,6 @@ impl Actuator {
         }
     }
 
-    /// Ends the management of a running or ended program: thaws the program, restores its masks,
-    /// moves surviving processes back to their former cgroups, and removes its cgroups.
-    ///
-    /// # Errors
-    /// The program is not managed, or a change could not be undone. The next `refresh`, `undo_all`
-    /// or start of Usher retries the undo.
-    pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
-        self.managed(program)?;
-        self.programs.remove(&program);
-        self.owners.remove(&program);
-        self.reset_scope(program);
-        self.scans.insert(program, Scan::new());
-        self.continue_departure(program, RetryLimits::SHORT)
-    }
-
-    /// Continues a departure that [`Self::depart`] began.
-    fn continue_departure(
-        &mut self,
-        program: ProgramId,
-        limits: RetryLimits,
-    ) -> Result<(), ActError> {
-        let mut scan = self.scans.remove(&program).unwrap_or_else(Scan::new);
-        let state = self.state(program)?;
-        let was_complete = scan.is_complete();
-        let mut left = release_program(&self.procs, program, state, &mut scan, limits);
-        if !scan.is_complete() {
-            self.scans.insert(program, scan);
-        } else if !was_complete && matches!(left, ReleaseOutcome::Failed(_)) {
-            // The scan is complete now, but a process was created in the cgroup during the release.
-            // The next attempts move such processes out.
-            left = release_program(&self.procs, program, state, &mut scan, RetryLimits::SHORT);
-        }
-        match left {
-            ReleaseOutcome::Done => {
-                // The program is released. If the line cannot be written, the next `refresh` or
-                // start repeats the undo, which finds nothing to change.
-                let _ = self.journal.write(Record::Close { program });
-                Ok(())
-            }
-            ReleaseOutcome::DirsLeft | ReleaseOutcome::ThreadsLeft => Ok(()),
-            ReleaseOutcome::Failed(errors) => Err(join(program, errors)),
-        }
-    }
-
-    /// Releases all programs and removes the journal. Returns the errors of changes that could not
-    /// be undone.
-    pub fn undo_all(&mut self) -> Vec<ActError> {
-        self.programs.clear();
-        self.scans.clear();
-        // The file marks an orderly exit. Without the file, the keeper would undo the remaining
-        // changes, but would also restart the daemon.
-        let _ = fs::write(self.instance_dir.join(keeper::ENDING), "");
-        let mut errors = Vec::new();
-        let state = self.journal.state().clone();
-        for (program, left) in release_all(&self.procs, &state.programs) {
-            match left {
-                ReleaseOutcome::Done => {
-                    // The journal is removed below, or else another undo finds nothing to change.
-                    let _ = self.journal.write(Record::Close { program });
-                }
-                ReleaseOutcome::DirsLeft => {}
-                ReleaseOutcome::ThreadsLeft => errors.push(undo::threads_left(program)),
-                ReleaseOutcome::Failed(left) => errors.extend(left),
-            }
-        }
-        if errors.is_empty() {
-            errors.extend(undo::remove_instance(&self.instance_dir).err());
-        }
-        errors
-    }
-
     fn managed(&mut self, program: ProgramId) -> Result<&mut ManagedProgram, ActError> {
         let managed = self.programs.get_mut(&program);
         managed.ok_or(ActError::Unknown(program))
@@ -549,37 +444,6 @@ impl Actuator {
     fn state(&self, program: ProgramId) -> Result<&ProgramState, ActError> {
         let state = self.journal.state().programs.get(&program);
         state.ok_or(ActError::Unknown(program))
-    }
-
-    /// Drops the records of ended processes and threads, if many processes and threads are
-    /// recorded.
-    fn prune(&mut self, program: ProgramId) -> Result<(), ActError> {
-        let state = self.state(program)?;
-        let noted = noted_in(state);
-        let managed = self.managed(program)?;
-        if noted < PRUNE_MIN.max(managed.noted * 2) {
-            return Ok(());
-        }
-        let procs = self.procs.clone();
-        self.journal.forget(program, |state| {
-            state
-                .members
-                .retain(|&process, _| procs.same(process).is_some());
-            let lives = |thread: &ThreadId| {
-                procs.thread_start(thread.pid, thread.tid) == Some(thread.start_ticks)
-            };
-            state.threads.retain(|thread, _| lives(thread));
-            state.demoted.threads.retain(|thread, _| lives(thread));
-        });
-        let state = self.state(program)?;
-        let (noted, known) = (noted_in(state), state.threads.clone());
-        let managed = self.managed(program)?;
-        managed.noted = noted;
-        managed
-            .own_masks
-            .pinned
-            .retain(|thread, _| known.contains_key(thread));
-        Ok(())
     }
 
     /// Returns the cgroup that contains only this program: the cgroup of its home or, before the
@@ -592,71 +456,5 @@ impl Actuator {
         };
         let mut dirs = self.state(program)?.dirs.iter();
         Ok(dirs.find(|dir| dir.kind.is_v2() && is_it(dir)).cloned())
-    }
-
-    /// Retries departures that are still incomplete because the kernel rejected a change or a
-    /// removal.
-    fn finish_departures(&mut self) {
-        let is_left = |program: &&ProgramId| {
-            !self.programs.contains_key(program) && !self.scans.contains_key(program)
-        };
-        let programs = self.journal.state().programs.keys();
-        let left: Vec<ProgramId> = programs.filter(is_left).copied().collect();
-        for program in left {
-            // Failures are retried at the next call.
-            let _ = self.continue_departure(program, RetryLimits::NONE);
-        }
-    }
-
-    /// Completes the departure of an earlier program with this number, within the time limits of
-    /// `RetryLimits::SHORT`.
-    fn await_departure(&mut self, program: ProgramId) {
-        let is_known = self.journal.state().programs.contains_key(&program);
-        if is_known && !self.programs.contains_key(&program) {
-            // If the departure is still incomplete, the caller reports the number as taken.
-            let _ = self.continue_departure(program, RetryLimits::SHORT);
-        }
-    }
-}
-
-/// Returns the number of recorded processes and threads.
-fn noted_in(state: &ProgramState) -> usize {
-    state.threads.len() + state.members.len() + state.demoted.threads.len()
-}
-
-/// Combines several errors into one.
-fn join(program: ProgramId, mut errors: Vec<ActError>) -> ActError {
-    match errors.len() {
-        1 => errors.remove(0),
-        _ => ActError::NotUndone {
-            program,
-            what: errors
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("; "),
-        },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failed_admissions_leave_at_most_one_restriction() {
-        let runtime = tempfile::tempdir().unwrap();
-        let mut act = Actuator::open(ActConfig::new(runtime.path())).unwrap();
-        let gone = ProcessId {
-            pid: 1,
-            start_ticks: u64::MAX,
-        };
-        for number in 0..3 {
-            act.restrict_to(ProgramId(number), 1000);
-            let admitted = act.admit(ProgramId(number), gone, WorkClass::Foreground);
-            assert!(admitted.is_err(), "{admitted:?}");
-        }
-        assert_eq!(act.owners.len(), 1);
-        assert!(act.undo_all().is_empty());
     }
 }

@@ -10,22 +10,18 @@
 //!    these curves is unknown, the alternatives have no ANTT.
 //!
 //! The planner runs once for each program left out, for two to eight foreground programs
-//! ([`LEFT_OUT_MAX`]). All other steps cost a pass over the programs, notes and loans per selected
+//! (module `alternatives`). All other steps cost a pass over the programs, notes and loans per selected
 //! program. A name or number without a program is an error.
 
 use usher_host::engine::{ProgramStatus, Status};
-use usher_model::{CpuSet, Curve, ProfileMatch, SeatMode, Topology};
-use usher_policy::seating::{Request, seat};
-use usher_policy::timeshare::time_sharing;
+use usher_model::{CpuSet, ProfileMatch, SeatMode, Topology};
 use usher_report::text;
 
+use super::alternatives::{alternatives, ntt};
 use super::refusal::Refusal;
 use super::{regulated, view};
 use crate::{api, output};
 
-/// With more foreground programs than this, the effect of leaving out one program is too small to
-/// be shown.
-const LEFT_OUT_MAX: usize = 8;
 /// Number of latest notes about a program that are shown.
 const NOTES_MAX: usize = 4;
 
@@ -61,114 +57,6 @@ pub fn explain(
         alternatives: alternatives(status, topology),
         state: view::state(status),
     })
-}
-
-fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
-    // Background work has no seat, and therefore does not change the seats of other programs.
-    let seated = status.programs.iter().filter(|p| p.background.is_none());
-    let programs: Vec<&ProgramStatus> = seated.collect();
-    if programs.is_empty() {
-        return Vec::new();
-    }
-    let alternative = |name: &str, antt: Option<f64>, why: String| api::Alternative {
-        name: name.to_owned(),
-        antt,
-        why,
-    };
-    // The present mode, and its alternative.
-    let (seats, sharing) = match status.plan.abstains {
-        true => (
-            "the best seats for all programs; not used",
-            "the present state: all programs share all CPUs",
-        ),
-        false => ("the present state", "all programs share all CPUs"),
-    };
-    let in_turn = programs.iter().any(|p| p.mode == Some(SeatMode::InTurn));
-    let done = if in_turn { "turns" } else { "seats" };
-    let cores = topology.capacity_of(&topology.all_cpus());
-    let each = cores / programs.len() as f64;
-    let known = requests(&programs);
-    let shared = known
-        .as_ref()
-        .and_then(|all| mean(&programs, &time_sharing(topology, all)));
-    let equal = known.as_ref().and_then(|all| {
-        let ntts: Vec<f64> = all.iter().map(|r| ntt(&r.curve, each, cores)).collect();
-        mean(&programs, &ntts)
-    });
-    let mut all = vec![
-        alternative(done, status.plan.antt, seats.to_owned()),
-        alternative(
-            "time sharing",
-            status.plan.antt_time_sharing.or(shared),
-            sharing.to_owned(),
-        ),
-        alternative(
-            "equal",
-            equal,
-            format!(
-                "{each:.1} cores for each of the {} programs",
-                programs.len()
-            ),
-        ),
-    ];
-    if (2..=LEFT_OUT_MAX).contains(&programs.len()) {
-        all.extend(programs.iter().map(|gone| {
-            let rest: Vec<_> = programs
-                .iter()
-                .filter(|p| p.id != gone.id)
-                .copied()
-                .collect();
-            let seating = requests(&rest).and_then(|rest| seat(topology, &rest).ok());
-            let name = distinct_name(gone, &programs);
-            alternative(
-                &format!("without {name}"),
-                seating.and_then(|s| s.plan.antt),
-                format!("the best seats for the other programs if {name} did not run"),
-            )
-        }));
-    }
-    all
-}
-
-/// Returns the program's name, with its number if another program has the same name.
-fn distinct_name(program: &ProgramStatus, all: &[&ProgramStatus]) -> String {
-    let namesakes = all.iter().filter(|other| other.name == program.name);
-    match namesakes.count() {
-        0 | 1 => program.name.clone(),
-        _ => format!("{} ({})", program.name, program.id),
-    }
-}
-
-/// Returns the planner's input; `None` if a curve is unknown.
-fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
-    let request = |p: &&ProgramStatus| {
-        Some(Request {
-            id: p.id,
-            name: p.name.clone(),
-            curve: p.profile.as_ref()?.limited(p.cpu_quota),
-            weight: p.weight,
-            spinners: p.spinners,
-            llc_bytes: None,
-            bandwidth_gbps: None,
-            bound_to: p.pinned_to.clone().or_else(|| p.bound_to.clone()),
-            pinned: p.pinned_to.is_some(),
-        })
-    };
-    programs.iter().map(request).collect()
-}
-
-/// Returns the ANTT as the planner counts it: the mean of the NTTs times their weights.
-fn mean(programs: &[&ProgramStatus], ntts: &[f64]) -> Option<f64> {
-    let sum: f64 = programs
-        .iter()
-        .zip(ntts)
-        .map(|(p, ntt)| p.weight * ntt)
-        .sum();
-    (!programs.is_empty()).then(|| sum / programs.len() as f64)
-}
-
-fn ntt(curve: &Curve, cores: f64, all_cores: f64) -> f64 {
-    curve.best_rate(all_cores) / curve.best_rate(cores)
 }
 
 fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api::Reason {
@@ -344,7 +232,7 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
 #[cfg(test)]
 pub mod samples {
     use usher_act::{ActDescription, CgroupPlacement, YieldMethod};
-    use usher_model::{Plan, ProgramId};
+    use usher_model::{Curve, Plan, ProgramId};
 
     use super::*;
 

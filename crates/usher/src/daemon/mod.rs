@@ -20,6 +20,7 @@
 //! next daemon.
 
 mod activity;
+mod alternatives;
 mod claim;
 mod connection;
 mod explain;

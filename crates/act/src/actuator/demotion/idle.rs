@@ -20,10 +20,10 @@ use std::collections::BTreeSet;
 
 use usher_model::ProgramId;
 
-use super::super::{Actuator, join};
+use super::super::Actuator;
 use super::gaps::{GapReason, GapSubject};
 use crate::backlog::Backlog;
-use crate::error::ActError;
+use crate::error::{ActError, join};
 use crate::journal::{Dir, DirKind, Record};
 use crate::scan::SCANS_MAX;
 use crate::{cgroups, release, systemd};

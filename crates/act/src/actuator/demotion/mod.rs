@@ -29,8 +29,8 @@ use usher_model::{Demotion, ProgramId};
 
 pub(super) use self::gaps::DemotionGaps;
 use self::gaps::{GapReason, GapSubject};
-use super::{Actuator, join};
-use crate::error::ActError;
+use super::Actuator;
+use crate::error::{ActError, join};
 use crate::scan::SETTLE;
 
 impl Actuator {

@@ -20,9 +20,9 @@ use std::io;
 use rustix::io::Errno;
 use usher_model::{Demotion, ProgramId};
 
-use super::super::{Actuator, join};
+use super::super::Actuator;
 use super::gaps::{GapReason, GapSubject};
-use crate::error::{ActError, message_of};
+use crate::error::{ActError, join, message_of};
 use crate::files;
 use crate::journal::{Priority, Record, ThreadId};
 use crate::priority::{self, PriorityFields, PriorityRights, is_refused};

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads processes and threads from `/proc`: identity (pid and start time), state, users, cgroups,
-//! threads, children, locks.
+//! threads, children, locks. Module `liveness` checks by pidfds whether a process lives, and sends
+//! signals.
 //!
 //! A process is identified by its pid and start time, because the kernel reuses pids. If a thread
 //! ends during a listing of `/proc/PID/task`, the kernel may end the listing early. Therefore a
 //! listing is repeated, at most 32 times, until its length matches the thread count in the
 //! process's status. The last listing is then used although it may be incomplete.
 //!
-//! [`Procs::all`] reads one file for each process of the machine. [`Procs::stays_alive`] waits up
-//! to 1 s for the end of a process whose main thread has ended; no other function waits.
+//! [`Procs::all`] reads one file for each process of the machine. Only `Procs::stays_alive` waits,
+//! until the deadline that its caller gives.
 //!
 //! The kernel removes the files of a process when it ends. A thread that opens such a file at this
 //! moment busy-waits for the removal (`shrink_dcache_parent`). The daemon's loop runs in a
@@ -16,19 +17,19 @@
 //! kernel's limit for real-time threads interrupts it, after 0.95 s. To make this case rare, scans
 //! test by `kill` with signal 0 that the process exists before they open its files.
 
+mod liveness;
+
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 use usher_model::cpuset::CPU_ID_MAX;
 use usher_model::{CpuSet, ProcStat, ProcessId};
 
+pub(crate) use self::liveness::has_died;
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
 use crate::files;
@@ -44,9 +45,6 @@ const STAT_BYTES: usize = 2048;
 /// Upper limit of repeated listings of a process's threads. If threads start and end all the time,
 /// the last listing is used although it may be incomplete.
 const LISTINGS_MAX: usize = 32;
-
-/// Pause between two checks of a process that is ending.
-const EXIT_PAUSE: Duration = Duration::from_millis(2);
 
 /// The processes under one mount of procfs.
 #[derive(Debug, Clone)]
@@ -373,42 +371,6 @@ impl Procs {
         fs::metadata(self.root.join("self/ns/pid")).map_or(0, |data| data.ino())
     }
 
-    /// Returns a pidfd of the process with this pid and start time; `None` if it is gone.
-    pub(crate) fn open(&self, id: ProcessId) -> Option<OwnedFd> {
-        let pid = Pid::from_raw(id.pid)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The pid may have been reused before the pidfd was opened. Therefore the start time is
-        // compared after the open: while the pidfd's process exists, the kernel does not reuse the
-        // pid.
-        self.same(id).map(|_| pidfd)
-    }
-
-    /// Returns whether the process lives. A process that has ended but is not yet reaped does not
-    /// live.
-    pub(crate) fn lives(&self, id: ProcessId) -> bool {
-        self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
-    }
-
-    /// Returns whether the process lives and goes on to live. If the main thread has ended, as after
-    /// `kill -9`, the other threads of the process may still be closing files: the call waits for
-    /// their end until `deadline`.
-    pub(crate) fn stays_alive(&self, id: ProcessId, deadline: Instant) -> bool {
-        let Some(pidfd) = self.open(id) else {
-            return false;
-        };
-        let is_ending = || {
-            let process = self.same(id);
-            process.is_none_or(|process| matches!(process.state, 'Z' | 'X'))
-        };
-        while !has_died(&pidfd) {
-            if !is_ending() || Instant::now() >= deadline {
-                return true;
-            }
-            std::thread::sleep(EXIT_PAUSE);
-        }
-        false
-    }
-
     /// Returns the real, effective, saved and file-system user ids of a process; `None` if it is
     /// gone.
     fn user_ids(&self, pid: i32) -> Option<[u32; 4]> {
@@ -426,38 +388,6 @@ impl Procs {
         let ids = self.user_ids(pid);
         ids.is_some_and(|ids| ids.iter().all(|&id| id == owner))
     }
-
-    /// Returns whether a process can run: it lives, and neither a signal nor a tracer has stopped
-    /// it.
-    pub(crate) fn can_run(&self, id: ProcessId) -> bool {
-        let process = self.same(id);
-        process.is_some_and(|process| !process.is_stopped()) && self.lives(id)
-    }
-
-    /// Sends a signal to the process with this pid and start time.
-    pub(crate) fn signal(&self, id: ProcessId, signal: Signal) -> Result<(), ActError> {
-        let Some(pidfd) = self.open(id) else {
-            return Ok(());
-        };
-        match pidfd_send_signal(&pidfd, signal) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(errno) => Err(ActError::Process {
-                doing: "signalling",
-                pid: id.pid,
-                source: errno.into(),
-            }),
-        }
-    }
-}
-
-/// Returns whether the process of a pidfd has died.
-pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn read_stat(path: &Path) -> io::Result<ProcStat> {
