@@ -11,6 +11,7 @@
 
 pub mod engine;
 pub mod launch;
+mod load_limits;
 mod measured;
 pub mod mix;
 pub mod profile;

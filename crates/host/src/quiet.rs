@@ -26,18 +26,13 @@ use std::time::{Duration, Instant};
 
 use usher_probe::{LoadSnapshot, OtherLoad, Roots};
 
+pub use crate::load_limits::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
 use crate::measured::{RunError, wait_readable};
 
-/// Mean number of CPUs that other programs may use during a measurement.
-pub const CPUS_MAX: f64 = 0.1;
-/// Fraction of the machine's CPUs that other programs may use, if it is more than [`CPUS_MAX`].
-pub const SHARE_MAX: f64 = 0.01;
 /// Fraction of the wanted CPU time that the hypervisor may give to other virtual machines.
 pub const STEAL_MAX: f64 = 0.10;
 /// Fraction of the time of a wait in which some task of the machine may wait for a CPU.
 pub const WAITING_MAX: f64 = 0.25;
-/// CPU seconds of other programs that do not count, because of the resolution of the counters.
-pub const SLACK_SECONDS: f64 = 0.05;
 /// Default upper limit of all waits of one measurement together.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Number of discarded runs after which a measurement is refused.

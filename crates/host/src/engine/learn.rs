@@ -19,7 +19,7 @@
 
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
-use crate::quiet::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
+use crate::load_limits::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
 
 /// Minimum duration of a repetition that yields a sample. Shorter repetitions are dominated by
 /// start-up and noise.

@@ -22,11 +22,12 @@ use usher_report::figure::speed_up;
 use usher_report::{table, text as words};
 use usher_store::{MachineKey, ProfileEntry, Store, exchange};
 
+use crate::commands::status;
 use crate::failure::Outcome;
 use crate::machine::usable_machine;
 use crate::measure;
 use crate::output::{self, Output};
-use crate::{commands, runtime};
+use crate::runtime;
 
 /// A command about stored profiles.
 #[derive(Debug, clap::Subcommand)]
@@ -208,7 +209,7 @@ fn age(at_s: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |now| now.as_secs().cast_signed());
     let seconds = now_s.saturating_sub(at_s).max(0);
-    commands::status::duration(seconds as f64)
+    status::duration(seconds as f64)
 }
 
 /// Returns the JSON value of a profile: the exported fields, the identifier, and whether the
