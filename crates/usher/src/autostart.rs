@@ -343,7 +343,6 @@ const SIGNAL_MAX: libc::c_int = 64;
 ///
 /// An attribute that the user may not change keeps its value.
 fn leave_caller() -> io::Result<()> {
-    rustix::process::setsid()?;
     // SAFETY: the process has one thread, the copy of the thread that forked it. `_exit` runs no
     // destructors or exit handlers.
     unsafe {
@@ -353,6 +352,7 @@ fn leave_caller() -> io::Result<()> {
             _ => libc::_exit(0),
         }
     }
+    rustix::process::setsid()?;
     let is_root = rustix::process::geteuid().is_root();
     // SAFETY: the calls read the given values and write only `limit`. `close_range` marks
     // descriptors to be closed by `exec`; a kernel without this flag leaves them open.

@@ -87,6 +87,10 @@ const RUNTIME_FILES: &[Entry] = &[
         "instances/PID-START/journal.jsonl",
         "Journal that describes how to undo each change of a daemon, in the runtime directory.",
     ),
+    (
+        "daemon.log",
+        "Messages of a daemon that another command started, in the runtime directory.",
+    ),
 ];
 const SCHED_FILES: &[Entry] = &[
     (
@@ -97,10 +101,6 @@ const SCHED_FILES: &[Entry] = &[
         "sched.dump",
         "Dump that the kernel wrote when it ended Usher's scheduler because of an error, in the \
          runtime directory.",
-    ),
-    (
-        "daemon.log",
-        "Messages of a daemon that usher sched start started, in the runtime directory.",
     ),
 ];
 const STORE_FILES: &[Entry] = &[
