@@ -160,7 +160,8 @@ fn ending() -> ! {
         }
         let _ = live();
         std::thread::sleep(Duration::from_millis(100));
-        // SAFETY: `_exit` ends the process without the destructors of the main thread, which is gone.
+        // SAFETY: `_exit` ends the process without the destructors of the main thread, which is
+        // gone.
         unsafe { libc::_exit(0) }
     });
     loop {

@@ -235,8 +235,8 @@ pub(crate) fn lower(tid: i32, now: &Priority, what: &PriorityFields) -> io::Resu
     Ok(())
 }
 
-/// As [`lower()`], but a value that cannot be lowered does not prevent the others. Returns the first
-/// error.
+/// As [`lower()`], but a value that cannot be lowered does not prevent the others. Returns the
+/// first error.
 pub(crate) fn lower_each(tid: i32, now: &Priority, what: &PriorityFields) -> io::Result<()> {
     let none = PriorityFields::default();
     let each = [

@@ -10,7 +10,8 @@
 //! names.
 
 /// Returns serde's message for users. The message about an unknown field or variant is followed by
-/// the closest permitted name, if that name is close enough. An expected type of Rust's is described.
+/// the closest permitted name, if that name is close enough. An expected type of Rust's is
+/// described.
 pub fn with_suggestion(message: &str) -> String {
     let message = &without_types(message);
     let mut quoted = message.split('`').skip(1).step_by(2);

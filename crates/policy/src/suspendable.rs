@@ -21,8 +21,8 @@ use usher_model::{
 use crate::simple::track_programs;
 use crate::{Linux, Policy};
 
-/// Number of times that a suspension requests the failed release of a program again. Afterwards, only
-/// the undo at the end of the program removes the seat.
+/// Number of times that a suspension requests the failed release of a program again. Afterwards,
+/// only the undo at the end of the program removes the seat.
 const RELEASES_MAX: u32 = 8;
 
 /// Shortest and longest pause, in nanoseconds, before failed actions are requested again.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The CPU time that other programs use while this process measures a program.
 //!
-//! A [`LoadSnapshot`] contains counters since boot. [`LoadSnapshot::since`] returns the use by other
-//! programs between two snapshots:
+//! A [`LoadSnapshot`] contains counters since boot. [`LoadSnapshot::since`] returns the use by
+//! other programs between two snapshots:
 //!
 //! 1. Start with the busy time of all CPUs (`/proc/stat`).
 //! 2. Subtract the CPU time of the own process tree: a process, its living descendants, and the

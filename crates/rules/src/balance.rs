@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Load balancing between LLCs: when a CPU takes a waiting thread of another LLC although its own
 //! LLC has threads. The functions call those of `balance.h`, which lists the steps. Each function
-//! takes constant time. The load of an LLC is its number of waiting threads per CPU. A thread of the
-//! own LLC that is about to run (`last_sleeps`) does not count. [`Surplus::One`] occurs only between
-//! LLCs of a node. After [`Surplus::Many`], the own LLC may check again at once; otherwise, the other
-//! LLC pauses for [`BALANCE_PERIOD_NS`].
-//! Times are in nanoseconds and may overflow; only differences matter. No function fails.
+//! takes constant time. The load of an LLC is its number of waiting threads per CPU. A thread of
+//! the own LLC that is about to run (`last_sleeps`) does not count. [`Surplus::One`] occurs only
+//! between LLCs of a node. After [`Surplus::Many`], the own LLC may check again at once; otherwise,
+//! the other LLC pauses for [`BALANCE_PERIOD_NS`]. Times are in nanoseconds and may overflow; only
+//! differences matter. No function fails.
 
 use crate::c;
 

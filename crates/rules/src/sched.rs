@@ -20,9 +20,10 @@
 //! Instances share nothing. The same calls give the same results. An instance has at most
 //! [`CPUS_MAX`](crate::select_cpu::CPUS_MAX) CPUs, [`LLCS_MAX`](crate::select_cpu::LLCS_MAX) LLCs
 //! and 256 soft seats. Times are in nanoseconds; vtime is CPU time over weight. A CPU or task that
-//! does not exist panics. More than 256 seats, a task that is ended twice, a dispatch queue that the
-//! scheduler has not created, or lack of memory abort the process. The callbacks take constant time. The insertion of a task by vtime, and the search
-//! for a task that may run on a CPU, take linear time in the waiting tasks.
+//! does not exist panics. More than 256 seats, a task that is ended twice, a dispatch queue that
+//! the scheduler has not created, or lack of memory abort the process. The callbacks take constant
+//! time. The insertion of a task by vtime, and the search for a task that may run on a CPU, take
+//! linear time in the waiting tasks.
 
 use std::ptr::NonNull;
 

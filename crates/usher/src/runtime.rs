@@ -225,8 +225,9 @@ pub fn thresholds_path(store: &Path) -> PathBuf {
     store.with_file_name("thresholds.toml")
 }
 
-/// Reads thresholds: from the given file, else those of this machine if it has been calibrated and
-/// they are readable, else those of paper 2.
+/// Reads the thresholds for background work from the given file. Without a given file, reads the
+/// calibrated thresholds of this machine. If their file does not exist, or its permissions forbid
+/// reading, returns the thresholds of paper 2.
 ///
 /// # Errors
 /// The file cannot be read, or has another format.

@@ -166,8 +166,8 @@ fn background_work_runs_at_the_lowest_priority_if_it_cannot_be_regulated() {
     assert_eq!(priority(sleeper.pid()), priority(std::process::id() as i32));
 }
 
-/// The program then replaces the launcher. With a small stack limit, the replacing thread is not the
-/// main thread.
+/// The program then replaces the launcher. With a small stack limit, the replacing thread is not
+/// the main thread.
 #[test]
 fn background_work_runs_at_the_lowest_priority_with_few_descriptors_and_a_small_stack() {
     let mut world = World::new();

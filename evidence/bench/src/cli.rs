@@ -106,8 +106,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints help, or an error in the arguments. Help that cannot be written is an error too, unless the
-/// reader has closed the pipe.
+/// Prints help, or an error in the arguments. Help that cannot be written is an error too, unless
+/// the reader has closed the pipe.
 fn refuse(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| io::stdout().flush());
     match printed {

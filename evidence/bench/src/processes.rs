@@ -52,8 +52,8 @@ pub fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatu
     }
 }
 
-/// Returns a command that runs `usher` with a runtime directory, profile store and machine claim of its
-/// own. The command may start a daemon, which has the same.
+/// Returns a command that runs `usher` with a runtime directory, profile store and machine claim of
+/// its own. The command may start a daemon, which has the same.
 pub fn usher(binary: &Path, runtime: &Path) -> Command {
     let mut command = Command::new(binary);
     command
@@ -64,7 +64,8 @@ pub fn usher(binary: &Path, runtime: &Path) -> Command {
     command
 }
 
-/// Ends the daemons that commands have started in a runtime directory. A keeper ends with its daemon.
+/// Ends the daemons that commands have started in a runtime directory. A keeper ends with its
+/// daemon.
 pub fn end_daemons(binary: &Path, runtime: &Path) -> Result<()> {
     let all_ended = || {
         let ushers = ushers(binary, runtime);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a program's management: undoes all changes of the program, now or in several attempts.
+//! The end of a program's management: undoes all changes of the program, now or in several
+//! attempts.
 //!
 //! 1. [`Actuator::depart`] removes the program from the managed programs and undoes its changes:
 //!    thaws it, restores masks and priorities by scans, moves its processes back and removes its

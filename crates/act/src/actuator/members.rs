@@ -13,8 +13,8 @@ use super::Actuator;
 use crate::error::ActError;
 use crate::release;
 
-/// Upper limit of the unfinished departures that one admission continues. Each usually takes at most
-/// 50 ms; `RetryLimits::SHORT` states the other cases.
+/// Upper limit of the unfinished departures that one admission continues. Each usually takes at
+/// most 50 ms; `RetryLimits::SHORT` states the other cases.
 const DEPARTURES_MAX: usize = 5;
 
 impl Actuator {

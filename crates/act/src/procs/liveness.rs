@@ -42,9 +42,9 @@ impl Procs {
         self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
     }
 
-    /// Returns whether the process lives and goes on to live. If the main thread has ended, as after
-    /// `kill -9`, the other threads of the process may still be closing files: the call waits for
-    /// their end until `deadline`.
+    /// Returns whether the process lives and goes on to live. If the main thread has ended, as
+    /// after `kill -9`, the other threads of the process may still be closing files: the call waits
+    /// for their end until `deadline`.
     pub(crate) fn stays_alive(&self, id: ProcessId, deadline: Instant) -> bool {
         let Some(pidfd) = self.open(id) else {
             return false;

@@ -7,10 +7,10 @@
 //! - the repetition took at least 0.5 s, and began at most 20 ms before the interval;
 //! - the program was not moved, frozen or stopped;
 //! - no other managed program that used more than 0.05 CPUs could run on its CPUs;
-//! - during the repetition, unmanaged programs used at most 0.1 CPUs on its CPUs, or 1 % of its CPUs
-//!   if this is more, plus 0.05 s of CPU time. Their use is the busy time of the CPUs without the
-//!   CPU time of the program. If the CPU time of the program was read some time before its end, the
-//!   CPU time that the program can have used since then is permitted, too.
+//! - during the repetition, unmanaged programs used at most 0.1 CPUs on its CPUs, or 1 % of its
+//!   CPUs if this is more, plus 0.05 s of CPU time. Their use is the busy time of the CPUs without
+//!   the CPU time of the program. If the CPU time of the program was read some time before its end,
+//!   the CPU time that the program can have used since then is permitted, too.
 //!
 //! A [`PlacementInterval`] is restarted at each change that disturbs the program; a repetition that
 //! began before the interval yields no sample. If the busy time of the CPUs cannot be read, no

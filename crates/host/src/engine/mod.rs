@@ -460,8 +460,8 @@ fn create_record(path: &Path) -> std::io::Result<std::fs::File> {
     }
 }
 
-/// Opens the profile store, and the actuator with its keeper, at the same time: a new store waits for
-/// the disk, and a keeper for the start of a process.
+/// Opens the profile store, and the actuator with its keeper, at the same time: a new store waits
+/// for the disk, and a keeper for the start of a process.
 fn open_parts(
     config: &EngineConfig,
 ) -> Result<(Arc<Profiles>, Actuator, Option<KeeperHandle>), EngineError> {

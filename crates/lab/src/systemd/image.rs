@@ -65,7 +65,8 @@ pub fn missing() -> Option<String> {
     Some(format!("{tool} cannot be run; run scripts/setup lab"))
 }
 
-/// Builds the disk of a release with additional packages if it is not cached. Returns the disk's path.
+/// Builds the disk of a release with additional packages if it is not cached. Returns the disk's
+/// path.
 ///
 /// # Errors
 /// If a tool or package is missing, or if the archive is not reachable.

@@ -207,8 +207,8 @@ impl<'a> PartialAllocation<'a> {
         best
     }
 
-    /// Takes the best jump of all candidates until no jump lowers the sum of costs. A jump for which
-    /// too few units are left is computed again.
+    /// Takes the best jump of all candidates until no jump lowers the sum of costs. A jump for
+    /// which too few units are left is computed again.
     fn grow(&mut self) {
         let mut jumps: Vec<_> = (0..self.candidates.len())
             .map(|index| self.jump(index))

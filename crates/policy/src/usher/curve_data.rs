@@ -14,8 +14,8 @@
 //!    measurements alone.
 //! 4. A profile of other arguments is less certain: the relative errors of its points are at least
 //!    25 %, so that the required gain of seats is higher (module `seat_decision`). Its rates have
-//!    another unit, so that no rate of this run corrects it. Measurements at two or more core counts
-//!    replace it.
+//!    another unit, so that no rate of this run corrects it. Measurements at two or more core
+//!    counts replace it.
 //! 5. Rates under time sharing give a measured NTT instead of a predicted NTT. Rates under time
 //!    sharing are discarded when another program arrives or departs.
 //!

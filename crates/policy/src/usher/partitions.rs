@@ -49,9 +49,9 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
             .total_cmp(&loss(a))
             .then_with(|| (&a.name, a.id).cmp(&(&b.name, b.id)))
     });
-    // The programs that lose most are distributed first, to the smaller partitions. Among partitions
-    // of one size, the direction alternates between rounds: each partition gets programs that lose
-    // much and programs that lose little.
+    // The programs that lose most are distributed first, to the smaller partitions. Among
+    // partitions of one size, the direction alternates between rounds: each partition gets programs
+    // that lose much and programs that lose little.
     let (size, larger) = (requests.len() / cores, requests.len() % cores);
     let sizes: Vec<usize> = (0..cores)
         .map(|core| size + usize::from(core >= cores - larger))
@@ -90,9 +90,9 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     })
 }
 
-/// Returns the partition that gets the next program: of the smaller partitions that are not full, the
-/// one with the fewest programs. The direction alternates between rounds, because otherwise the first
-/// partition would get the first program of each round.
+/// Returns the partition that gets the next program: of the smaller partitions that are not full,
+/// the one with the fewest programs. The direction alternates between rounds, because otherwise the
+/// first partition would get the first program of each round.
 fn next_partition(sizes: &[usize], filled: &[usize]) -> Option<usize> {
     let open = (0..sizes.len()).filter(|&core| filled[core] < sizes[core]);
     open.min_by_key(|&core| {
@@ -106,8 +106,8 @@ fn next_partition(sizes: &[usize], filled: &[usize]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The programs are sorted by falling loss, and the cost of a program is its loss times the size
-    /// of its partition: the sum is minimal if the sizes rise.
+    /// The programs are sorted by falling loss, and the cost of a program is its loss times the
+    /// size of its partition: the sum is minimal if the sizes rise.
     #[test]
     fn the_programs_that_lose_most_get_the_smaller_partitions() {
         for cores in 2..=6 {

@@ -6,8 +6,8 @@
 //!
 //! 1. A thread becomes ready (`ready`): select a CPU. The thread runs there at once, preempts the
 //!    running thread, or is put into the CPU's queue.
-//! 2. A thread blocks, or its slice ends (`dispatch`): select the next thread of the CPU's queue, or
-//!    pull a thread from another CPU.
+//! 2. A thread blocks, or its slice ends (`dispatch`): select the next thread of the CPU's queue,
+//!    or pull a thread from another CPU.
 //! 3. A thread starts to run: charge the context switch and cache refills, and set the time of the
 //!    CPU's next event.
 //! 4. Periodically: balance loads (`balance`), and update the speed of programs.

@@ -30,7 +30,8 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // The directory is opened for all users, because all users must be able to reach the socket.
+        // The directory is opened for all users, because all users must be able to reach the
+        // socket.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Self {
             dir,

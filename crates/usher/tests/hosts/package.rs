@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Installs, uses, upgrades, removes and purges the Debian packages in a guest. After the purge, no
-//! file may be left outside home directories, logs, caches, and the state of apt, dpkg and systemd. Also records a session with the installed
-//! package for `docs/guest-session.md`.
+//! file may be left outside home directories, logs, caches, and the state of apt, dpkg and systemd.
+//! Also records a session with the installed package for `docs/guest-session.md`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -62,7 +62,8 @@ pub fn a_start_starts_the_service() {
     assert_eq!(loaded(), "disabled");
 }
 
-/// Kills the service: the kernel must unload the scheduler, and the service must restart without it.
+/// Kills the service: the kernel must unload the scheduler, and the service must restart without
+/// it.
 pub fn a_killed_service_unloads_it() {
     start_service();
     root("usher sched start").ok();

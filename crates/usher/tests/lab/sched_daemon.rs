@@ -39,8 +39,8 @@ pub fn ends_with_its_daemon() {
     assert_nothing_went_wrong();
 }
 
-/// Checks that a running daemon loads the scheduler, stays when the scheduler stops, and reports how
-/// it ended. The daemon's end must unload the scheduler.
+/// Checks that a running daemon loads the scheduler, stays when the scheduler stops, and reports
+/// how it ended. The daemon's end must unload the scheduler.
 pub fn runs_in_the_daemon_that_listens() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);
@@ -64,8 +64,8 @@ pub fn runs_in_the_daemon_that_listens() {
     assert_nothing_went_wrong();
 }
 
-/// Runs the scheduler without a daemon: other commands must reach it at a socket of its own, and its
-/// process must end with it.
+/// Runs the scheduler without a daemon: other commands must reach it at a socket of its own, and
+/// its process must end with it.
 pub fn runs_in_the_foreground_without_a_daemon() {
     let world = World::new();
     let start = ["sched", "start", "--foreground"];

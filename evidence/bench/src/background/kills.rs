@@ -11,7 +11,8 @@
 //!    `usher bg` has started the daemon.
 //! 4. Within one second, each process of the tree must run. It must have the priorities and cgroups
 //!    that it had without Usher, or a daemon that answers must manage it.
-//! 5. The benchmark waits for the next daemon, at most 20 s. It then ends all processes. No cgroup of Usher may remain for more than one second.
+//! 5. The benchmark waits for the next daemon, at most 20 s. It then ends all processes. No cgroup
+//!    of Usher may remain for more than one second.
 //!
 //! A round of the part `storms` runs shells that fork at full speed for 3 s while Usher freezes and
 //! thaws them repeatedly. No process may leave the cgroup of the tree, and no process may stay
@@ -393,7 +394,7 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
             tally.directories,
         ),
         Bar::none(
-            format!("rounds with a kill that failed with an error, of {rounds}"),
+            format!("kills that failed with an error, of {rounds} rounds"),
             failed,
         ),
     ];

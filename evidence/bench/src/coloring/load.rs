@@ -4,6 +4,10 @@
 //! changes of other load affect both runs equally. The gain is the median over the pairs of
 //! (coloured operations per second / plain operations per second), with a bootstrap confidence
 //! interval.
+//!
+//! Both runs of a pair use the same seed. The caller gives the number of pairs and the duration of
+//! a run; the first failed run ends the measurement with its error. Without a valid pair, there is
+//! no gain.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};

@@ -188,7 +188,7 @@ fn part(rows: &[ChurnResult], releases: usize, at_once: usize) -> Part {
             "% of a CPU",
         ),
         Bar::none(
-            "kinds of programs that did not finish, or with a chain that stopped",
+            "kinds of programs of which a run did not finish or a chain stopped",
             rows.iter().filter(is_failed).count(),
         ),
     ];

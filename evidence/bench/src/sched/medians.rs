@@ -120,7 +120,7 @@ pub fn cell(value: Option<f64>, decimals: usize) -> String {
     text::number(value, decimals)
 }
 
-/// Returns the note that all parts measured in virtual time have.
+/// Returns the note for a part that was measured in virtual time.
 pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
     let rounds = text::count(rounds, "run");
     format!(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats the parts of a result for a terminal: bars, notes and tables. Notes are wrapped at the
-//! width of the terminal, or at 100 columns if the width is unknown. Tables are not wrapped.
+//! width of the terminal, or at 100 columns if the width is unknown. A line of a note has room for at
+//! least 20 characters, and a longer word is not divided. Tables are not wrapped.
 
 use std::io;
 

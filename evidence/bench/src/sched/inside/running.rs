@@ -192,8 +192,8 @@ fn begin(name: &str, program: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Sends SIGINT to the process, and waits until the process ends. After [`ENDS_WITHIN`], the process
-/// is killed.
+/// Sends SIGINT to the process, and waits until the process ends. After [`ENDS_WITHIN`], the
+/// process is killed.
 fn end(child: &mut Child) {
     if let Ok(None) = child.try_wait()
         && let Some(pid) = Pid::from_raw(child.id().cast_signed())
@@ -211,8 +211,8 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads the first line of a child's output, without its line feed; empty if the output ends before.
-/// Reads no byte after the line.
+/// Reads the first line of a child's output, without its line feed; empty if the output ends
+/// before. Reads no byte after the line.
 ///
 /// # Errors
 /// The line is not complete after `limit`; the child is then killed.
