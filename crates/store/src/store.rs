@@ -142,8 +142,8 @@ impl Store {
             Err(error) => (error, None),
         };
         let mut store = Self::in_memory()?;
-        // SQLite would wait for ever for the writer of a FIFO, and a file of another program has no
-        // profiles.
+        // The file is not opened again if it cannot contain profiles. If it is a FIFO, SQLite would
+        // also wait for ever for a writer.
         let is_ours = !matches!(
             error,
             StoreError::Foreign { .. } | StoreError::NotAStore { .. }

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Fuzzed requests over the daemon's socket: the daemon answers or closes the connection, and
 //! answers other clients afterwards.
+//!
+//! 1. The samples are one valid call of each method, and several calls in one input.
+//! 2. `usher_fuzz` changes the samples at random, 64 inputs or for `USHER_FUZZ_MS`, and prints the
+//!    seed. An input that takes more than 60 s fails the test.
+//! 3. Each complete reply must be JSON. A second connection must get a reply to `Ping`.
+//!
+//! The requests are those of a user without processes, so that no request reaches a program of this
+//! machine. Without root, the test is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

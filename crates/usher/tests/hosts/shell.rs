@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Login sessions of root and of users in a guest. [`Shell`] starts `su -l`, whose PAM session
-//! makes logind and systemd create a session scope and a user manager; commands are sent to the
-//! shell, and their output and status read back.
+//! makes logind and systemd create a session scope and a user manager.
+//!
+//! A command is one line to the shell's standard input. After the command, the shell prints a mark
+//! with the exit status; the output up to the mark is the output of the command. A wait for the
+//! mark has no time limit here: the time limit of the guest ends a test that hangs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

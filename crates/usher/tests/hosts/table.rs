@@ -2,6 +2,14 @@
 //! Generates and checks the table of `docs/hosts.md`. The table states for each feature whether it
 //! works: for root and a user, with the system's and a user's daemon, in a session, a service and
 //! containers.
+//!
+//! 1. For each daemon, user and environment, a helper (`hosts cells`) tries all features there and
+//!    prints one result per feature.
+//! 2. [`every_cell`] prints the table, with the messages of refused commands below it.
+//! 3. The check fails if a feature that must work in an environment (`must_work`) does not.
+//!
+//! A helper that ends without results counts as a failure of all its features. The commands have no
+//! time limit here; the guest has one.
 
 use std::fmt::Write as _;
 

@@ -2,6 +2,9 @@
 //! Programs for the generated mixes, which run on any machine. Each thread executes a fixed number
 //! of steps of about 1 ms. There are three patterns: independent computing, computing with a
 //! spinning barrier after each step, and streaming through 32 MiB of memory per thread.
+//!
+//! A program has 1 to 65,536 threads and ends after the last step of all threads. The number of
+//! steps is fixed, so that all policies execute the same work; the duration depends on the CPUs.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
