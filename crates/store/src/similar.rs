@@ -20,17 +20,18 @@ use std::collections::BTreeSet;
 /// Returns the number of words by which two similar lists of arguments differ; `None` if the lists
 /// are not similar.
 pub(crate) fn distance(first: &str, second: &str) -> Option<usize> {
-    let (first, second) = (Words::of(first), Words::of(second));
+    let (first, second) = (ArgumentWords::of(first), ArgumentWords::of(second));
     let differing = first.optional.symmetric_difference(&second.optional);
     (first.required == second.required).then(|| differing.count())
 }
 
-struct Words<'a> {
+/// The words of a list of arguments, by whether similar lists must contain them.
+struct ArgumentWords<'a> {
     required: Vec<&'a str>,
     optional: BTreeSet<&'a str>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> ArgumentWords<'a> {
     fn of(arguments: &'a str) -> Self {
         let mut words = Self {
             required: Vec::new(),

@@ -266,14 +266,19 @@ impl RealWorld {
         }
         self.state.members.insert(program.id, member);
         if let Some(id) = arriving.similar_to {
-            let text = format!(
-                "the program has no profile for these arguments: Usher uses the profile {id} of \
-                 other arguments, and requires a higher predicted gain"
-            );
-            let program = Some(program.id);
-            self.keep_note(at_ns, Note { program, text }, true);
+            self.note_similar_profile(at_ns, program.id, &id);
         }
         self.state.events.push(Event::Arrived(Box::new(program)));
+    }
+
+    /// Keeps the note that a program uses the profile `id` of other arguments.
+    fn note_similar_profile(&mut self, at_ns: u64, program: ProgramId, id: &str) {
+        let text = format!(
+            "the program has no profile for these arguments: Usher uses the profile {id} of other \
+             arguments, and requires a higher predicted gain"
+        );
+        let program = Some(program);
+        self.keep_note(at_ns, Note { program, text }, true);
     }
 
     /// Checks that the program is managed and that the user may make requests about it.
