@@ -204,10 +204,7 @@ impl RealWorld {
             self.drop_general_notes();
         }
         if self.state.members.is_empty() {
-            // The usable CPUs are read now, because they are not checked while no program is
-            // managed.
-            self.read_usable();
-            self.state.housekeeping_ns = now_ns();
+            self.resume_housekeeping();
         }
         let usable = &self.state.usable;
         let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
@@ -269,6 +266,13 @@ impl RealWorld {
             self.note_similar_profile(at_ns, program.id, &id);
         }
         self.state.events.push(Event::Arrived(Box::new(program)));
+    }
+
+    /// Prepares the state for the first managed program: the usable CPUs are not checked while no
+    /// program is managed.
+    fn resume_housekeeping(&mut self) {
+        self.read_usable();
+        self.state.housekeeping_ns = now_ns();
     }
 
     /// Keeps the note that a program uses the profile `id` of other arguments.
