@@ -115,6 +115,7 @@ pub struct ProgramStatus {
     /// Curve of the program from earlier runs.
     pub profile: Option<Curve>,
     /// Whether the profile is of this program, or of other arguments.
+    #[serde(default)]
     pub profile_match: ProfileMatch,
     /// The CPUs to which the program's affinity mask or its launcher restricts the program; `None`
     /// if it may use all CPUs.

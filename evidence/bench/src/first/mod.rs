@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench first`: measures what a new user of Usher meets first, and compares the figures with
-//! their bars. Part: the automatic start of a daemon (`start`).
+//! their bars. Parts: the automatic start of a daemon (`start`), and measurements on a busy machine
+//! (`busy`).
 
+mod busy;
 mod start;
 
 use std::path::PathBuf;
@@ -18,6 +20,8 @@ use crate::processes::usher_binary;
 pub enum FirstPart {
     /// Time of the automatic start of a daemon, and the resources and end of this daemon
     Start,
+    /// Measurements beside two busy loops, which must not be stored
+    Busy,
 }
 
 /// Options of the benchmark.
@@ -38,6 +42,9 @@ pub struct FirstArgs {
     /// Measure this number of automatic starts
     #[arg(long, default_value_t = 41)]
     pub starts: usize,
+    /// Measure beside busy loops in this number of rounds
+    #[arg(long, default_value_t = 3)]
+    pub busy_rounds: usize,
 }
 
 /// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
@@ -51,6 +58,7 @@ pub fn run(args: &FirstArgs) -> Result<bool> {
         }
         let part = match which {
             FirstPart::Start => start::run(&usher, args.starts, args.seed),
+            FirstPart::Busy => busy::run(&usher, args.busy_rounds),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         println!("{}", part.lines());
