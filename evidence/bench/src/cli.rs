@@ -136,8 +136,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Calibrate(args) => background::calibrate(&args),
         Command::Coloring(args) => coloring::run(&args),
         Command::Format { result } => {
-            println!("{}", machine::format_saved(&result)?.display());
-            Ok(true)
+            machine::print_line(machine::format_saved(&result)?.display()).map(|()| true)
         }
         Command::Worker(args) => worker::run(&args).map(|()| true),
         Command::Load(args) => background::load::run(&args).map(|()| true),

@@ -40,8 +40,12 @@ pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
 pub fn print_line(text: impl std::fmt::Display) -> Result<()> {
     use std::io::Write as _;
 
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+    // Without the flush, an error of the last write would be lost at the exit.
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("writing to standard output"))
+        }
         _ => Ok(()),
     }
 }

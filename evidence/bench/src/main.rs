@@ -4,6 +4,9 @@
 //! Each benchmark works in three steps: it measures, and saves its data as JSON in a dated folder;
 //! it compares the figures with their limits (bars); it writes a page.
 
+// `println!` panics if standard output cannot be written; `machine::print_line` returns an error.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
 mod background;
 mod bars;
 mod cachegrind;

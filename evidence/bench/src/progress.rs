@@ -97,7 +97,7 @@ pub fn run(args: &ProgressArgs) -> Result<bool> {
             totals(2).with_context(|| name.clone())?,
         );
         for row in compare(name, &one, &two) {
-            println!("{}", line(&row));
+            crate::machine::print_line(line(&row))?;
             rows.push(row);
         }
     }
@@ -374,6 +374,5 @@ fn save(args: &ProgressArgs, rows: &[SourceResult]) -> Result<()> {
         &page,
         bench_page("Progress sources", Some(&facts), &[section]),
     )?;
-    println!("saved in {}", folder.display());
-    Ok(())
+    crate::machine::print_line(format_args!("saved in {}", folder.display()))
 }

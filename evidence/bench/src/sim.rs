@@ -77,7 +77,7 @@ pub fn run(args: &SimArgs) -> Result<bool> {
             SimPart::Fuzz => fuzz(args),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
-        println!("{}", part.lines());
+        crate::machine::print_line(part.lines())?;
         parts.push(part);
     }
     crate::machine::finish(&folder, "The simulator", &parts)

@@ -86,15 +86,15 @@ fn rejects_an_unknown_mix_and_lists_the_known_ones() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_an_error() {
-    let full = fs::OpenOptions::new().write(true).open("/dev/full");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_usher-bench"));
-    let output = command
-        .arg("--help")
-        .stdout(full.unwrap())
-        .output()
-        .unwrap();
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(125), "{message}");
-    assert!(message.contains("writing to standard output"), "{message}");
+fn output_that_cannot_be_written_is_an_error() {
+    let help: &[&str] = &["--help"];
+    for words in [help, &["load", "cpu", "--work", "1"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_usher-bench"));
+        let output = command.args(words).stdout(full.unwrap()).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(125), "{message}");
+        let starts = "usher bench: writing to standard output: No space left on device";
+        assert!(message.starts_with(starts), "{message}");
+    }
 }

@@ -87,7 +87,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
         .unwrap_or(if args.quick { 1.0 } else { 30.0 });
     let idle = idle_shares(&mut source, minutes)?;
     let (part, toml) = study(&args.resources, &windows, &idle, minutes);
-    println!("{toml}");
+    crate::machine::print_line(&toml)?;
     if let Some(path) = &args.write {
         let failed = || format!("writing the thresholds to {}", path.display());
         std::fs::write(path, toml).with_context(failed)?;

@@ -251,8 +251,7 @@ pub fn run_one(args: &RunArgs) -> Result<()> {
         turns: 0,
         seed: 1,
     };
-    println!("{}", serde_json::to_string(&cpus::run(&plan)?)?);
-    Ok(())
+    crate::machine::print_line(serde_json::to_string(&cpus::run(&plan)?)?)
 }
 
 #[cfg(test)]

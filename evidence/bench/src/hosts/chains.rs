@@ -18,7 +18,6 @@
 //! 64 KiB.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -138,8 +137,7 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
         whole: sched_getaffinity(None)?,
         slots: slots.with_context(|| format!("opening {}", args.slots.display()))?,
     });
-    println!("{}", getpid().as_raw_nonzero());
-    std::io::stdout().flush()?;
+    crate::machine::print_line(getpid().as_raw_nonzero())?;
     // The benchmark writes a byte after it has attached the program.
     if rustix::io::read(std::io::stdin(), &mut [0_u8; 1])? == 0 {
         return Ok(());

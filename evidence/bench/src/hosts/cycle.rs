@@ -80,8 +80,7 @@ pub fn run(args: &KindArgs) -> Result<()> {
     if let Err(error) = measure(args, &mut row) {
         row.error = Some(format!("{error:#}"));
     }
-    println!("{}", serde_json::to_string(&row)?);
-    Ok(())
+    crate::machine::print_line(serde_json::to_string(&row)?)
 }
 
 /// Times and counts from which figures of the result are computed at the end.

@@ -86,7 +86,7 @@ pub fn run(args: &SeatsArgs) -> Result<bool> {
             SeatsPart::Mixes => mixes::run(&args.mixes, &usher, &folder, args.seed),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
-        println!("{}", part.lines());
+        crate::machine::print_line(part.lines())?;
         parts.push(part);
     }
     crate::machine::finish(&folder, "Usher: seats", &parts)

@@ -154,6 +154,5 @@ pub fn drive(
 
 /// Prints the result of a run as JSON.
 pub fn print(summary: &Summary) -> Result<()> {
-    println!("{}", serde_json::to_string(summary)?);
-    Ok(())
+    crate::machine::print_line(serde_json::to_string(summary)?)
 }

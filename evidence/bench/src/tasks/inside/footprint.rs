@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 use usher_tasks::{GraphBuilder, Groups, Runtime};
 
+use crate::machine::print_line;
+
 fn number(words: &[String], at: usize) -> Result<u64> {
     let word = words.get(at).context("how many?")?;
     word.parse()
@@ -35,7 +37,7 @@ pub fn footprint(words: &[String]) -> Result<()> {
     for token in 0..count {
         runtime.register(token, 1, Groups::NONE, || {})?;
     }
-    println!("bare {}", each(before, resident_bytes()?));
+    print_line(format_args!("bare {}", each(before, resident_bytes()?)))?;
 
     let counter = Arc::new(AtomicU64::new(0));
     let other = Runtime::new(1)?;
@@ -46,7 +48,7 @@ pub fn footprint(words: &[String]) -> Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
         })?;
     }
-    println!("pointer {}", each(before, resident_bytes()?));
+    print_line(format_args!("pointer {}", each(before, resident_bytes()?)))?;
 
     let before = resident_bytes()?;
     let mut builder = GraphBuilder::new();
@@ -57,7 +59,7 @@ pub fn footprint(words: &[String]) -> Result<()> {
         }
     }
     let graph = builder.build(|_| {})?;
-    println!("graph {}", each(before, resident_bytes()?));
+    print_line(format_args!("graph {}", each(before, resident_bytes()?)))?;
     drop(graph);
     ensure!(
         runtime.cancel() as u64 == count && other.cancel() as u64 == count,
@@ -82,6 +84,5 @@ pub fn flight(words: &[String]) -> Result<()> {
         runtime.resolve(token)?;
     }
     runtime.wait()?;
-    println!("ran {}", ran.load(Ordering::Relaxed));
-    Ok(())
+    print_line(format_args!("ran {}", ran.load(Ordering::Relaxed)))
 }
