@@ -219,14 +219,11 @@ impl Background {
 
     fn used(&self) -> ProcessUse {
         let mut sum = ProcessUse::default();
-        // A load generator with several threads writes one counter file per thread: FILE, FILE.1,
-        // FILE.2 and so on.
-        for counter in &self.counters {
-            let numbered = (1..).map(|i| PathBuf::from(format!("{}.{i}", counter.display())));
-            let all =
-                std::iter::once(counter.clone()).chain(numbered.take_while(|path| path.exists()));
-            sum.units += all.map(|path| read_counter(&path)).sum::<u64>();
-        }
+        sum.units += self
+            .counters
+            .iter()
+            .map(|path| read_counter(path))
+            .sum::<u64>();
         for pid in self.processes() {
             // If the process ends before its use is read, the kernel has added its use to that of
             // its parent.
@@ -269,12 +266,6 @@ impl Background {
         );
         for child in &mut self.children {
             child.wait()?;
-        }
-        for counter in &self.counters {
-            let numbered = (1..).map(|i| format!("{}.{i}", counter.display()));
-            for path in numbered.take_while(|path| fs::exists(path).unwrap_or(false)) {
-                fs::remove_file(path)?;
-            }
         }
         ended.map(|_| ())
     }

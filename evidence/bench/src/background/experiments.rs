@@ -15,11 +15,11 @@ pub enum Task {
     Disk,
     /// The paper's network benchmark
     Net,
-    /// Computes on every CPU
+    /// `stress-ng` that computes on every CPU
     CpuHog,
     /// `gmx mdrun`, with a thread for each CPU
     Gromacs,
-    /// Single-threaded computing with checkpoints, one a CPU
+    /// `stress-ng` that computes on every CPU, with a checkpoint every five seconds
     Boinc,
     /// `fftw-wisdom`
     FftwWisdom,
@@ -76,7 +76,8 @@ impl Task {
             Self::Fsck => Some(("e2fsck", "e2fsprogs")),
             Self::Scp => Some(("sshd", "openssh-server")),
             Self::Iperf => Some(("iperf3", "iperf3")),
-            Self::Disk | Self::Net | Self::CpuHog | Self::Boinc => None,
+            Self::CpuHog | Self::Boinc => Some(("stress-ng", "stress-ng")),
+            Self::Disk | Self::Net => None,
         }
     }
 }

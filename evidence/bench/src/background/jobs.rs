@@ -2,9 +2,9 @@
 //! Builds the command line of a task for its role: the foreground, or one of several background
 //! programs. A job also names the file in which the command counts its work.
 //!
-//! Only background programs have a counter file, and only for the tasks `Disk`, `Net`, `CpuHog`,
-//! `Boinc` and `Fsck`. The counter file of `Net` is written by the server in the far network
-//! namespace. The background programs of `Scp` and `Iperf` count nothing here.
+//! Only background programs of the tasks `Disk` and `Net` have a counter file. The counter file of
+//! `Net` is written by the server in the far network namespace. The work of other background
+//! programs is measured by their CPU time and their bytes.
 //!
 //! This module starts no program, with one exception: without an input file given by the user, the
 //! task `Gromacs` generates its input. No command line contains a time limit. Background programs
@@ -18,6 +18,23 @@ use super::experiments::{DiskSetup, Task};
 use super::fixture::BackgroundFixture;
 use super::rig::inputs;
 use super::rig::network::Network;
+
+/// Runs the words after `$0` again and again, until a run ends with an exit status of 125 or more,
+/// which means that the command could not run. `e2fsck` ends with status 4 on a file system in use.
+const REPEAT: &str = r#"while :; do "$@"; [ $? -lt 125 ] || exit; done"#;
+
+/// Like [`REPEAT`], and drops the file `$0` from the page cache before each run.
+const REPEAT_COLD: &str = r#"while :; do
+    dd if="$0" iflag=nocache count=0 status=none || exit
+    "$@"; [ $? -lt 125 ] || exit
+done"#;
+
+/// Runs the words after `$0`, and writes a checkpoint of 256 KiB to the file `$0` every five
+/// seconds, each time until it is on the disk.
+const CHECKPOINTS: &str = r#""$@" &
+while sleep 5; do
+    dd if=/dev/zero of="$0" bs=256k count=1 conv=fsync status=none || exit
+done"#;
 
 /// Role of a task: the foreground, or one of the background programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,16 +96,15 @@ impl BackgroundFixture {
         let words = match task {
             Task::Disk => self.disk_job(kind, place, usage, counter.as_deref())?,
             Task::Net => self.net_job(kind, usage)?,
-            Task::CpuHog | Task::Boinc => self.cpu_job(task, kind, counter.as_deref())?,
             Task::Scp | Task::Iperf => self.transfer_job(task, kind)?,
-            _ => self.real_job(task, kind, place, counter.as_deref())?,
+            _ => self.real_job(task, kind, place)?,
         };
         let counter = match (task, kind) {
             (Task::Net, JobKind::Bg(number)) => Some(
                 self.running_network()?
                     .arrived(&format!("bg{number}"), "counter"),
             ),
-            (Task::CpuHog | Task::Boinc | Task::Disk | Task::Fsck, JobKind::Bg(_)) => counter,
+            (Task::Disk, JobKind::Bg(_)) => counter,
             _ => None,
         };
         Ok(Job { words, counter })
@@ -127,19 +143,6 @@ impl BackgroundFixture {
         Ok(self.running_network()?.near(load.words))
     }
 
-    fn cpu_job(&self, task: Task, kind: JobKind, counter: Option<&Path>) -> Result<Vec<String>> {
-        let cpus = std::thread::available_parallelism()?.get();
-        let mut load = LoadCommand::new("cpu")?.kind(kind, counter);
-        load.pair("--threads", cpus);
-        if task == Task::Boinc {
-            load.pair(
-                "--checkpoint",
-                self.path(&format!("checkpoint{}", kind.number())).display(),
-            );
-        }
-        Ok(load.words)
-    }
-
     fn transfer_job(&self, task: Task, kind: JobKind) -> Result<Vec<String>> {
         let network = self.running_network()?;
         let number = kind.number();
@@ -152,22 +155,13 @@ impl BackgroundFixture {
             (_, JobKind::Fg(_)) => network.scp(&self.path("sent"), "received0"),
             (_, JobKind::Bg(_)) => {
                 let copy = network.scp(&self.path("sent-long"), &format!("received{number}"));
-                let mut load = LoadCommand::new("repeat")?;
-                load.words.push("--".to_owned());
-                load.words.extend(copy);
-                load.words
+                shell(REPEAT, "sh", copy)
             }
         };
         Ok(words)
     }
 
-    fn real_job(
-        &self,
-        task: Task,
-        kind: JobKind,
-        place: Option<DiskSetup>,
-        counter: Option<&Path>,
-    ) -> Result<Vec<String>> {
+    fn real_job(&self, task: Task, kind: JobKind, place: Option<DiskSetup>) -> Result<Vec<String>> {
         let fftw =
             |sizes: &[&str]| own(&[&["fftw-wisdom", "-n", "-o", "/dev/null"], sizes].concat());
         let place = || place.context("no disk");
@@ -190,8 +184,13 @@ impl BackgroundFixture {
                     &tree.display().to_string(),
                 ])
             }
+            Task::CpuHog => compute()?,
+            Task::Boinc => {
+                let checkpoint = self.path(&format!("checkpoint{}", kind.number()));
+                shell(CHECKPOINTS, &checkpoint.display().to_string(), compute()?)
+            }
             Task::Gromacs => self.gromacs_job(kind)?,
-            Task::Fsck => self.fsck_job(kind, place()?, counter)?,
+            Task::Fsck => self.fsck_job(place()?)?,
             _ => anyhow::bail!("{} is not an executable program", task.name()),
         })
     }
@@ -227,23 +226,36 @@ impl BackgroundFixture {
         Ok(own(&[&run[..], &threads].concat()))
     }
 
-    fn fsck_job(
-        &self,
-        kind: JobKind,
-        place: DiskSetup,
-        counter: Option<&Path>,
-    ) -> Result<Vec<String>> {
+    fn fsck_job(&self, place: DiskSetup) -> Result<Vec<String>> {
         let disk = self.disk.get(&place).context("no disk")?;
         let checked = match place.is_slow() {
             true => disk.device.clone(),
             false => disk.dir.join("image"),
         };
         let checked = checked.display().to_string();
-        let mut load = LoadCommand::new("repeat")?.kind(kind, counter);
-        load.pair("--cold", &checked);
-        load.words.extend(own(&["--", "e2fsck", "-fn", &checked]));
-        Ok(load.words)
+        let check = own(&["e2fsck", "-fn", &checked]);
+        Ok(shell(REPEAT_COLD, &checked, check))
     }
+}
+
+/// Returns the command line of `stress-ng` that computes on every CPU until it is ended. Without
+/// `--keep-name`, `stress-ng` overwrites its environment, by which the benchmark finds processes.
+pub fn compute() -> Result<Vec<String>> {
+    let load = [
+        "stress-ng",
+        "--quiet",
+        "--keep-name",
+        "--cpu-method",
+        "int64",
+    ];
+    Ok(own(&[&load[..], &["--cpu", &cpus()?]].concat()))
+}
+
+/// Returns the command line of a shell that runs a script with `$0` and the words `command`.
+fn shell(script: &str, zero: &str, command: Vec<String>) -> Vec<String> {
+    let mut words = own(&["sh", "-c", script, zero]);
+    words.extend(command);
+    words
 }
 
 fn own(words: &[&str]) -> Vec<String> {
@@ -291,5 +303,40 @@ impl LoadCommand {
             self.pair("--counter", counter.display());
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn run(words: &[String]) -> std::process::ExitStatus {
+        Command::new(&words[0]).args(&words[1..]).status().unwrap()
+    }
+
+    #[test]
+    fn a_repeated_command_ends_when_it_cannot_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        let at = runs.display().to_string();
+        // Status 4 is repeated; the third run ends with status 125.
+        let once = format!("echo x >>{at}; [ $(wc -l <{at}) -lt 3 ] && exit 4; exit 125");
+        let command = own(&["sh", "-c", &once]);
+        let file = dir.path().join("cold");
+        std::fs::write(&file, "data").unwrap();
+        let cold = file.display().to_string();
+        for (script, zero) in [(REPEAT, "sh"), (REPEAT_COLD, &cold)] {
+            run(&shell(script, zero, command.clone()));
+            assert_eq!(std::fs::read_to_string(&runs).unwrap(), "x\nx\nx\n");
+            std::fs::remove_file(&runs).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_missing_cold_file_ends_the_repetition() {
+        let missing = "/nonexistent/usher-bench".to_owned();
+        assert!(!run(&shell(REPEAT_COLD, &missing, own(&["true"]))).success());
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! A round of the part `kills`:
 //!
-//! 1. The benchmark runs a small process tree under `usher bg`, and a foreground that computes on
-//!    every CPU.
+//! 1. The benchmark runs a small process tree under `usher bg`, and `stress-ng`, which computes on
+//!    every CPU, as the foreground.
 //! 2. The benchmark waits until all processes of the tree are frozen, at most 20 s.
 //! 3. The benchmark kills the daemon by SIGKILL, and then the foreground. In half of the rounds,
 //!    `usher bg` has started the daemon.
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::actors::{Background, MARK, foreground_mark};
-use super::jobs::{Job, LoadCommand};
+use super::jobs::{Job, compute};
 use crate::bars::{Bar, Part};
 use crate::processes::{Daemon, runs, state_of, terminate, usher, wait_for};
 
@@ -142,10 +142,8 @@ impl BackgroundKillFixture {
             counter: None,
         };
         let background = Background::start(&[job], runtime.path())?;
-        let mut load = LoadCommand::new("cpu")?;
-        load.pair("--threads", std::thread::available_parallelism()?);
         let foreground = Command::new("setsid")
-            .args(&load.words)
+            .args(compute()?)
             .env(MARK, foreground_mark())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

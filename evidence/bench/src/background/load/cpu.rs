@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Load generator `load cpu`: computes on one or more threads, which divide the amount of work
-//! among themselves, and can write checkpoint files. A unit of work is dependent integer arithmetic
-//! of about 20 us.
+//! among themselves. A unit of work is dependent integer arithmetic of about 20 us. There are 1 to
+//! 4096 threads. An error of a thread is returned after all threads have ended.
 //!
-//! There are 1 to 4096 threads. The first thread writes a checkpoint of 256 KiB after every 250,000
-//! of its units (option `--checkpoint-every`), and waits for the disk. An error of a thread is
-//! returned after all threads have ended.
+//! The parts `reaction` and `idle` need this generator, because `stress-ng` reports its work only at
+//! its end, and not for each millisecond. Where the work need not be recorded, `stress-ng` computes.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -25,12 +24,6 @@ pub struct CpuArgs {
     /// Run this many threads, which share the work; each writes its own numbered files
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub threads: u64,
-    /// Write a checkpoint to this file after every `checkpoint-every` units
-    #[arg(long, value_name = "FILE")]
-    pub checkpoint: Option<PathBuf>,
-    /// Write a checkpoint after this many units
-    #[arg(long, default_value_t = 250_000)]
-    pub checkpoint_every: u64,
 }
 
 /// Runs the load generator.
@@ -42,16 +35,10 @@ pub fn run(args: &CpuArgs) -> Result<()> {
 pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
     let one = |i: u64| {
         let limits = share(&args.limits, i, args.threads);
-        let checkpoint = args.checkpoint.as_ref().filter(|_| i == 0);
         let mut done = 0_u64;
         drive(&limits, stop, || {
             black_box(arithmetic(black_box(done)));
             done += 1;
-            if let Some(path) = checkpoint.filter(|_| done.is_multiple_of(args.checkpoint_every)) {
-                let state = vec![done as u8; 256 << 10];
-                std::fs::write(path, state)?;
-                std::fs::File::open(path)?.sync_all()?;
-            }
             Ok(Some(1))
         })
     };

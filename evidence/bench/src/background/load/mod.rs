@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generators (`usher-bench load ...`) for the disk, the network and the CPU, and for repeated
-//! commands. The experiments run them in foreground and background. Two further commands are a
-//! server that discards data, and an emulated slow disk.
+//! Load generators (`usher-bench load ...`) for the disk, the network and the CPU. The experiments
+//! run them in foreground and background. Two further commands are a server that discards data, and
+//! an emulated slow disk. The module of each command states why `fio`, `iperf3` or `stress-ng`
+//! cannot replace it.
 //!
 //! A generator works in steps of tens of microseconds. Its *usage degree* is the share of each
 //! period in per cent for which it works; it sleeps for the rest of the period. A generator ends
@@ -20,7 +21,6 @@ mod duty_cycle;
 mod limits;
 mod net;
 mod records;
-mod repeat;
 
 #[cfg(test)]
 mod tests;
@@ -50,8 +50,6 @@ enum Generator {
     Cpu(cpu::CpuArgs),
     /// Runs the server that discards data
     Sink(net::SinkArgs),
-    /// Runs a command repeatedly and counts the runs
-    Repeat(repeat::RepeatArgs),
     /// Provides a file on an emulated slow disk with one head (FUSE)
     SlowDisk(slow::SlowArgs),
 }
@@ -63,7 +61,6 @@ pub fn run(args: &LoadArgs) -> Result<()> {
         Generator::Net(args) => net::run(args),
         Generator::Cpu(args) => cpu::run(args),
         Generator::Sink(args) => net::sink(args),
-        Generator::Repeat(args) => repeat::run(args),
         Generator::SlowDisk(args) => slow::run(args),
     }
 }

@@ -13,6 +13,10 @@
 //! as a whole have no limit. At the end, the client waits without a limit until the server has read
 //! all data. The line of the client may have at most 100 bytes. The server has one thread per
 //! connection and no limit on connections.
+//!
+//! `iperf3` cannot replace these commands: it neither pauses nor waits for a reply between bursts,
+//! and reports the arrived bytes for intervals of at least 100 ms, not of 1 ms. The experiments with
+//! data that is sent without pauses also run `iperf3`.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -85,8 +85,6 @@ fn a_fixed_amount_of_work_is_done_and_no_more() {
     let args = CpuArgs {
         limits: limits(dir.path(), 101),
         threads: 2,
-        checkpoint: None,
-        checkpoint_every: 1,
     };
     let summary = compute(&args, &AtomicBool::new(false)).unwrap();
     assert_eq!(summary.work, 101);
@@ -114,7 +112,6 @@ fn a_file_is_read_block_by_block() {
         limits: limits(dir.path(), 300),
         file,
         direct: false,
-        random: false,
     };
     super::disk::run(&args).unwrap();
     assert_eq!(read_counter(&dir.path().join("counter")), 300);

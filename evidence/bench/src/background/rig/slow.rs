@@ -8,6 +8,10 @@
 //!
 //! Requests are served one at a time in order of arrival. An I/O scheduler, or a program that sends
 //! fewer requests, can therefore only reduce the number and length of seeks.
+//!
+//! The kernel's own slow devices (`dm-delay`, `null_blk`, `scsi_debug`) cannot replace this disk:
+//! their delay does not depend on the position of the previous request, so that neither the order
+//! of requests nor a second program changes the speed of a program.
 
 use std::ffi::OsStr;
 use std::fs::File;
