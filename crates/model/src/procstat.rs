@@ -23,6 +23,8 @@ pub struct ProcStat {
     pub group: i32,
     /// Number of the session.
     pub session: i32,
+    /// Device number of the controlling terminal; 0 if there is none.
+    pub terminal: i32,
     /// The kernel's `PF_` bits.
     pub flags: u64,
     /// CPU time in user and kernel mode, in clock ticks.
@@ -57,6 +59,7 @@ impl ProcStat {
             parent: field(4)?.parse().ok()?,
             group: field(5)?.parse().ok()?,
             session: field(6)?.parse().ok()?,
+            terminal: field(7)?.parse().ok()?,
             flags: ticks(9)?,
             own_ticks: ticks(14)?.checked_add(ticks(15)?)?,
             system_ticks: ticks(15)?,
@@ -92,6 +95,7 @@ mod tests {
             parent: 1,
             group: 2,
             session: 3,
+            terminal: 0,
             flags: 4_194_560,
             own_ticks: 10,
             system_ticks: 3,

@@ -340,6 +340,17 @@ impl Daemon {
         }
     }
 
+    /// Requests that the daemon reads its configuration file again.
+    ///
+    /// # Errors
+    /// The file has an error, or the daemon refuses or is gone.
+    pub fn reload(&mut self) -> anyhow::Result<api::Reload_Reply> {
+        let reply = self.client.reload().call();
+        reply
+            .map_err(|error| self.convert_error(error))
+            .context("reading the configuration file again")
+    }
+
     /// Returns the pid of the daemon.
     pub fn pid(&self) -> i32 {
         self.process.pid
@@ -490,6 +501,7 @@ impl From<api::Error> for DaemonError {
                     e.pid, e.id
                 )
             }
+            E::Ignored(Some(e)) => e.reason.clone(),
             E::NotPermitted(Some(e)) => format!(
                 "only root and the user of the daemon ({}) may make this request",
                 e.owner

@@ -7,10 +7,11 @@
 //! 2. With the rights of the process, read its command, derive the key from the executable, and
 //!    open the heartbeat page. Because of these rights, a request cannot make the daemon read a
 //!    file for another user.
-//! 3. Read the profile of the program from the store.
+//! 3. Let the review (`AdoptOptions::review`) change the options, or reject the program.
+//! 4. Read the profile of the program from the store.
 //!
 //! Bounds: A command line is truncated to 512 bytes, a name to 256 bytes. A weight outside 0.001 to
-//! 1000 is rejected. Steps 2 and 3 read files once, without a time limit and without retries. If
+//! 1000 is rejected. Steps 2 and 4 read files once, without a time limit and without retries. If
 //! the key cannot be derived, the program is managed without a profile; a heartbeat page that
 //! cannot be opened is an error.
 
@@ -25,7 +26,7 @@ use usher_model::{
 };
 use usher_probe::{ProcessFacts, ProgramCommand, command_of, identify};
 
-use super::config::{AdoptOptions, EngineError};
+use super::config::{AdoptOptions, EngineError, ReviewedProcess};
 use super::profiles::Profiles;
 use crate::launch::LaunchSpec;
 use crate::rights::{FileRights, with_rights};
@@ -59,6 +60,8 @@ pub(super) struct ArrivingProgram {
     pub similar_to: Option<String>,
     /// Whether the process waits before its `exec`.
     pub held: bool,
+    /// The reason for which the review changed the options.
+    pub review: Option<String>,
 }
 
 /// What `/proc` contains about a process.
@@ -81,16 +84,12 @@ impl ArrivingProgram {
     pub fn inspect(
         proc_root: &Path,
         pid: i32,
-        adopt: AdoptOptions,
+        mut adopt: AdoptOptions,
         held: bool,
         profiles: &Profiles,
         asking: u32,
     ) -> Result<Self, EngineError> {
-        let name = truncated(adopt.display_name(), NAME_BYTES_MAX);
-        if !WEIGHTS.contains(&adopt.weight) {
-            let weight = adopt.weight;
-            return Err(EngineError::Weight { name, weight });
-        }
+        check_weight(&adopt)?;
         let facts = ProcessInfo::read(proc_root, pid)?;
         facts.check_owner(asking)?;
         let own = rustix::process::geteuid().as_raw();
@@ -105,6 +104,9 @@ impl ArrivingProgram {
             (command, key, page.transpose())
         };
         let (command, key, page) = with_rights(&facts.rights, read).map_err(EngineError::Start)?;
+        let review = facts.review(command.as_ref(), &mut adopt)?;
+        check_weight(&adopt)?;
+        let name = truncated(adopt.display_name(), NAME_BYTES_MAX);
         let named = adopt.name.is_some() || !adopt.argv.is_empty();
         let name = if named { name } else { facts.comm };
         let stored = key.as_ref().map(|key| profiles.recall(key));
@@ -143,7 +145,18 @@ impl ArrivingProgram {
             misleading: stored.misleading,
             similar_to: stored.similar_to,
             held,
+            review,
         })
+    }
+}
+
+fn check_weight(adopt: &AdoptOptions) -> Result<(), EngineError> {
+    match WEIGHTS.contains(&adopt.weight) {
+        true => Ok(()),
+        false => Err(EngineError::Weight {
+            name: truncated(adopt.display_name(), NAME_BYTES_MAX),
+            weight: adopt.weight,
+        }),
     }
 }
 
@@ -206,6 +219,25 @@ impl ProcessInfo {
 }
 
 impl ProcessInfo {
+    /// Lets the review change the options. Returns the reason of its changes.
+    fn review(
+        &self,
+        command: Option<&ProgramCommand>,
+        adopt: &mut AdoptOptions,
+    ) -> Result<Option<String>, EngineError> {
+        let Some(review) = adopt.review.clone() else {
+            return Ok(None);
+        };
+        let process = ReviewedProcess {
+            pid: self.root.pid,
+            uid: self.uid,
+            executable: command.map(|command| command.executable.as_path()),
+        };
+        review
+            .apply(&process, adopt)
+            .map_err(|reason| EngineError::Ignored { reason })
+    }
+
     /// Checks that the user may manage the process. As for ptrace(2), every user id of the
     /// process counts: a setuid program that a user starts does not belong to the user.
     fn check_owner(&self, asking: u32) -> Result<(), EngineError> {

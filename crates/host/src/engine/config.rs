@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use usher_act::{ActConfig, ActError};
@@ -101,6 +101,52 @@ impl std::fmt::Debug for PolicyFactory {
     }
 }
 
+/// The process of a program that is about to be managed, for a [`ProgramReview`].
+#[derive(Debug, Clone, Copy)]
+pub struct ReviewedProcess<'a> {
+    /// Pid of the process.
+    pub pid: i32,
+    /// Real user id of the process.
+    pub uid: u32,
+    /// The executable that the process runs or is about to run; `None` if it cannot be determined.
+    pub executable: Option<&'a Path>,
+}
+
+/// Changes the options of a program before it is managed, or rejects the program. The review runs
+/// in the thread that makes the request, after the owner of the process was checked.
+#[derive(Clone)]
+pub struct ProgramReview(Arc<Review>);
+
+type Review =
+    dyn Fn(&ReviewedProcess<'_>, &mut AdoptOptions) -> Result<Option<String>, String> + Send + Sync;
+
+impl ProgramReview {
+    /// Wraps a function. It returns the reason of its changes for `usher explain`, if it changed
+    /// the options, or the reason for the rejection as an error.
+    pub fn new(
+        review: impl Fn(&ReviewedProcess<'_>, &mut AdoptOptions) -> Result<Option<String>, String>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self(Arc::new(review))
+    }
+
+    pub(super) fn apply(
+        &self,
+        process: &ReviewedProcess<'_>,
+        adopt: &mut AdoptOptions,
+    ) -> Result<Option<String>, String> {
+        (self.0)(process, adopt)
+    }
+}
+
+impl std::fmt::Debug for ProgramReview {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ProgramReview")
+    }
+}
+
 /// How an engine uses the profile store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileUse {
@@ -156,6 +202,8 @@ pub struct AdoptOptions {
     /// Key of the program in the profile store. If this is `None`, the key is derived from the
     /// command.
     pub key: Option<ProgramKey>,
+    /// Changes these options, or rejects the program, when its executable is known.
+    pub review: Option<ProgramReview>,
 }
 
 impl AdoptOptions {
@@ -171,6 +219,7 @@ impl AdoptOptions {
             background: None,
             bound_to: None,
             key: None,
+            review: None,
         }
     }
 
@@ -204,6 +253,8 @@ pub struct AdoptedProgram {
     pub seat: Option<CpuSet>,
     /// The problems of the program's admission, one sentence each.
     pub warnings: Vec<String>,
+    /// The regulation of a background program.
+    pub background: Option<Regulation>,
 }
 
 /// The reason why an engine rejected a request.
@@ -270,6 +321,12 @@ pub enum EngineError {
         pid: i32,
         /// What the process does for Usher.
         what: &'static str,
+    },
+    /// A rule excludes the program.
+    #[error("{reason}")]
+    Ignored {
+        /// The rule, as a sentence.
+        reason: String,
     },
     /// No managed program has this number.
     #[error("the daemon manages no program {0}: 'usher status' lists the managed programs")]

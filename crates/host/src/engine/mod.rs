@@ -50,7 +50,7 @@ use std::time::{Duration, Instant};
 pub use arrival::WEIGHTS;
 pub use config::{
     AdoptOptions, AdoptedProgram, EngineConfig, EngineError, KeeperCommand, PolicyFactory,
-    ProfileUse,
+    ProfileUse, ProgramReview, ReviewedProcess,
 };
 pub use log::{LogChange, LogEntry, ProgramPlacement};
 pub use realtime::set_realtime_class;

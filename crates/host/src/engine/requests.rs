@@ -149,9 +149,15 @@ impl RealWorld {
                     key: arriving.key.clone(),
                     seat: None,
                     warnings: watch.take_warnings(),
+                    background: arriving.program.background,
                 };
+                let review = arriving.review.take();
                 self.arrive(arriving, home, watch);
                 self.report_placement(id, held);
+                if let Some(text) = review {
+                    let program = Some(id);
+                    self.keep_note(now_ns(), Note { program, text }, true);
+                }
                 Ok(adopted)
             }
             Err(error) => {

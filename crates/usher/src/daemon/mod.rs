@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The daemon: manages programs at the request of clients, until a signal or a failure ends it.
 //!
-//! 1. Lock the runtime directory and listen on the socket (`listen`).
+//! 1. Read the configuration file (`rules`). Lock the runtime directory and listen on the socket
+//!    (`listen`).
 //! 2. Start the thread that loads and holds the sched_ext scheduler (`scheduler`).
 //! 3. Start the engine: the control loop, which acts on programs on a thread of its own, and its
 //!    keeper.
@@ -31,6 +32,7 @@ pub mod own_process;
 mod quota;
 mod refusal;
 mod regulated;
+pub mod rules;
 pub mod scheduler;
 mod server;
 mod service;
@@ -57,6 +59,8 @@ use crate::runtime;
 use activity::Activity;
 use listen::{DaemonSocket, SocketNames};
 use metrics::{Address, Timings};
+use rules::file::DaemonSettings;
+use rules::reload::Reloader;
 use scheduler::{SchedulerContext, SchedulerControl, SchedulerThread};
 use service::ServiceContext;
 
@@ -68,8 +72,10 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 pub struct Config {
     /// The directory of the socket, the lock and the journal.
     pub runtime_dir: PathBuf,
-    /// The policy's name.
-    pub policy: String,
+    /// The policy's name; `None`: that of the configuration file, or else the default.
+    pub policy: Option<String>,
+    /// The configuration file, if it is not at its default path.
+    pub config_file: Option<PathBuf>,
     /// The address of the metrics, if they are served.
     pub metrics: Option<Address>,
     /// The file into which the control loop writes its record, if any.
@@ -89,7 +95,9 @@ pub struct Config {
 /// # Errors
 /// Another daemon runs, or a requirement is missing.
 pub fn run(config: &Config) -> anyhow::Result<()> {
-    let config = &config.absolute();
+    let given = &config.absolute();
+    let file = rules::file::load(given.config_file.as_deref())?;
+    let config = &given.with(&file.daemon);
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
     signals::catch(&ending, &[SIGTERM, SIGINT]).context("catching signals")?;
     raise_descriptor_limit();
@@ -97,8 +105,13 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         DaemonSocket::start(&config.runtime_dir, SocketNames::DAEMON, config.lock_wait())?;
     let topology = usable_machine()?;
     let scheduler = SchedulerThread::start(&config.runtime_dir, scheduler::kernel(), None)?;
-    let engine = start_engine(config, topology, scheduler.control(), &ending)?;
+    let keeper = keeper_command(given)?;
+    let engine = start_engine(config, topology, scheduler.control(), keeper, &ending)?;
     claim_machine(&engine)?;
+    let config_file = given.config_file.clone();
+    let reloader = Reloader::start(config_file, file.daemon, file.rules, engine.handle())
+        .context("starting a thread")?;
+    reloader.reload_at_sighup().context("catching SIGHUP")?;
     let shared = ServiceContext {
         engine: engine.handle(),
         scheduler: scheduler_context(config, &engine, scheduler.control()),
@@ -106,6 +119,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         instance_dir: engine.instance_dir().to_owned(),
         ending: ending.clone(),
         activity: Activity::default(),
+        reloader,
     };
     if config.exit_when_idle {
         let (engine, activity) = (engine.handle(), shared.activity.clone());
@@ -125,7 +139,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     failure::print_error(&format!(
         "the daemon listens at {} and runs the policy {}",
         listening.path().display(),
-        config.policy
+        config.policy()
     ));
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     if config.exit_when_idle {
@@ -179,6 +193,7 @@ impl Config {
         Self {
             runtime_dir: absolute(&self.runtime_dir),
             policy: self.policy.clone(),
+            config_file: self.config_file.as_ref().map(absolute),
             metrics: self.metrics.as_ref().map(|address| match address {
                 Address::Unix(path) => Address::Unix(absolute(path)),
                 Address::Loopback(_) => address.clone(),
@@ -200,14 +215,35 @@ impl Config {
         }
     }
 
+    /// Returns the configuration with the settings of the file, over which options of the command
+    /// line take precedence. Services to ignore are added.
+    fn with(&self, file: &DaemonSettings) -> Self {
+        let mut config = self.clone();
+        config.policy = config.policy.or_else(|| file.policy.clone());
+        config.metrics = config.metrics.or_else(|| file.metrics.clone());
+        config.thresholds = config.thresholds.or_else(|| file.thresholds.clone());
+        config.ignore.extend(file.ignore.iter().cloned());
+        config
+    }
+
+    /// Returns the name of the policy.
+    fn policy(&self) -> &str {
+        self.policy.as_deref().unwrap_or("usher")
+    }
+
     /// Returns the command line by which the keeper starts the next daemon with the same
     /// configuration.
     fn command_line(&self, exe: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![exe.into(), "daemon".into()];
         let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
         option("--runtime-dir", self.runtime_dir.clone().into());
-        option("--policy", self.policy.clone().into());
         option("--store", self.store.clone().into());
+        if let Some(policy) = &self.policy {
+            option("--policy", policy.into());
+        }
+        if let Some(path) = &self.config_file {
+            option("--config", path.clone().into());
+        }
         if let Some(path) = &self.thresholds {
             option("--thresholds", path.clone().into());
         }
@@ -238,24 +274,19 @@ fn start_engine(
     config: &Config,
     topology: Topology,
     scheduler: &SchedulerControl,
+    keeper: KeeperCommand,
     ending: &Arc<OwnedFd>,
 ) -> anyhow::Result<Engine> {
     let thresholds = runtime::thresholds(config.thresholds.as_deref(), &config.store)?;
-    let policy = usher_policy::by_name_with(&config.policy, &topology, thresholds)
-        .with_context(|| format!("this version of usher has no policy '{}'", config.policy))?;
-    let name = config.policy.clone();
+    let name = config.policy().to_owned();
+    let policy = usher_policy::by_name_with(&name, &topology, thresholds)
+        .with_context(|| format!("this version of usher has no policy '{name}'"))?;
     let make_policy = move || {
         let topology = usable_machine().map_err(|error| failure::line(&error))?;
         let policy = usher_policy::by_name_with(&name, &topology, thresholds);
         let policy =
             policy.ok_or_else(|| format!("this version of usher has no policy '{name}'"))?;
         Ok((topology, policy))
-    };
-    let exe = std::env::current_exe().context("finding Usher's own executable")?;
-    // Under systemd, the keeper starts no daemon: `Restart=` of the unit does.
-    let respawn = match std::env::var_os("NOTIFY_SOCKET") {
-        Some(_) => Vec::new(),
-        None => config.command_line(&exe),
     };
     let mut settings = EngineConfig::new(topology, ActConfig::new(&config.runtime_dir));
     settings.profiles = ProfileUse {
@@ -270,12 +301,23 @@ fn start_engine(
     settings.ended = Some(ending.clone());
     // No client requests a timeline from a daemon.
     settings.log_entries_max = 0;
-    settings.keeper = Some(KeeperCommand {
+    settings.keeper = Some(keeper);
+    Engine::start(settings, policy).context("starting the daemon")
+}
+
+/// Returns how to start the keeper of a daemon with these options.
+fn keeper_command(given: &Config) -> anyhow::Result<KeeperCommand> {
+    let exe = std::env::current_exe().context("finding Usher's own executable")?;
+    // Under systemd, the keeper starts no daemon: `Restart=` of the unit does.
+    let respawn = match std::env::var_os("NOTIFY_SOCKET") {
+        Some(_) => Vec::new(),
+        None => given.command_line(&exe),
+    };
+    Ok(KeeperCommand {
         exe,
         subcommand: vec!["keeper".into()],
         respawn,
-    });
-    Engine::start(settings, policy).context("starting the daemon")
+    })
 }
 
 /// Returns the context of the interface `org.usher.Scheduler1`.

@@ -71,6 +71,7 @@ fn reply_engine(
         EngineError::Weight { .. } => {
             call.reply_bad_argument("weight".to_owned(), error.to_string())
         }
+        EngineError::Ignored { reason } => call.reply_ignored(reason),
         EngineError::Stopped => call.reply_stopping(),
         other => call.reply_failed(failure::line(&other.into())),
     }

@@ -19,7 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineError, EngineHandle};
+use usher_host::engine::{
+    AdoptOptions, AdoptedProgram, EngineError, EngineHandle, ProgramReview,
+};
 use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
@@ -27,6 +29,8 @@ use super::activity::Activity;
 use super::metrics::Timings;
 use super::own_process;
 use super::refusal::{Refusal, to_int};
+use super::rules::GivenOptions;
+use super::rules::reload::Reloader;
 use super::scheduler::{self, Phase, SchedulerContext};
 use super::server::Peer;
 use super::workers::if_undelivered;
@@ -34,6 +38,7 @@ use super::{explain, view};
 use crate::api::{self, VarlinkInterface};
 use crate::cli::numbers::PID_MAX;
 use crate::cli::options::program_name;
+use crate::failure;
 
 /// Upper limit of words of a command line that are accepted from a caller.
 const ARGV_WORDS_MAX: usize = 4096;
@@ -57,6 +62,8 @@ pub struct ServiceContext {
     pub ending: Arc<OwnedFd>,
     /// Excludes the admission of programs by an ending daemon.
     pub activity: Activity,
+    /// The rules of the configuration file.
+    pub reloader: Reloader,
 }
 
 /// Returns the service for one peer.
@@ -196,6 +203,14 @@ impl Service {
         }
     }
 
+    /// Returns the review of a program by the rules; a given weight takes precedence.
+    fn review(&self, weight: Option<f64>) -> ProgramReview {
+        let given = GivenOptions {
+            weight: weight.is_some(),
+        };
+        self.shared.reloader.rules().review(given)
+    }
+
     /// Checks that the caller may make requests about the daemon itself.
     fn check_daemon_owner(&self) -> Result<(), Refusal> {
         let owner = rustix::process::geteuid().as_raw();
@@ -260,6 +275,7 @@ impl VarlinkInterface for Service {
             cwd: cwd.map(PathBuf::from),
             weight: weight.unwrap_or(1.0),
             heartbeat: heartbeat.map(PathBuf::from),
+            review: Some(self.review(weight)),
             ..AdoptOptions::new(argv)
         };
         let admission = match running {
@@ -269,7 +285,9 @@ impl VarlinkInterface for Service {
         match self.take_in(pid, adopt, admission) {
             Ok(adopted) => {
                 let instance = self.shared.instance_dir.display().to_string();
-                call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref()), instance)
+                let regulation = adopted.background.map(|policy| policy.name().to_owned());
+                let cpus = list(adopted.seat.as_ref());
+                call.reply(to_int(adopted.id.0), cpus, instance, regulation)
             }
             Err(refusal) => refusal.reply(call),
         }
@@ -291,6 +309,7 @@ impl VarlinkInterface for Service {
             background,
             name,
             weight: weight.unwrap_or(1.0),
+            review: Some(self.review(weight)),
             ..AdoptOptions::new(Vec::<String>::new())
         };
         match self.take_in(pid, adopt, Admission::Attached) {
@@ -361,6 +380,22 @@ impl VarlinkInterface for Service {
         // The write fails only if the counter of the eventfd is full, after 2^64 - 2 writes.
         let _ = rustix::io::write(&self.shared.ending, &1u64.to_ne_bytes());
         call.reply()
+    }
+
+    fn reload(&self, call: &mut dyn api::Call_Reload) -> varlink::Result<()> {
+        if let Err(refusal) = self.check_daemon_owner() {
+            return refusal.reply(call);
+        }
+        match self.shared.reloader.reload() {
+            Ok(reloaded) => {
+                let file = reloaded.file.map(|path| path.display().to_string());
+                call.reply(file, to_int(reloaded.rules), reloaded.notes)
+            }
+            Err(error) => {
+                let line = failure::line(&error);
+                call.reply_failed(format!("{line}; the old rules stay in force"))
+            }
+        }
     }
 
     fn ping(&self, call: &mut dyn api::Call_Ping) -> varlink::Result<()> {

@@ -42,6 +42,8 @@ pub struct ManagedWait {
     request: RegisterRequest,
     runtime_dir: Option<PathBuf>,
     program: i64,
+    /// Whether the daemon that manages the program, or managed it last, regulates it.
+    is_regulated: bool,
     /// The journal directory of the daemon that manages the program, or managed it last.
     instance: PathBuf,
     /// Whether a dead daemon's changes are known to be undone.
@@ -87,6 +89,7 @@ impl ManagedWait {
             },
             runtime_dir,
             program: 0,
+            is_regulated: false,
             instance: PathBuf::new(),
             clean: true,
             undo_error: None,
@@ -102,7 +105,13 @@ impl ManagedWait {
     pub fn is_managed_by(&mut self, daemon: Daemon, reply: &Register_Reply) {
         self.program = reply.id;
         self.instance = PathBuf::from(&reply.instance);
+        self.is_regulated = reply.regulation.is_some();
         self.daemon = Some(daemon);
+    }
+
+    /// Returns whether the program is background work, by request or by a rule of the daemon.
+    fn is_background(&self) -> bool {
+        self.request.background.is_some() || self.is_regulated
     }
 
     /// Reports once why the daemon did not admit the program as it was launched. `lowered` is the
@@ -118,7 +127,7 @@ impl ManagedWait {
             None if is_late => failure::print_error(&format!(
                 "the program runs unmanaged until the daemon answers: {line}"
             )),
-            None if self.request.background.is_some() => report_unregulated(&line, lowered),
+            None if self.is_background() => report_unregulated(&line, lowered),
             None => failure::print_error(&format!("the program runs unmanaged: {line}")),
         }
         self.refusal = Some(line);
@@ -155,14 +164,14 @@ impl ManagedWait {
     /// Forwards signals. When the daemon has ended, undoes its changes and searches for another
     /// daemon.
     fn handle_signals_and_daemon_loss(&mut self, running: &ChildProcess, signals: &mut Forwarder) {
-        if signals.forward(running) && self.request.background.is_some() {
+        if signals.forward(running) && self.is_background() {
             self.release();
         }
         if self.daemon.as_ref().is_some_and(Daemon::is_gone) {
             self.daemon = None;
             self.clean = false;
             self.retry = RETRY_MIN;
-            if self.request.background.is_some() {
+            if self.is_background() {
                 failure::print_error(
                     "the daemon has ended: the program keeps running and is not regulated until \
                      another daemon starts",
@@ -227,7 +236,7 @@ impl ManagedWait {
             Ok(reply) => {
                 self.is_managed_by(daemon, &reply);
                 let was_refused = self.refusal.take().is_some();
-                if self.request.background.is_some() {
+                if self.is_background() {
                     failure::print_error("a daemon runs again and regulates the program");
                 } else if was_refused {
                     failure::print_error("the daemon manages the program now");
@@ -302,7 +311,7 @@ impl ManagedWait {
     /// Thaws the program that a dead daemon of root managed. The next start of a daemon of root
     /// restores masks and priorities.
     fn thaw(&mut self, config: &ActConfig) -> UndoProgress {
-        let is_background = self.request.background.is_some();
+        let is_background = self.is_background();
         let pid = self.request.pid;
         match usher_act::thaw_launched(config, &self.instance, pid, is_background) {
             Ok(true) => UndoProgress::Done,

@@ -5,6 +5,7 @@
 //! The process stays in the foreground until SIGTERM, SIGINT, `usher daemon stop` or a failure ends
 //! it. The exit status is 0 after a signal or a request, and 125 after a failure.
 
+mod reload;
 mod stop;
 
 use std::io::Write;
@@ -32,6 +33,10 @@ then becomes the next daemon; under systemd, systemd starts the next daemon. On 
 SIGINT and `usher daemon stop`, the daemon releases all programs, which keep running, and
 ends.
 
+The daemon reads settings and rules from the file of --config at its start, at `usher daemon
+reload` and at SIGHUP; options of the command line take precedence. If the file has an error, the
+daemon does not start. The page configuration.md of the documentation describes the file.
+
 Policies:
   usher  measures programs while they run together, lends idle CPUs, detects phases, and
          may let launched programs that busy-wait run in turn on all CPUs
@@ -45,15 +50,20 @@ Examples:
   usher daemon --policy equal
   usher daemon --metrics 127.0.0.1:9464         serves Prometheus metrics on loopback
   usher daemon --record run.jsonl               writes a record for `usher replay`
+  usher daemon reload                           reads the rules again
   usher daemon stop                             ends the daemon
   systemctl --user start usher                  starts the installed systemd unit"
 )]
 pub struct Args {
     #[command(subcommand)]
     request: Option<Request>,
-    /// Choose the policy that assigns CPUs to programs
-    #[arg(long, default_value = "usher", value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
-    policy: String,
+    /// Choose the policy that assigns CPUs to programs; by default, usher
+    #[arg(long, value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
+    policy: Option<String>,
+    /// Read settings and rules from FILE; by default, /etc/usher/usher.toml as root, else
+    /// usher/usher.toml in $XDG_CONFIG_HOME or ~/.config, if the file exists
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Serve Prometheus metrics at unix:PATH or a loopback ADDRESS:PORT
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Address>,
@@ -74,18 +84,21 @@ pub struct Args {
 /// A request to the running daemon.
 #[derive(Debug, clap::Subcommand)]
 enum Request {
+    Reload(reload::Args),
     Stop(stop::Args),
 }
 
 /// Runs the service until a signal or a failure ends it, or makes a request to the running daemon.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     match &args.request {
+        Some(Request::Reload(args)) => return reload::run(args, global, out),
         Some(Request::Stop(args)) => return stop::run(args, global, out),
         None => {}
     }
     let served = daemon::run(&Config {
         runtime_dir: runtime::own_dir(global.runtime_dir.as_deref()),
         policy: args.policy.clone(),
+        config_file: args.config.clone(),
         metrics: args.metrics.clone(),
         record: args.record.clone(),
         store: runtime::store_path(args.store.path.as_deref()),

@@ -103,6 +103,11 @@ const SCHED_FILES: &[Entry] = &[
          runtime directory.",
     ),
 ];
+const CONFIG_FILES: &[Entry] = &[(
+    "/etc/usher/usher.toml",
+    "Settings and rules of root's daemon. The file of another user is usher/usher.toml below \
+     $XDG_CONFIG_HOME or ~/.config.",
+)];
 const STORE_FILES: &[Entry] = &[
     (
         "/var/lib/usher/profiles.db",
@@ -160,7 +165,8 @@ pub fn environment(command: &clap::Command, name: &str) -> Roff {
 
 /// The files that a command uses.
 pub fn files(command: &clap::Command, name: &str) -> Roff {
-    let groups: [(bool, &[Entry]); 3] = [
+    let groups: [(bool, &[Entry]); 4] = [
+        (is_listed(&["usher daemon"], name), CONFIG_FILES),
         (is_listed(USE_RUNTIME_DIR, name), RUNTIME_FILES),
         (is_listed(&["usher sched"], name), SCHED_FILES),
         (uses_store(command), STORE_FILES),

@@ -5,10 +5,13 @@
 //! 1. Find a daemon, or start one.
 //! 2. For each pid, in the given order and each pid once, send an `Attach` call and a `Status`
 //!    call. The second call provides the name and the seat for the output.
+//!    With `--match`, the processes are those that match a pattern (`matching`).
 //! 3. If the daemon refuses a pid, the command still attaches the other pids. The exit status is
 //!    then 125.
 //!
 //! Each call has the time limit of `client`, 10 s for each read and write.
+
+mod matching;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,22 +29,35 @@ use crate::output::{Output, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The daemon assigns CPUs (a seat) to the process, all its threads and its children, present
-and future. If no daemon listens, this command starts one. Only the owner of a process and root may attach the process. When the process
-is detached, or when the daemon ends, the process keeps running with its former affinity.
+and future. If no daemon listens, this command starts one. Only the owner of a process and
+root may attach the process. When the process is detached, or when the daemon ends, the
+process keeps running with its former affinity.
+
+--match compares PATTERN with the file name of the executable, and with the whole command line:
+'*' matches any characters, '?' one character. It attaches your own processes (as root: those of
+all users), but never init, session managers, login shells and processes of Usher; a process whose
+ancestor matches belongs to the program of the ancestor. More than 64 programs are refused.
 
 Examples:
   usher attach 4711
-  usher attach $(pidof ffmpeg)
+  usher attach --match ffmpeg              all programs with this executable
+  usher attach --match '*train.py*' --dry-run     lists what would be attached
   usher attach --name nightly --weight 0.5 4711   its turnaround time counts half in the mean")]
 pub struct Args {
     /// Pids of running processes
     #[arg(
-        required = true,
+        required_unless_present = "pattern",
         value_name = "PID",
         value_parser = crate::cli::target::process,
         allow_negative_numbers = true
     )]
     pids: Vec<i32>,
+    /// Attach the processes whose executable or command line matches PATTERN
+    #[arg(long = "match", value_name = "PATTERN", conflicts_with = "pids")]
+    pattern: Option<String>,
+    /// List the matching processes instead of attaching them
+    #[arg(long, requires = "pattern")]
+    dry_run: bool,
     /// Use this name for the program in reports and profiles; by default, the name of its command
     #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
@@ -55,8 +71,14 @@ pub struct Args {
 /// the other processes.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let dir = global.runtime_dir.as_deref();
-    let pids = distinct(&args.pids).into_iter();
-    let attached = pids.map(|pid| args.attach(pid, dir, out));
+    let pids = match &args.pattern {
+        Some(pattern) => matching::find(pattern, dir)?,
+        None => distinct(&args.pids),
+    };
+    if args.dry_run {
+        return failure::combine(pids.iter().map(|&pid| matching::list(pid, out)));
+    }
+    let attached = pids.into_iter().map(|pid| args.attach(pid, dir, out));
     failure::combine(attached)
 }
 

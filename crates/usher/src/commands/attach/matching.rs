@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The processes that `usher attach --match PATTERN` attaches.
+//!
+//! 1. The pattern is a glob. It is compared with the file name of the executable, or its path if
+//!    the pattern contains a slash, and with the words of the command line, joined by blanks.
+//! 2. Processes that must not be attached because of a pattern are left out
+//!    (`daemon::rules::candidates`), and so are managed programs.
+//! 3. Of the rest, only processes without a matching ancestor are attached, at most 64
+//!    ([`PROGRAMS_MAX`]).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{bail, ensure};
+use globset::GlobMatcher;
+use serde_json::json;
+
+use crate::client::Daemon;
+use crate::daemon::rules::candidates::Candidates;
+use crate::daemon::rules::file;
+use crate::daemon::rules::process::MatchedProcess;
+use crate::output::{Output, shown};
+
+/// Upper limit of the programs that one command attaches.
+const PROGRAMS_MAX: usize = 64;
+
+struct Pattern {
+    name: Option<GlobMatcher>,
+    path: Option<GlobMatcher>,
+    command: GlobMatcher,
+}
+
+impl Pattern {
+    fn new(text: &str) -> Result<Self, String> {
+        let has_slash = text.contains('/');
+        let executable = file::glob(text, true)?;
+        Ok(Self {
+            name: (!has_slash).then(|| executable.clone()),
+            path: has_slash.then_some(executable),
+            command: file::glob(text, false)?,
+        })
+    }
+
+    fn matches(&self, process: &MatchedProcess) -> bool {
+        let executable = process.executable.as_deref();
+        let name = executable.and_then(Path::file_name);
+        let by = |glob: &Option<GlobMatcher>, text: Option<&Path>| matches!((glob, text), (Some(glob), Some(text)) if glob.is_match(text));
+        by(&self.name, name.map(Path::new))
+            || by(&self.path, executable)
+            || self.command.is_match(&process.command)
+    }
+}
+
+/// Returns the processes to attach.
+pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32>> {
+    let matcher = Pattern::new(pattern).map_err(anyhow::Error::msg)?;
+    let proc_root = Path::new("/proc");
+    let candidates = Candidates::read(proc_root);
+    let own = rustix::process::geteuid().as_raw();
+    let mut excluded = None;
+    let mut matching = BTreeSet::new();
+    for pid in candidates.pids() {
+        if !matcher.matches(&MatchedProcess::of_running(proc_root, pid, own)) {
+            continue;
+        }
+        match candidates.check(pid, own) {
+            Ok(_) => drop(matching.insert(pid)),
+            Err(reason) => excluded = Some(format!("process {pid} is excluded: {reason}")),
+        }
+    }
+    if matching.is_empty() {
+        let excluded = excluded.map_or_else(String::new, |text| format!("; {text}"));
+        bail!("no process that may be attached matches '{pattern}'{excluded}");
+    }
+    let roots = candidates.roots(&matching);
+    ensure!(
+        roots.len() <= PROGRAMS_MAX,
+        "'{pattern}' matches {} programs, but at most {PROGRAMS_MAX} are attached at a time; give \
+         a narrower pattern",
+        roots.len()
+    );
+    // Without a daemon, no process is managed.
+    let Some(mut daemon) = Daemon::find(runtime_dir) else {
+        return Ok(roots);
+    };
+    let mut left = Vec::new();
+    for pid in roots {
+        if daemon.find_program(pid.into())?.is_none() {
+            left.push(pid);
+        }
+    }
+    ensure!(
+        !left.is_empty(),
+        "every process that matches '{pattern}' is managed already"
+    );
+    Ok(left)
+}
+
+/// Prints a process that would be attached.
+pub fn list(pid: i32, out: Output) -> anyhow::Result<()> {
+    let process = MatchedProcess::of_running(Path::new("/proc"), pid, 0);
+    let command = &process.command;
+    out.answer(&json!({ "pid": pid, "command": command }), || {
+        format!("would attach process {pid}: {}", shown(command))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_the_executable_or_the_whole_command_line() {
+        let process = MatchedProcess {
+            executable: Some("/usr/bin/python3.12".into()),
+            command: "python3 /home/a/train.py --all".to_owned(),
+            cgroup: String::new(),
+            uid: 0,
+        };
+        for (pattern, matches) in [
+            ("python3.12", true),
+            ("python*", true),
+            ("python", false),
+            ("/usr/bin/python*", true),
+            ("/usr/*", false),
+            ("*train.py*", true),
+            ("train.py", false),
+        ] {
+            let pattern_is_met = Pattern::new(pattern).unwrap().matches(&process);
+            assert_eq!(pattern_is_met, matches, "{pattern}");
+        }
+        assert!(Pattern::new("[").is_err() && Pattern::new("").is_err());
+    }
+}

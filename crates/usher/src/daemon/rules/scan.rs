@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Attaches running processes that match a rule with `attach = true`.
+//!
+//! 1. A thread lists the pids every 2 s ([`SCAN_EVERY`]) and examines only new ones. Each pid is
+//!    examined in two scans, because a process usually executes its program after its start. After
+//!    a reload, all pids are examined again.
+//! 2. The first rule that matches a process decides. If the rule has `attach = true`, and
+//!    [`candidates`](super::candidates) permits it, the engine attaches the process for its owner.
+//! 3. A process that was attached before is not attached again, so that `usher detach` lasts.
+//!
+//! Bounds: one scan attaches at most 64 programs ([`ATTACHED_MAX`]); the next scan continues. A
+//! program that lives for less than 2 s is usually not found. A process that executes a matching
+//! program later than its second scan is not found. If a process ends and another one gets its pid
+//! between two scans, the new process is not examined. Without such rules, the thread waits for the
+//! next reload and costs no CPU time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use usher_act::ActError;
+use usher_host::engine::{AdoptOptions, EngineError, EngineHandle};
+use usher_model::ProcessId;
+use usher_probe::ProcessFacts;
+
+use super::candidates::{self, Candidates};
+use super::process::MatchedProcess;
+use super::{GivenOptions, Ruleset, SharedRules};
+use crate::failure;
+
+/// Interval between two scans.
+pub const SCAN_EVERY: Duration = Duration::from_secs(2);
+/// Number of scans in which a pid is examined.
+const EXAMINED_MAX: u8 = 2;
+/// Upper limit of the programs that one scan attaches.
+const ATTACHED_MAX: usize = 64;
+
+/// Starts the thread. A message on `changed` reports new rules; the thread ends when the sender is
+/// gone or the engine has stopped.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(engine: EngineHandle, rules: SharedRules, changed: Receiver<()>) -> io::Result<()> {
+    let mut scanner = Scanner {
+        engine,
+        rules,
+        examined: BTreeMap::new(),
+        attached: BTreeSet::new(),
+    };
+    let thread = std::thread::Builder::new().name("rules".to_owned());
+    thread.spawn(move || scanner.run(&changed)).map(drop)
+}
+
+struct Scanner {
+    engine: EngineHandle,
+    rules: SharedRules,
+    /// Number of scans in which a pid was examined.
+    examined: BTreeMap<i32, u8>,
+    /// Processes that this thread attached.
+    attached: BTreeSet<ProcessId>,
+}
+
+impl Scanner {
+    fn run(&mut self, changed: &Receiver<()>) {
+        loop {
+            let rules = self.rules.get();
+            if rules.attaches() && self.scan(&rules).is_err() {
+                return;
+            }
+            let waited = match rules.attaches() {
+                true => changed.recv_timeout(SCAN_EVERY),
+                false => changed.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match waited {
+                Ok(()) => self.examined.clear(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Attaches matching processes. Fails when the engine has stopped.
+    fn scan(&mut self, rules: &Ruleset) -> Result<(), EngineError> {
+        let matching = self.find_matching(rules);
+        if matching.is_empty() {
+            return Ok(());
+        }
+        let candidates = Candidates::read(Path::new("/proc"));
+        let asking = rustix::process::geteuid().as_raw();
+        let mut owners = BTreeMap::new();
+        for pid in matching {
+            if let Ok(uid) = candidates.check(pid, asking)
+                && self.engine.program_of(pid)?.is_none()
+            {
+                owners.insert(pid, uid);
+            }
+        }
+        let roots = candidates.roots(&owners.keys().copied().collect());
+        for (at, pid) in roots.into_iter().enumerate() {
+            if at >= ATTACHED_MAX {
+                // The next scan examines the process again.
+                self.examined.remove(&pid);
+            } else if let Some(&uid) = owners.get(&pid) {
+                self.attach(pid, uid, candidates.name(pid))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the new processes whose first matching rule has `attach = true`.
+    fn find_matching(&mut self, rules: &Ruleset) -> BTreeSet<i32> {
+        let proc_root = Path::new("/proc");
+        let pids = candidates::pids(proc_root);
+        self.examined.retain(|pid, _| pids.contains(pid));
+        self.attached.retain(|one| pids.contains(&one.pid));
+        let mut matching = BTreeSet::new();
+        for pid in pids {
+            let examined = self.examined.entry(pid).or_default();
+            if *examined >= EXAMINED_MAX {
+                continue;
+            }
+            *examined += 1;
+            let Ok(facts) = ProcessFacts::read(proc_root, pid) else {
+                continue;
+            };
+            if facts.is_kernel_thread || self.attached.contains(&facts.id) {
+                continue;
+            }
+            let process = MatchedProcess::of_running(proc_root, pid, facts.uids[0]);
+            if rules.first_match(&process).is_some_and(|rule| rule.attach) {
+                matching.insert(pid);
+            }
+        }
+        matching
+    }
+
+    fn attach(&mut self, pid: i32, uid: u32, name: &str) -> Result<(), EngineError> {
+        let Ok(facts) = ProcessFacts::read(Path::new("/proc"), pid) else {
+            return Ok(());
+        };
+        let adopt = AdoptOptions {
+            review: Some(self.rules.review(GivenOptions::default())),
+            ..AdoptOptions::new(Vec::<String>::new())
+        };
+        match self.engine.attach(pid, adopt, uid) {
+            Ok(adopted) => {
+                self.attached.insert(facts.id);
+                failure::print_error(&format!(
+                    "a rule attached process {pid} ({name}) as program {}",
+                    adopted.id
+                ));
+            }
+            Err(EngineError::Stopped) => return Err(EngineError::Stopped),
+            Err(
+                EngineError::Gone { .. }
+                | EngineError::Ended { .. }
+                | EngineError::Managed { .. }
+                | EngineError::Ignored { .. }
+                | EngineError::Act(ActError::Gone { .. }),
+            ) => {}
+            Err(error) => {
+                let line = failure::line(&error.into());
+                failure::print_error(&format!("a rule could not attach process {pid}: {line}"));
+            }
+        }
+        Ok(())
+    }
+}
