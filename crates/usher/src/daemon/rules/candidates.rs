@@ -178,11 +178,11 @@ fn ancestors(table: &BTreeMap<i32, ProcStat>, pid: i32) -> impl Iterator<Item = 
 }
 
 fn is_manager(name: &str) -> bool {
-    let is_listed = |listed: &&str| {
+    let is_listed = |listed: &str| {
         let end = listed.len().min(NAME_BYTES_MAX);
         listed.get(..end) == Some(name)
     };
-    MANAGERS.iter().any(|listed| is_listed(&listed)) || name.starts_with(SYSTEMD)
+    MANAGERS.iter().any(|listed| is_listed(listed)) || name.starts_with(SYSTEMD)
 }
 
 #[cfg(test)]
