@@ -27,23 +27,25 @@ fn daemon(world: &mut World, text: &str) -> i32 {
     world.daemon(&["--policy", "linux", "--config", &path])
 }
 
-/// A copy of `sleep` under a name that no other process has.
+/// A copy of `tail` under a name that no other process has.
 struct Copied {
     path: PathBuf,
     name: String,
 }
 
+/// Arguments with which `tail` runs until it is killed.
+const ENDLESS: [&str; 2] = ["-f", "/dev/null"];
+
 impl Copied {
     fn new(world: &World, name: &str) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let path = world.path(&name);
-        let sleep = ["/usr/bin/sleep", "/bin/sleep"].map(PathBuf::from);
-        copy_program(sleep.iter().find(|path| path.exists()).unwrap(), &path);
+        copy_program("/usr/bin/tail", &path);
         Self { path, name }
     }
 
     fn start(&self) -> Running {
-        Running(Command::new(&self.path).arg("1000").spawn().unwrap())
+        Running(Command::new(&self.path).args(ENDLESS).spawn().unwrap())
     }
 }
 
@@ -66,7 +68,7 @@ impl Drop for Running {
 /// Starts `usher ARGS` for a program that runs until it is killed.
 fn launch(world: &World, args: &[&str], program: &Copied) -> Running {
     let mut command = world.usher(args);
-    let command = command.arg("--").arg(&program.path).arg("1000");
+    let command = command.arg("--").arg(&program.path).args(ENDLESS);
     Running(
         command
             .stderr(std::process::Stdio::piped())
@@ -110,7 +112,11 @@ fn rules_determine_how_launched_programs_are_managed() {
     // A launcher forwards signals also to a program that a rule made background work.
     signal(launched[0].pid(), libc::SIGTERM);
     world.programs(2);
-    let ignored = world.usher(&["run", "--"]).arg(&c.path).arg("0").output();
+    let ignored = world
+        .usher(&["run", "--"])
+        .arg(&c.path)
+        .arg("/dev/null")
+        .output();
     let ignored = ignored.unwrap();
     assert!(ignored.status.success());
     let line = stderr(&ignored);

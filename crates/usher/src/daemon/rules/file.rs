@@ -441,75 +441,78 @@ mod tests {
         parse(Path::new("/x.toml"), text).unwrap_err().to_string()
     }
 
+    /// Texts and the beginnings of their errors.
+    const ERRORS: [(&str, &str); 17] = [
+        (
+            "[[rule]]\nexecutabel = 'x'\n",
+            "/x.toml:2: unknown field `executabel`",
+        ),
+        (
+            "\n[[rule]]\nuser = 'no such user'\n",
+            "/x.toml:3: `user`: no user has the name",
+        ),
+        (
+            "[[rule]]\nuser = 1.5\n",
+            "/x.toml:2: `user`: expected the name or the number",
+        ),
+        (
+            "[[rule]]\ncommand = '[x'\n",
+            "/x.toml:2: `command`: invalid pattern '[x'",
+        ),
+        (
+            "[[rule]]\ncommand = ''\n",
+            "/x.toml:2: `command`: a pattern must have 1",
+        ),
+        (
+            "[[rule]]\nexecutable = 'a/b'\n",
+            "/x.toml:2: `executable`: the path of an",
+        ),
+        (
+            "[[rule]]\nweight = 2.0\n",
+            "/x.toml:1: rule 1: it has no condition",
+        ),
+        (
+            "[[rule]]\nuser=0\nweight = 0.0\n",
+            "/x.toml:3: `weight`: the weight of a program",
+        ),
+        (
+            "[[rule]]\nuser=0\nweight = 'x'\n",
+            "/x.toml:3: `weight`: invalid type",
+        ),
+        (
+            "[[rule]]\nuser=0\naction = 'seta'\n",
+            "/x.toml:3: `action`: 'seta' is not one of",
+        ),
+        (
+            "[[rule]]\nuser=0\nattach = true\naction = 'ignore'",
+            "/x.toml:1: rule 1: attach",
+        ),
+        (
+            "[[rule]]\nuser=0\nbackground_policy = 'eii'",
+            "/x.toml:3: `background_policy` has",
+        ),
+        (
+            "[daemon]\npolicy = 'ushr'\n",
+            "/x.toml:2: `policy`: 'ushr' is not one of",
+        ),
+        (
+            "[daemon]\nmetrics = '0.0.0.0:1'\n",
+            "/x.toml:2: `metrics`: 0.0.0.0 is not",
+        ),
+        (
+            "[daemon]\nthresholds = 'x'\n",
+            "/x.toml:2: `thresholds`: the path must be",
+        ),
+        (
+            "[defaults]\nweight = -1.0\n",
+            "/x.toml:2: `weight`: the weight",
+        ),
+        ("a =\n", "/x.toml:1: "),
+    ];
+
     #[test]
     fn every_error_names_file_line_and_key() {
-        for (text, expected) in [
-            (
-                "[[rule]]\nexecutabel = 'x'\n",
-                "/x.toml:2: unknown field `executabel`",
-            ),
-            (
-                "\n[[rule]]\nuser = 'no such user'\n",
-                "/x.toml:3: `user`: no user has the name",
-            ),
-            (
-                "[[rule]]\nuser = 1.5\n",
-                "/x.toml:2: `user`: expected the name or the number",
-            ),
-            (
-                "[[rule]]\ncommand = '[x'\n",
-                "/x.toml:2: `command`: invalid pattern '[x'",
-            ),
-            (
-                "[[rule]]\ncommand = ''\n",
-                "/x.toml:2: `command`: a pattern must have 1",
-            ),
-            (
-                "[[rule]]\nexecutable = 'a/b'\n",
-                "/x.toml:2: `executable`: the path of an",
-            ),
-            (
-                "[[rule]]\nweight = 2.0\n",
-                "/x.toml:1: rule 1: it has no condition",
-            ),
-            (
-                "[[rule]]\nuser=0\nweight = 0.0\n",
-                "/x.toml:3: `weight`: the weight of a program",
-            ),
-            (
-                "[[rule]]\nuser=0\nweight = 'x'\n",
-                "/x.toml:3: `weight`: invalid type",
-            ),
-            (
-                "[[rule]]\nuser=0\naction = 'seta'\n",
-                "/x.toml:3: `action`: 'seta' is not one of",
-            ),
-            (
-                "[[rule]]\nuser=0\nattach = true\naction = 'ignore'",
-                "/x.toml:1: rule 1: attach",
-            ),
-            (
-                "[[rule]]\nuser=0\nbackground_policy = 'eii'",
-                "/x.toml:3: `background_policy` has",
-            ),
-            (
-                "[daemon]\npolicy = 'ushr'\n",
-                "/x.toml:2: `policy`: 'ushr' is not one of",
-            ),
-            (
-                "[daemon]\nmetrics = '0.0.0.0:1'\n",
-                "/x.toml:2: `metrics`: 0.0.0.0 is not",
-            ),
-            (
-                "[daemon]\nthresholds = 'x'\n",
-                "/x.toml:2: `thresholds`: the path must be",
-            ),
-            (
-                "[defaults]\nweight = -1.0\n",
-                "/x.toml:2: `weight`: the weight",
-            ),
-            ("a =\n", "/x.toml:1: "),
-        ] {
+        for (text, expected) in ERRORS {
             let actual = error(text);
             assert!(actual.starts_with(expected), "{actual}");
             assert!(!actual.contains('\n'), "{actual}");
