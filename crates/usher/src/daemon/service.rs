@@ -19,9 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use usher_host::engine::{
-    AdoptOptions, AdoptedProgram, EngineError, EngineHandle, ProgramReview,
-};
+use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineError, EngineHandle, ProgramReview};
 use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
