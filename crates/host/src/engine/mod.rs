@@ -320,6 +320,15 @@ impl EngineHandle {
         self.requests.call(Request::Topology)
     }
 
+    /// Returns the number of managed programs. The request costs less than [`Self::status`], because it
+    /// reads nothing of the programs.
+    ///
+    /// # Errors
+    /// The engine has been stopped.
+    pub fn program_count(&self) -> Result<usize, EngineError> {
+        self.requests.call(Request::ProgramCount)
+    }
+
     /// Returns the managed programs with their placement and progress.
     ///
     /// # Errors

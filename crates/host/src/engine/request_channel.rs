@@ -59,6 +59,8 @@ pub(super) enum Request {
         forbidden: Option<String>,
     },
     Topology(Reply<Topology>),
+    /// Count the managed programs, without a sample of their progress.
+    ProgramCount(Reply<usize>),
     Status(Reply<Status>),
     Log {
         since: usize,

@@ -58,6 +58,7 @@ impl RealWorld {
             Request::ProgramOf { pid, reply } => drop(reply.send(Ok(self.program_of(pid)))),
             Request::Seating { forbidden } => self.set_seating(forbidden),
             Request::Topology(reply) => drop(reply.send(Ok(self.topology.clone()))),
+            Request::ProgramCount(reply) => drop(reply.send(Ok(self.state.members.len()))),
             Request::Status(reply) => {
                 // Without programs, there is no housekeeping that reports it.
                 self.report_profile_store();

@@ -85,9 +85,7 @@ fn is_unneeded(scheduler: &SchedulerControl, age: Duration, idle: Option<Duratio
 
 /// Returns whether the daemon manages no program.
 pub fn manages_no_program(engine: &EngineHandle) -> bool {
-    engine
-        .status()
-        .is_ok_and(|status| status.programs.is_empty())
+    engine.program_count().is_ok_and(|count| count == 0)
 }
 
 /// Empties a log that is too long. Another stream than a regular file is left alone.
