@@ -5,6 +5,7 @@
 //! This crate reads no file and no clock, and starts no thread. All other crates exchange the types
 //! of this crate. `model` is the only crate of Usher that crate `policy` depends on.
 
+mod abstention;
 pub mod action;
 pub mod background_state;
 pub mod cpuset;
@@ -21,6 +22,7 @@ mod restrict;
 mod suggest;
 pub mod topology;
 
+pub use abstention::Abstention;
 pub use action::{Action, Demotion, Event, FailedAction};
 pub use background_state::{BackgroundState, Contention};
 pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};

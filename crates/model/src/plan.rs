@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::abstention::Abstention;
 use crate::action::Action;
 use crate::background_state::BackgroundState;
 use crate::cpuset::CpuSet;
@@ -65,6 +66,9 @@ pub struct Plan {
     pub antt_time_sharing: Option<f64>,
     /// Whether the policy leaves all programs to the kernel because seats would gain too little.
     pub abstains: bool,
+    /// The cause for which the policy abstains; `None` if it does not abstain, or states no cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abstention: Option<Abstention>,
 }
 
 /// A sentence for people about a decision, printed by `usher explain`.
@@ -119,14 +123,21 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns whether `recorded` equals this decision. If `recorded` lacks the field `soft_seats`,
-    /// because an older version recorded it, `soft_seats` is not compared.
+    /// Returns whether `recorded` equals this decision. If `recorded` lacks the field `soft_seats`
+    /// or the cause of an abstention, because an older version recorded it, this field is not
+    /// compared.
     pub fn is_recorded_as(&self, recorded: &Self) -> bool {
         let soft_seats = self.soft_seats.filter(|_| recorded.soft_seats.is_some());
-        let comparable = Self {
+        let mut comparable = Self {
             soft_seats,
             ..self.clone()
         };
+        let states_cause = |plan: &Plan| plan.abstention.is_some();
+        if let Some(plan) = &mut comparable.plan
+            && !recorded.plan.as_ref().is_some_and(states_cause)
+        {
+            plan.abstention = None;
+        }
         comparable == *recorded
     }
 }

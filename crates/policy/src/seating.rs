@@ -146,6 +146,7 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
         antt: Some(antt),
         antt_time_sharing: Some(sharing),
         abstains: false,
+        abstention: None,
     };
     Ok(Seating {
         plan,

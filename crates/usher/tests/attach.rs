@@ -80,12 +80,13 @@ fn status_gives_one_reason_for_programs_without_a_profile() {
     let (launcher, pid) = launch_sleep(&world);
     let text = wait_for("the reason", || {
         let text = stdout(&world.run(&["status"]));
-        text.contains("Usher cannot plan for 'sleep'")
-            .then_some(text)
+        text.contains("'sleep' has no profile").then_some(text)
     });
     let first = text.lines().next().unwrap();
     assert!(first.starts_with("no program has a seat"), "{text}");
-    assert!(!first.contains("because"), "{text}");
+    assert_eq!(text.matches("no profile").count(), 1, "{text}");
+    let remedy = "  remedy:  run 'usher profile -- sleep …' once";
+    assert!(text.contains(remedy), "{text}");
     end(launcher, pid);
 }
 

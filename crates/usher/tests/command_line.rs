@@ -496,6 +496,9 @@ fn doctor_always_answers() {
     assert!(answer["scheduler"]["running"] == false, "{answer}");
     assert!(answer["store"]["problem"].is_string(), "{answer}");
     assert!(answer["kernel"]["items"].as_array().unwrap().len() > 5);
+    let expect = answer["conclusion"]["expect"].as_str().unwrap();
+    assert!(expect.contains("expect"), "{answer}");
+    assert!(words.join(" ").contains(&format!("conclusion {expect}")));
 }
 
 #[test]

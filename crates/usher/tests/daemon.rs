@@ -336,8 +336,7 @@ fn an_expired_reason_is_not_shown() {
     };
     let mut alpha = sleeper(&["run", "--name", "alpha"]);
     let shown = || stdout(&world.run(&["status"]));
-    let reason = "no program has a seat, and all programs share all CPUs, because Usher cannot \
-                  plan for 'alpha'";
+    let reason = "'alpha' has no profile, and the measured CPU time does not show progress";
     wait_for("the reason", || shown().contains(reason).then_some(()));
     // The arrival and the end of background work do not change a seat.
     let mut beta = sleeper(&["bg", "--name", "beta"]);

@@ -15,6 +15,7 @@ use usher_model::{
 
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
+use super::progress_window::ProgressWindow;
 use super::status::ProgramStatus;
 use super::watch::ProgramObserver;
 
@@ -51,6 +52,8 @@ pub(super) struct ManagedProgram {
     /// The last sample, and the time and CPU time of the sample before.
     pub last: Option<(u64, ProgramSample)>,
     pub before_last: Option<(u64, u64)>,
+    /// Progress over the last seconds.
+    pub window: ProgressWindow,
 }
 
 impl ManagedProgram {
@@ -68,6 +71,9 @@ impl ManagedProgram {
         let misleads = |progress: &Progress| self.misleading.contains(&progress.source);
         if let Some(progress) = sample.progress.as_mut().filter(|p| misleads(p)) {
             progress.confidence = 0.0;
+        }
+        if let Some(progress) = sample.progress {
+            self.window.add(at_ns, progress);
         }
         if let Some((then_ns, last)) = self.last.take() {
             self.before_last = Some((then_ns, last.cpu_ns));
@@ -233,9 +239,9 @@ impl ManagedProgram {
             cpu_seconds: sample.map_or(0.0, |s| s.cpu_ns as f64 * 1e-9),
             busy_cpus: self.busy_cpus(),
             progress,
-            progress_per_second: progress
+            progress_per_second: self.window.per_second().or(progress
                 .filter(|_| counted > 0.0)
-                .map(|progress| progress.total / counted),
+                .map(|progress| progress.total / counted)),
             profile: self.program.profile.clone(),
             profile_match: self.program.profile_match,
             bound_to: self.program.bound_to.clone(),

@@ -26,6 +26,7 @@ mod log;
 mod member;
 mod pins;
 mod profiles;
+mod progress_window;
 mod realtime;
 mod regulation;
 mod reports;

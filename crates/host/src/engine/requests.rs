@@ -252,6 +252,7 @@ impl RealWorld {
             placement: None,
             last: None,
             before_last: None,
+            window: Default::default(),
         };
         let reach = member.reach(usable);
         member.interval.moved(

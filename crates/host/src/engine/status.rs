@@ -110,7 +110,7 @@ pub struct ProgramStatus {
     pub busy_cpus: f64,
     /// Progress of the program, with the source's name and the confidence in the source.
     pub progress: Option<Progress>,
-    /// Progress per second since the program came under management.
+    /// Progress per second over the last 10 s, or since the program's arrival if it is younger.
     pub progress_per_second: Option<f64>,
     /// Curve of the program from earlier runs.
     pub profile: Option<Curve>,

@@ -46,7 +46,7 @@ struct PeriodicSeats {
 /// Whether the seats must be recomputed.
 enum PeriodDue {
     /// The seats are not due yet. The decision only sets the time of the next call.
-    Later(Decision),
+    Later(Box<Decision>),
     /// The seats must be recomputed now. `changed`: programs arrived or departed; `seconds`: time
     /// since the seats were last recomputed.
     Now { changed: bool, seconds: f64 },
@@ -72,10 +72,10 @@ impl PeriodicSeats {
         let at_ns = observation.at_ns;
         let due_ns = self.considered_ns + self.period_ns;
         if !changed && at_ns < due_ns {
-            return PeriodDue::Later(Decision {
+            return PeriodDue::Later(Box::new(Decision {
                 wake_after_ns: Some(due_ns - at_ns),
                 ..Decision::default()
-            });
+            }));
         }
         let seconds = at_ns.saturating_sub(self.considered_ns).max(1) as f64 / 1e9;
         self.considered_ns = at_ns;

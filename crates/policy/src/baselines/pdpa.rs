@@ -113,7 +113,7 @@ impl Policy for Pdpa {
 
     fn decide(&mut self, observation: &Observation) -> Decision {
         let (changed, seconds) = match self.seats.update(observation) {
-            PeriodDue::Later(decision) => return decision,
+            PeriodDue::Later(decision) => return *decision,
             PeriodDue::Now { changed, seconds } => (changed, seconds),
         };
         self.states

@@ -83,7 +83,7 @@ impl Policy for Utilisation {
 
     fn decide(&mut self, observation: &Observation) -> Decision {
         let seconds = match self.seats.update(observation) {
-            PeriodDue::Later(decision) => return decision,
+            PeriodDue::Later(decision) => return *decision,
             PeriodDue::Now { seconds, .. } => seconds,
         };
         let mut busy = BTreeMap::new();

@@ -266,7 +266,7 @@ impl CurveData {
             cores: milli as f64 / 1e3,
             rate: estimate.rate,
             relative_error: estimate.relative_error,
-            busy_cpus: Some(estimate.busy_cpus),
+            busy_cpus: Some(demand(milli as f64 / 1e3, estimate)),
         };
         let seats = self.best_measured().map(|(_, seats)| seats);
         seats.into_iter().flatten().map(point).collect()
@@ -280,6 +280,14 @@ impl CurveData {
             origin: CurveOrigin::Measured,
         })
     }
+}
+
+/// Number of CPUs that the program would keep busy on a seat of `cores` cores if no other work used
+/// the seat. On a busy machine, threads of other programs run on the seat, too: while a runnable
+/// thread waits, the program demands the whole seat.
+fn demand(cores: f64, estimate: &RateEstimate) -> f64 {
+    let unused = (cores - estimate.busy_cpus).max(0.0);
+    estimate.busy_cpus + unused * estimate.waiting
 }
 
 /// Converts cores to thousandths, since capacities are not whole numbers.
@@ -331,6 +339,7 @@ mod tests {
             rate,
             relative_error: 0.05,
             busy_cpus: 1.0,
+            waiting: 0.0,
             source: ProgressSource::Repetition,
         }
     }
@@ -427,6 +436,25 @@ mod tests {
         for cores in [6.0, 9.0, 12.0] {
             assert!((after.rate(cores) / before.rate(cores) - 0.5).abs() < 0.02);
         }
+    }
+
+    #[test]
+    fn demand_on_a_busy_machine_includes_the_time_in_which_threads_wait() {
+        let demand_of = |busy_cpus, waiting| {
+            let mut curve_data = CurveData::new(None, ProfileMatch::Exact);
+            curve_data.learn_seat(
+                1.0,
+                RateEstimate {
+                    busy_cpus,
+                    waiting,
+                    ..repetition(1.0)
+                },
+            );
+            let curve = curve_data.curve_estimate(2.0).unwrap().curve;
+            curve.busy_cpus(2.0).unwrap()
+        };
+        assert_eq!(demand_of(0.5, 0.0), 0.5, "waits for input");
+        assert_eq!(demand_of(0.5, 1.0), 2.0, "waits for a CPU");
     }
 
     #[test]

@@ -218,6 +218,7 @@ impl ManagedProgram {
             rate: f64::from(count) / sum,
             relative_error: REPETITION_ERROR / f64::from(count).sqrt(),
             busy_cpus: self.meter.estimate().map_or(0.0, |e| e.busy_cpus),
+            waiting: self.meter.estimate().map_or(0.0, |e| e.waiting),
             source: ProgressSource::Repetition,
         };
         self.learn(estimate)

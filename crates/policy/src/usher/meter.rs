@@ -37,6 +37,8 @@ pub struct RateEstimate {
     pub relative_error: f64,
     /// Mean number of busy CPUs.
     pub busy_cpus: f64,
+    /// Share of the time during which a runnable thread waited for a CPU; 0 if unknown.
+    pub waiting: f64,
     /// Source of the progress.
     pub source: ProgressSource,
 }
@@ -50,6 +52,7 @@ pub struct RateMeter {
     mean: f64,
     squares: f64,
     busy_sum: f64,
+    wait_sum: f64,
     above: f64,
     below: f64,
 }
@@ -58,6 +61,7 @@ pub struct RateMeter {
 struct ProgressReading {
     at_ns: u64,
     cpu_ns: u64,
+    wait_ns: u64,
     total: f64,
     source: ProgressSource,
 }
@@ -90,6 +94,7 @@ impl RateMeter {
         let now = ProgressReading {
             at_ns,
             cpu_ns: sample.cpu_ns,
+            wait_ns: sample.wait_ns.unwrap_or(0),
             total: progress.total,
             source: progress.source,
         };
@@ -111,10 +116,10 @@ impl RateMeter {
             self.open = Some(now);
             return SampleOutcome::NewPhase;
         }
-        self.add(
-            rate,
-            now.cpu_ns.saturating_sub(start.cpu_ns) as f64 / 1e9 / seconds,
-        );
+        let share = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1e9 / seconds;
+        self.busy_sum += share(start.cpu_ns, now.cpu_ns);
+        self.wait_sum += share(start.wait_ns, now.wait_ns).min(1.0);
+        self.add(rate);
         SampleOutcome::Chunk
     }
 
@@ -137,17 +142,17 @@ impl RateMeter {
             rate: self.mean,
             relative_error,
             busy_cpus: self.busy_sum / chunks,
+            waiting: self.wait_sum / chunks,
             source,
         })
     }
 
     /// Adds a chunk to Welford's running mean and sum of squares.
-    fn add(&mut self, rate: f64, busy_cpus: f64) {
+    fn add(&mut self, rate: f64) {
         self.chunks += 1;
         let off = rate - self.mean;
         self.mean += off / f64::from(self.chunks);
         self.squares += off * (rate - self.mean);
-        self.busy_sum += busy_cpus;
     }
 
     fn is_new_phase(&mut self, rate: f64) -> bool {

@@ -24,7 +24,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Note, Plan, ProgramId, SeatMode};
+use usher_model::{Abstention, Note, Plan, ProgramId, SeatMode};
 
 use super::compare::{CompareStep, Comparison};
 use super::curve_data::CurveEstimate;
@@ -94,18 +94,10 @@ impl Usher {
         if self.members.is_empty() {
             return Plan::default();
         }
-        if let Some(note) = self.cannot_plan() {
-            let program = note.program.and_then(|id| self.members.get(&id));
-            let name = program.map_or_else(String::new, |member| member.program.name.clone());
-            self.log(
-                None,
-                format!(
-                    "no program has a seat, and all programs share all CPUs, because Usher cannot \
-                     plan for '{name}'"
-                ),
-            );
+        if let Some(cause) = self.cannot_plan() {
+            let note = self.note_of(&cause);
             self.notes.push(note);
-            return shared;
+            return because(shared, cause);
         }
         let estimates: BTreeMap<_, _> = self
             .members
@@ -124,7 +116,7 @@ impl Usher {
                     None,
                     format!("no program has a seat, and all programs share all CPUs: {error}"),
                 );
-                return shared;
+                return because(shared, Abstention::Rejected(error.to_string()));
             }
         };
         let bound = requests.iter().any(|request| request.bound_to.is_some());
@@ -137,7 +129,14 @@ impl Usher {
             estimates: &estimates,
             changed,
         };
-        self.choose(narrow, shared, &input)
+        let plan = self.choose(narrow, shared, &input);
+        let assumed = estimates.iter();
+        let assumed = assumed.filter(|(_, estimate)| estimate.confidence == 0.0);
+        let assumed: Vec<ProgramId> = assumed.map(|(&id, _)| id).collect();
+        match assumed.is_empty() {
+            true => plan,
+            false => without_predictions(plan, assumed),
+        }
     }
 
     /// Chooses the alternative with the best predicted ANTT: the new seats, the present seats,
@@ -190,6 +189,7 @@ impl Usher {
             true => self.new_or_in_force(pair, narrow, input),
             false => Plan {
                 antt: Some(decision.antt_seats).filter(|antt| antt.is_finite()),
+                abstention: Some(decision.abstention(narrows)),
                 ..with_ntt(shared, &ntt)
             },
         };
@@ -234,6 +234,7 @@ impl Usher {
         );
         Some(Plan {
             antt: narrow.antt,
+            abstention: Some(Abstention::Measuring),
             ..with_ntt(shared.clone(), ntt)
         })
     }
@@ -313,6 +314,7 @@ impl Usher {
         };
         Plan {
             abstains: false,
+            abstention: None,
             ..plan
         }
     }
@@ -400,38 +402,64 @@ impl Usher {
             .is_some_and(|(now, antt)| now <= antt * (1.0 + KEEP_MARGIN))
     }
 
-    /// The reason why seats are impossible; `None`: seats are possible.
-    fn cannot_plan(&self) -> Option<Note> {
-        let note = |id: &ProgramId, text: String| {
-            Some(Note {
-                program: Some(*id),
-                text,
-            })
-        };
-        for (id, member) in &self.members {
-            if member.failures >= FAILURES_MAX {
-                return note(
-                    id,
-                    "no program has a seat, and all programs share all CPUs: assigning a seat to \
-                     this program has failed too often"
-                        .to_owned(),
-                );
-            }
-            if !member.can_be_planned(self.cores_max()) {
-                let source = member.source.map_or("no progress".to_owned(), |s| {
-                    format!("only {s} as progress, which is too imprecise for a plan")
-                });
-                return note(
-                    id,
-                    format!(
-                        "no program has a seat, and all programs share all CPUs: '{}' has no \
-                         profile and reports {source}",
-                        member.program.name
-                    ),
-                );
-            }
+    /// The cause for which seats are impossible; `None`: seats are possible.
+    fn cannot_plan(&self) -> Option<Abstention> {
+        let mut members = self.members.iter();
+        if let Some((&id, _)) = members.find(|(_, member)| member.failures >= FAILURES_MAX) {
+            return Some(Abstention::FailedActions(id));
         }
-        None
+        let cores_max = self.cores_max();
+        let unmeasured = self.members.iter();
+        let unmeasured = unmeasured.filter(|(_, member)| !member.can_be_planned(cores_max));
+        let ids: Vec<ProgramId> = unmeasured.map(|(&id, _)| id).collect();
+        (!ids.is_empty()).then_some(Abstention::Unmeasured(ids))
+    }
+
+    /// The note for the log about seats that are impossible.
+    fn note_of(&self, cause: &Abstention) -> Note {
+        let ids = match cause {
+            Abstention::Unmeasured(ids) => ids.as_slice(),
+            Abstention::FailedActions(id) => std::slice::from_ref(id),
+            _ => &[],
+        };
+        let names = ids.iter().filter_map(|id| self.members.get(id));
+        let names: Vec<_> = names.map(|member| member.program.name.as_str()).collect();
+        let why = match cause {
+            Abstention::FailedActions(_) => "assigning a seat has failed too often for",
+            _ => "there is neither a profile nor sufficient progress of",
+        };
+        Note {
+            program: None,
+            text: format!(
+                "no program has a seat, and all programs share all CPUs: {why} '{}'",
+                names.join("', '")
+            ),
+        }
+    }
+}
+
+/// Returns a plan that leaves all programs to the kernel, with the cause.
+fn because(shared: Plan, cause: Abstention) -> Plan {
+    Plan {
+        abstention: Some(cause),
+        ..shared
+    }
+}
+
+/// Returns the plan without NTTs. The curves of the programs `assumed` are assumptions for the fair
+/// start, from which no NTT can be predicted.
+fn without_predictions(plan: Plan, assumed: Vec<ProgramId>) -> Plan {
+    let seats = plan.seats.into_iter();
+    let seats = seats.map(|seat| usher_model::Seat { ntt: None, ..seat });
+    Plan {
+        seats: seats.collect(),
+        antt: None,
+        antt_time_sharing: None,
+        abstention: match plan.abstention {
+            Some(Abstention::SmallGain { .. }) => Some(Abstention::Unmeasured(assumed)),
+            other => other,
+        },
+        ..plan
     }
 }
 

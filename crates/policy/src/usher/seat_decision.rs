@@ -10,7 +10,7 @@
 //! Margins and errors are fractions (0.03 is 3 %). A decision takes linear time in the number of
 //! points of all curves.
 
-use usher_model::Plan;
+use usher_model::{Abstention, Plan};
 
 use super::MARGIN;
 use crate::seating::Request;
@@ -94,6 +94,20 @@ fn error_margin(requests: &[Request]) -> f64 {
 }
 
 impl SeatDecision {
+    /// The cause for which all programs are left to the kernel. `narrows`: the seating gives a
+    /// program fewer CPUs than there are.
+    pub fn abstention(&self, narrows: bool) -> Abstention {
+        match narrows {
+            false => Abstention::Unrestricted,
+            true if self.by_comparison => Abstention::Compared,
+            true => Abstention::SmallGain {
+                antt_seats: self.antt_seats,
+                antt_sharing: self.antt_sharing,
+                required: self.margin,
+            },
+        }
+    }
+
     /// A sentence for `usher explain`. `narrows`: the seating gives a program fewer CPUs than there
     /// are; `explores`: the purpose of the seats is to measure new programs.
     pub fn sentence(&self, narrows: bool, explores: bool) -> String {

@@ -265,10 +265,13 @@ fn cpu_time_alone_causes_no_seats() {
     }
     world.run(&mut usher, 10.0);
     assert_eq!(world.actions(), []);
-    let notes: Vec<_> = world.log.iter().flat_map(|(_, d)| &d.notes).collect();
-    assert!(
-        notes.iter().any(|n| n.text.contains("cpu-time")),
-        "{notes:?}"
+    let mut plans = world.log.iter().filter_map(|(_, d)| d.plan.as_ref());
+    let unmeasured = Abstention::Unmeasured((1..=3).map(ProgramId).collect());
+    assert_eq!(
+        plans.next_back().unwrap().abstention,
+        Some(unmeasured),
+        "{:?}",
+        world.log
     );
 }
 

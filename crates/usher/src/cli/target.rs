@@ -166,6 +166,7 @@ mod tests {
             name: name.to_owned(),
             pid: 100 + id,
             uid: 0,
+            command: String::new(),
             weight: 1.0,
             mode: Program_mode::shared,
             stopped: false,
@@ -185,6 +186,7 @@ mod tests {
             seconds: 0.0,
             progress: None,
             background: None,
+            abstention: None,
         }
     }
 

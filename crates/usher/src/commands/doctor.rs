@@ -4,13 +4,16 @@
 //!
 //! The report covers kernel features, the daemon, the way in which launched programs get a cgroup,
 //! the sched_ext scheduler, journals of dead daemons and the profile store. The command determines
-//! each part once and prints one line per finding.
+//! each part once and prints one line per finding. The last lines are a conclusion from these
+//! findings ([`conclusion`]).
 //!
 //! - The command changes no program and no setting. Opening an existing profile store migrates a
 //!   store of an older version of Usher.
 //! - The exit status is 0 even if features are missing. A part that cannot be read, or a daemon
 //!   that does not answer, is reported as a finding.
 //! - Such a daemon delays the command by the time limit of `client`, 10 s for each read and write.
+
+mod conclusion;
 
 use std::path::Path;
 
@@ -21,11 +24,13 @@ use usher_probe::{Capabilities, Roots};
 use usher_report::text as words;
 use usher_store::Store;
 
+use self::conclusion::{Conclusion, MachineFacts, conclude};
 use crate::api;
 use crate::cli::options::{Global, StoreArg};
 use crate::client::Daemon;
 use crate::commands::sched;
 use crate::failure::{self, Outcome};
+use crate::machine;
 use crate::output::{self, FAINT, GOOD, LACKING, Output, STRONG};
 use crate::runtime;
 
@@ -34,6 +39,8 @@ use crate::runtime;
 #[command(after_help = "\
 Each line describes how Usher uses a feature of the kernel or the machine, or what Usher
 does without the feature. A missing feature is no error. The command changes nothing.
+The conclusion states which programs can gain from Usher on this machine, and what would
+permit more.
 
 Examples:
   usher doctor
@@ -64,6 +71,8 @@ struct DoctorReport {
     stale_journals: Vec<JournalReport>,
     /// The profile store.
     store: StoreHealth,
+    /// What to expect on this machine; `None` if its topology cannot be read.
+    conclusion: Option<Conclusion>,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,17 +118,36 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         None => (None, Daemon::problem(runtime_dir)),
     };
     let placing = placing(daemon.as_ref(), runtime_dir);
+    let kernel = used(Capabilities::read(&Roots::default()), placing.as_ref());
+    let store = store_health(&runtime::store_path(args.store.path.as_deref()));
+    let facts = machine_facts(&kernel, &store);
     let findings = DoctorReport {
-        kernel: used(Capabilities::read(&Roots::default()), placing.as_ref()),
+        conclusion: facts.map(|facts| conclude(&facts)),
+        kernel,
         placing,
         daemon_problem,
         daemon,
         scheduler: sched::doctor_report(&runtime::sched_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir)),
-        store: store_health(&runtime::store_path(args.store.path.as_deref())),
+        store,
     };
     out.answer(&findings, || text(&findings, out))?;
     Ok(0)
+}
+
+/// Collects the facts for the conclusion.
+fn machine_facts(kernel: &Capabilities, store: &StoreHealth) -> Option<MachineFacts> {
+    let topology = machine::usable_machine().ok()?;
+    let has = |name: &str| kernel.get(name).is_some_and(|item| item.available);
+    Some(MachineFacts {
+        llc_domains: topology.domains.len(),
+        cpus: topology.cpus.len(),
+        pmu: has("pmu"),
+        profiles: store.profiles.unwrap_or(0),
+        sched_ext: has("sched_ext"),
+        bpf: has("bpf"),
+        cgroups: has("cgroup-v2"),
+    })
 }
 
 /// Returns the features of the kernel that Usher uses. `cpu.idle` is left out if Usher lowers the
@@ -216,6 +244,14 @@ fn text(findings: &DoctorReport, out: Output) -> String {
     text.push('\n');
     for (name, answer) in service_lines(findings) {
         text.push_str(&output::entry(" ", 18, name, &answer, out.width()));
+    }
+    if let Some(conclusion) = &findings.conclusion {
+        let expect = out.paint(STRONG, &conclusion.expect);
+        text.push('\n');
+        text.push_str(&output::entry(" ", 18, "conclusion", &expect, out.width()));
+        for remedy in &conclusion.remedies {
+            text.push_str(&output::entry(" ", 18, "for more", remedy, out.width()));
+        }
     }
     text
 }

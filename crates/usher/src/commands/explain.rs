@@ -61,12 +61,7 @@ fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {
     let mut text = String::new();
     if !one {
         text.push_str(&alternatives(answer, out));
-        let notes = answer
-            .state
-            .notes
-            .iter()
-            .filter(|note| note.program.is_none());
-        notes.for_each(|note| text.push_str(&format!("{}\n", shown(&note.text))));
+        text.push_str(&why_all(&answer.state, out));
     }
     for reason in &answer.reasons {
         text.push_str(&about(reason, one, out));
@@ -74,6 +69,23 @@ fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {
     match text.is_empty() {
         true => "the daemon manages no program: there are no seats to explain\n".to_owned(),
         false => text,
+    }
+}
+
+/// Formats the reason for the present seats, or for none, and the remedy.
+fn why_all(state: &api::State, out: Output) -> String {
+    let mut notes = state.notes.iter().filter(|note| note.program.is_none());
+    match &state.abstention {
+        // The note of a prediction contains more than the reason.
+        Some(why) if !matches!(why.cause, api::Abstention_cause::gain) => {
+            let mut text = "no program has a seat: all programs share all CPUs\n".to_owned();
+            text.push_str(&super::status::reason(why, out));
+            text
+        }
+        _ => notes
+            .by_ref()
+            .map(|note| format!("{}\n", shown(&note.text)))
+            .collect(),
     }
 }
 
@@ -114,6 +126,12 @@ fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {
     for note in &reason.notes {
         text.push_str(&format!("  {}\n", shown(note)));
     }
+    // With all programs, the common reason precedes them.
+    let own = program
+        .abstention
+        .as_ref()
+        .filter(|why| with_curve || matches!(why.cause, api::Abstention_cause::pinned));
+    text.push_str(&own.map_or_else(String::new, |why| super::status::reason(why, out)));
     if with_curve && !reason.curve.is_empty() {
         let head = ["  CORES", "PROGRESS/S", "ERROR"].map(|title| out.paint(STRONG, title));
         let rows = reason.curve.iter().map(|point| {

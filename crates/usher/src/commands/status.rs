@@ -7,6 +7,7 @@
 
 use usher_model::ProgressSource;
 
+use super::users::UserNames;
 use crate::api::{self, Program_mode};
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
@@ -26,8 +27,13 @@ SEATS     the CPUs that the program may use. +N are borrowed CPUs, which other p
 NTT       predicted turnaround time relative to running alone on the best number of CPUs; 1.0
           is undisturbed; the last line shows the mean over all programs (ANTT)
 BUSY      number of CPUs that the program keeps busy
-PROGRESS  work per second, with its source and confidence. The sources are, best first:
-          heartbeat, repetitions, ompt, instructions, cpu-time (which shows only demand).
+TIME      CPU time of the program, in minutes and seconds
+PROGRESS  work per second over the last 10 s, with its source and confidence. The sources
+          are, best first: heartbeat, repetitions, ompt, instructions, cpu-time (which shows
+          only demand).
+COMMAND   the command line; only the program's user and root can see it
+
+On a terminal, COMMAND is shortened, and columns are left out, so that no line is too long.
 
 Examples:
   usher status
@@ -61,24 +67,49 @@ pub fn text(state: &api::State, out: Output) -> String {
         text.push_str(&warnings(state, out));
         return text;
     }
-    let head = ["ID", "PROGRAM", "PID", "SEATS", "NTT", "BUSY", "PROGRESS"];
-    let head = head.map(|title| out.paint(STRONG, title));
-    let rows: Vec<Vec<String>> = std::iter::once(head.to_vec())
-        .chain(state.programs.iter().map(|program| row(program, out)))
-        .collect();
     text.push('\n');
-    text.push_str(&output::columns(&rows));
+    text.push_str(&table(state, out, out.text_width()));
     text.push_str(&warnings(state, out));
-    for note in state.notes.iter().filter(|note| note.program.is_none()) {
-        text.push_str(&format!("\n{}\n", shown(&note.text)));
+    // Without seats, the reason precedes the table.
+    let seats = state.abstention.is_none();
+    for note in state
+        .notes
+        .iter()
+        .filter(|note| note.program.is_none() && seats)
+    {
+        let note = output::wrapped(&shown(&note.text), out.text_width());
+        text.push_str(&format!("\n{note}\n"));
     }
     text
+}
+
+const HEAD: [&str; 10] = [
+    "ID", "PROGRAM", "PID", "USER", "SEATS", "NTT", "BUSY", "TIME", "PROGRESS", "COMMAND",
+];
+/// Columns that narrow terminals lack, the first to be left out first: USER, TIME, PID, NTT, BUSY,
+/// PROGRESS.
+const OPTIONAL: [usize; 6] = [3, 7, 2, 5, 6, 8];
+
+/// Formats the table of programs in lines of at most `width` columns.
+fn table(state: &api::State, out: Output, width: usize) -> String {
+    let head = HEAD.map(|title| out.paint(STRONG, title));
+    let mut users = UserNames::default();
+    let rows = state
+        .programs
+        .iter()
+        .map(|program| row(program, &mut users, out));
+    let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
+    output::columns_within(&rows, width, &OPTIONAL)
 }
 
 fn warnings(state: &api::State, out: Output) -> String {
     let mark = out.paint(LACKING, "!");
     let warnings = state.warnings.iter();
-    let lines = warnings.map(|warning| format!("\n{mark} {}\n", shown(warning)));
+    let width = out.text_width();
+    let lines = warnings.map(|warning| {
+        let warning = output::wrapped(&format!("{mark} {}", shown(warning)), width);
+        format!("\n{warning}\n")
+    });
     lines.collect()
 }
 
@@ -92,11 +123,7 @@ fn head(state: &api::State, out: Output) -> String {
             let reason = state.seating_forbidden.as_deref().unwrap_or_default();
             format!("the daemon assigns no CPUs to programs: {}", shown(reason))
         }
-        // A note below the table has the reason.
-        (true, ..) => {
-            "no program has a seat: all programs share all CPUs ('usher explain' shows why)"
-                .to_owned()
-        }
+        (true, ..) => "no program has a seat: all programs share all CPUs".to_owned(),
         (false, Some(antt), Some(sharing)) => {
             format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
         }
@@ -115,14 +142,36 @@ fn head(state: &api::State, out: Output) -> String {
         state.pid
     );
     let scheduler = match &state.scheduler {
-        Some(does) => out.paint(FAINT, &format!("scheduler: {}", shown(does))) + "\n",
+        Some(does) => {
+            let line = output::wrapped(&format!("scheduler: {}", shown(does)), out.text_width());
+            out.paint(FAINT, &line) + "\n"
+        }
         None => String::new(),
     };
+    let reason = state.abstention.as_ref().map(|why| reason(why, out));
     format!(
-        "{}\n{}\n{scheduler}",
-        out.paint(STRONG, &antt),
-        out.paint(FAINT, &about)
+        "{}\n{}{}\n{scheduler}",
+        out.paint(STRONG, &output::wrapped(&antt, out.text_width())),
+        reason.unwrap_or_default(),
+        out.paint(FAINT, &output::wrapped(&about, out.text_width()))
     )
+}
+
+/// Formats why programs have no seat, and the remedy, on a line each.
+pub fn reason(why: &api::Abstention, out: Output) -> String {
+    // The first line contains the reason for forbidden seats.
+    let reason =
+        Some(&why.reason).filter(|_| !matches!(why.cause, api::Abstention_cause::forbidden));
+    let lines = [("reason", reason), ("remedy", why.remedy.as_ref())];
+    let lines = lines
+        .iter()
+        .filter_map(|(name, text)| Some((name, (*text)?)));
+    let lines = lines.map(|(name, text)| {
+        let text = shown(text);
+        let name = format!("{name}:");
+        output::entry(" ", name.len(), &name, &text, out.text_width())
+    });
+    lines.collect()
 }
 
 fn is_background_only(state: &api::State) -> bool {
@@ -130,7 +179,35 @@ fn is_background_only(state: &api::State) -> bool {
     !state.programs.is_empty() && programs.all(|program| program.background.is_some())
 }
 
-fn row(program: &api::Program, out: Output) -> Vec<String> {
+fn row(program: &api::Program, users: &mut UserNames, out: Output) -> Vec<String> {
+    let ntt = program.ntt.map(|ntt| format!("{ntt:.2}"));
+    vec![
+        program.id.to_string(),
+        shown(&program.name),
+        program.pid.to_string(),
+        shown(&users.name(program.uid)),
+        seats(program),
+        ntt.unwrap_or_else(|| "–".to_owned()),
+        format!("{:.1}", program.busy_cpus),
+        cpu_time(program.cpu_seconds),
+        progress(program, out),
+        shown(&program.command),
+    ]
+}
+
+/// Formats how much progress the program makes, with its source.
+fn progress(program: &api::Program, out: Output) -> String {
+    match &program.progress {
+        Some(p) => {
+            let sure = format!("({}, {:.0} %)", p.source, p.confidence * 100.0);
+            format!("{} {}", rate(p), out.paint(FAINT, &sure))
+        }
+        None => "–".to_owned(),
+    }
+}
+
+/// Formats the CPUs that the program may use, and why it is stopped or restricted.
+pub fn seats(program: &api::Program) -> String {
     let seats = match program.mode {
         Program_mode::arriving => "arriving".to_owned(),
         Program_mode::shared => format!("shared {}", program.cpus).trim_end().to_owned(),
@@ -158,27 +235,17 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     };
     let loans = [("+", &program.borrowed), ("-", &program.lent)];
     let loans = loans.iter().filter(|(_, cpus)| !cpus.is_empty());
-    let seats = loans.fold(seats, |text, (sign, cpus)| format!("{text} {sign}{cpus}"));
-    let ntt = program
-        .ntt
-        .map_or("–".to_owned(), |ntt| format!("{ntt:.2}"));
-    let busy = format!("{:.1}", program.busy_cpus);
-    let progress = match &program.progress {
-        Some(p) => {
-            let sure = format!("({}, {:.0} %)", p.source, p.confidence * 100.0);
-            format!("{} {}", rate(p), out.paint(FAINT, &sure))
-        }
-        None => "–".to_owned(),
-    };
-    vec![
-        program.id.to_string(),
-        shown(&program.name),
-        program.pid.to_string(),
-        seats,
-        ntt,
-        busy,
-        progress,
-    ]
+    loans.fold(seats, |text, (sign, cpus)| format!("{text} {sign}{cpus}"))
+}
+
+/// Formats CPU time as `ps` does: 0:07, 12:34, 1:02:03.
+pub fn cpu_time(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let (hours, minutes, rest) = (whole / 3600, whole / 60 % 60, whole % 60);
+    match hours {
+        0 => format!("{minutes}:{rest:02}"),
+        _ => format!("{hours}:{minutes:02}:{rest:02}"),
+    }
 }
 
 /// Formats the resource because of which a background program is stopped.
@@ -188,7 +255,7 @@ fn given_way(background: &api::Background) -> String {
 
 /// Formats progress per second. Progress in CPU time, in nanoseconds per second, is formatted as a
 /// number of CPUs.
-fn rate(progress: &api::Progress) -> String {
+pub fn rate(progress: &api::Progress) -> String {
     match progress.source == ProgressSource::CpuTime.to_string() {
         true => format!("{:.2} CPUs", progress.per_second * 1e-9),
         false => format!("{}/s", compact(progress.per_second)),
@@ -254,5 +321,7 @@ mod tests {
         );
         let times = [0.4, 61.0, 3600.0 * 4.0 + 300.0].map(duration);
         assert_eq!(times, ["0 s", "1 min 01 s", "4 h 05 min"]);
+        let times = [0.4, 61.0, 3600.0 * 4.0 + 300.0].map(cpu_time);
+        assert_eq!(times, ["0:00", "1:01", "4:05:00"]);
     }
 }

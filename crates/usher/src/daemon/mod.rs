@@ -20,6 +20,7 @@
 //! changes, its keeper undoes them and becomes the next daemon; under systemd, systemd starts the
 //! next daemon.
 
+mod abstention;
 mod activity;
 mod alternatives;
 mod claim;

@@ -191,8 +191,13 @@ impl Service {
         }
     }
 
-    /// Adds the running scheduler to the state.
-    fn with_scheduler(&self, state: api::State) -> api::State {
+    /// Adds the running scheduler to the state, and removes the command lines of other users, which
+    /// `/proc` may hide from the caller (mount option `hidepid`).
+    fn completed(&self, mut state: api::State) -> api::State {
+        let peer = i64::from(self.peer.uid);
+        for program in &mut state.programs {
+            hide_command(program, peer);
+        }
         let scheduler = self.shared.scheduler.scheduler.state();
         let running = scheduler.filter(|scheduler| scheduler.state == Phase::Running);
         api::State {
@@ -224,6 +229,13 @@ impl Service {
         let found = number.map(|pid| self.shared.engine.program_of(pid));
         let found = found.transpose()?.flatten();
         found.ok_or_else(|| Refusal::NoSuchProgram(pid.to_string()))
+    }
+}
+
+/// Removes the command line unless root or the program's user requests it.
+fn hide_command(program: &mut api::Program, peer: i64) {
+    if peer != 0 && peer != program.uid {
+        program.command.clear();
     }
 }
 
@@ -351,7 +363,7 @@ impl VarlinkInterface for Service {
 
     fn status(&self, call: &mut dyn api::Call_Status) -> varlink::Result<()> {
         match self.shared.engine.status() {
-            Ok(status) => call.reply(self.with_scheduler(view::state(&status))),
+            Ok(status) => call.reply(self.completed(view::state(&status))),
             Err(error) => Refusal::from(error).reply(call),
         }
     }
@@ -362,11 +374,13 @@ impl VarlinkInterface for Service {
         program: Option<String>,
     ) -> varlink::Result<()> {
         match self.explained(program.as_deref()) {
-            Ok(reply) => call.reply(
-                self.with_scheduler(reply.state),
-                reply.alternatives,
-                reply.reasons,
-            ),
+            Ok(mut reply) => {
+                let peer = i64::from(self.peer.uid);
+                let programs = reply.reasons.iter_mut().map(|reason| &mut reason.program);
+                programs.for_each(|program| hide_command(program, peer));
+                let state = self.completed(reply.state);
+                call.reply(state, reply.alternatives, reply.reasons)
+            }
             Err(refusal) => refusal.reply(call),
         }
     }

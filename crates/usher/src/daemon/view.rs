@@ -11,6 +11,7 @@ use usher_act::ActDescription;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 use usher_model::{CpuSet, Loan, SeatMode};
 
+use super::abstention;
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
@@ -39,6 +40,7 @@ pub fn state(status: &Status) -> api::State {
         antt: status.plan.antt,
         antt_time_sharing: status.plan.antt_time_sharing,
         abstains: status.plan.abstains,
+        abstention: abstention::of_all(status),
         programs: programs.collect(),
         loans: status.plan.loans.iter().map(loan).collect(),
         notes: latest_notes(&status.notes),
@@ -83,6 +85,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         name: program.name.clone(),
         pid: program.pid.into(),
         uid: program.uid.into(),
+        command: program.command.clone(),
         weight: program.weight,
         mode: match program.mode {
             _ if program.background.is_some() => Program_mode::background,
@@ -117,6 +120,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
             confidence: progress.confidence,
         }),
         background: program.background.as_ref().map(background),
+        abstention: abstention::of_program(program, status),
     }
 }
 
