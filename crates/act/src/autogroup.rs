@@ -102,8 +102,8 @@ pub(crate) fn sessions(
         false => pids(),
     };
     for other in others {
-        let lives = || procs.same(other.id).is_some_and(|now| !now.is_dead());
-        if !known.contains(&other.id.pid) && lives() {
+        let is_alive = || procs.same(other.id).is_some_and(|now| !now.is_dead());
+        if !known.contains(&other.id.pid) && is_alive() {
             own.insert(other.session, false);
         }
     }

@@ -139,13 +139,13 @@ impl<'a> Membership<'a> {
     /// cgroups that still live. A call is much cheaper than a call of [`Self::list`].
     pub(crate) fn list_known(&mut self) -> BTreeSet<i32> {
         self.pids = self.inside();
-        let lives = |pid: i32, start_ticks: u64| {
+        let is_alive = |pid: i32, start_ticks: u64| {
             let process = self.procs.same(ProcessId { pid, start_ticks });
             process.is_some_and(|process| !process.is_dead())
         };
         self.known
             .outside
-            .retain(|&pid, &mut start_ticks| lives(pid, start_ticks));
+            .retain(|&pid, &mut start_ticks| is_alive(pid, start_ticks));
         self.pids.extend(self.known.outside.keys());
         self.owned()
     }

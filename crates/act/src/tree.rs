@@ -248,12 +248,12 @@ impl<'a> Tree<'a> {
         };
         // Dead processes are left out, because they are in no cgroup. Many processes may have ended
         // since the list was made.
-        let lives = |process: &Process| {
+        let is_alive = |process: &Process| {
             let now = self.procs.same(process.id);
             now.is_some_and(|now| !now.is_dead())
         };
         all.into_iter()
-            .filter(|process| outside(process) && !born_inside(process) && lives(process))
+            .filter(|process| outside(process) && !born_inside(process) && is_alive(process))
             .collect()
     }
 }

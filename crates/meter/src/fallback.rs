@@ -141,8 +141,8 @@ impl Fallback {
     ) -> Result<(), MeterError> {
         self.forget(program);
         let proc = &self.config.proc;
-        let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
-        if cgroup.is_none() && !proc_tree::process(proc, root.pid).is_some_and(lives) {
+        let is_same = |stat: ProcStat| stat.start_ticks == root.start_ticks;
+        if cgroup.is_none() && !proc_tree::process(proc, root.pid).is_some_and(is_same) {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let cgroup_ns = cgroup.map(cgroup_run_ns).transpose()?;

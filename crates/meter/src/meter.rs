@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_meter_is_send() {
-        fn goes<T: Send>() {}
-        goes::<Meter>();
+        fn assert_send<T: Send>() {}
+        assert_send::<Meter>();
     }
 }

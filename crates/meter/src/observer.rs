@@ -335,10 +335,10 @@ impl Observer {
     /// before. This function repeats a pass over `/proc` until a pass finds no new process.
     fn add_pid(&self, root: ProcessId, owner: u32) -> Result<(), MeterError> {
         let proc = &self.config.proc;
-        let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
+        let is_same = |stat: ProcStat| stat.start_ticks == root.start_ticks;
         let mut listed = BTreeSet::from([root.pid]);
         self.kernel.add_pid(root.pid, owner)?;
-        if !proc_tree::process(proc, root.pid).is_some_and(lives) {
+        if !proc_tree::process(proc, root.pid).is_some_and(is_same) {
             self.kernel.remove_pid(root.pid);
             return Err(MeterError::Gone { pid: root.pid });
         }

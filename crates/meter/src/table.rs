@@ -81,15 +81,18 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
         self.entries(|key, values| see(K::read(key), values))
     }
 
-    /// Removes the entries for which `goes` returns true. The arguments of `goes` are the key and
-    /// the first copy of the value.
+    /// Removes the entries for which `is_removed` returns true. The arguments of `is_removed` are
+    /// the key and the first copy of the value.
     ///
     /// # Errors
     /// The kernel rejects the reading of the map.
-    pub fn remove_where(&mut self, goes: impl Fn(K, V) -> bool) -> Result<(), MeterError> {
+    pub fn remove_where(&mut self, is_removed: impl Fn(K, V) -> bool) -> Result<(), MeterError> {
         let mut gone = Vec::new();
         self.entries(|key, values| {
-            if values.next().is_some_and(|value| goes(K::read(key), value)) {
+            if values
+                .next()
+                .is_some_and(|value| is_removed(K::read(key), value))
+            {
                 gone.push(key.to_vec());
             }
         })?;

@@ -92,12 +92,12 @@ pub(crate) fn live_dir(proc_root: &Path, pid: i32) -> PathBuf {
     let mut tids = tasks(proc_root, pid);
     tids.sort_unstable();
     let task = |tid: i32| dir.join("task").join(tid.to_string());
-    let lives = |tid: &i32| {
+    let is_alive = |tid: &i32| {
         let stat = file::parse(&task(*tid).join("stat"), "a thread's stat", ProcStat::parse);
         stat.is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
     };
     tids.into_iter()
-        .find(lives)
+        .find(is_alive)
         .map_or_else(|| dir.clone(), task)
 }
 

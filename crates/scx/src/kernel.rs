@@ -146,8 +146,8 @@ fn is_gone(error: &ScxError) -> bool {
     let ScxError::Read { source, .. } = error else {
         return false;
     };
-    let went = Some(rustix::io::Errno::NODEV.raw_os_error());
-    source.kind() == ErrorKind::NotFound || source.raw_os_error() == went
+    let removed = Some(rustix::io::Errno::NODEV.raw_os_error());
+    source.kind() == ErrorKind::NotFound || source.raw_os_error() == removed
 }
 
 #[cfg(test)]

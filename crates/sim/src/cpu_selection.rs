@@ -99,8 +99,8 @@ impl CpuSelection<'_> {
 
     /// Returns the load of a CPU: the sum of the weights of its running and waiting threads.
     fn load(&self, cpu: usize) -> f64 {
-        let here = self.cpus[cpu].threads();
-        here.map(|thread| self.weight(thread)).sum()
+        let threads = self.cpus[cpu].threads();
+        threads.map(|thread| self.weight(thread)).sum()
     }
 
     /// Returns the load of each CPU.

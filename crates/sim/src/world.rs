@@ -221,8 +221,8 @@ impl SimWorld {
     }
 
     fn admit_due(&mut self) {
-        let come = self.arrival_of.len();
-        for index in come..self.arrivals.len() {
+        let arrived = self.arrival_of.len();
+        for index in arrived..self.arrivals.len() {
             let planned = &self.arrivals[index];
             if planned.at_ns > self.engine.now_ns() {
                 return;

@@ -53,7 +53,7 @@ const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// Whether a signal has requested the end, and which one.
 #[derive(Debug, Clone, Default)]
 pub struct Interruption {
-    came: Arc<AtomicBool>,
+    caught: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
 }
 
@@ -68,9 +68,9 @@ impl Interruption {
         let own = Self::default();
         for signal in ENDING.into_iter().filter(|&signal| !is_ignored(signal)) {
             let number = signal.unsigned_abs() as usize;
-            signal_hook::flag::register_conditional_default(signal, own.came.clone())
+            signal_hook::flag::register_conditional_default(signal, own.caught.clone())
                 .and_then(|_| signal_hook::flag::register_usize(signal, own.signal.clone(), number))
-                .and_then(|_| signal_hook::flag::register(signal, own.came.clone()))
+                .and_then(|_| signal_hook::flag::register(signal, own.caught.clone()))
                 .context("catching signals")?;
         }
         Ok(own)
@@ -78,7 +78,7 @@ impl Interruption {
 
     /// Returns a flag that becomes true when a signal that requests the end arrives.
     pub fn flag(&self) -> &AtomicBool {
-        &self.came
+        &self.caught
     }
 
     /// Returns the result of a measurement, or an error that names the signal that ended the
@@ -110,7 +110,7 @@ pub fn warn_of_neighbours(global: &Global, progress: &Progress) {
     let state = Daemon::find(global.runtime_dir.as_deref()).and_then(|mut d| d.status().ok());
     let managed = state.map_or(0, |state| state.programs.len());
     if managed > 0 {
-        progress.say(&format!(
+        progress.print_line(&format!(
             "usher: the measurement may be inaccurate, because a daemon manages {} at the same \
              time",
             text::count(managed, "program")

@@ -52,7 +52,7 @@ impl Progress {
     }
 
     /// Prints a line that stays on the screen, unlike the bar.
-    pub fn say(&self, line: &str) {
+    pub fn print_line(&self, line: &str) {
         let line = line.lines().map(shown).collect::<Vec<_>>().join("\n");
         match &self.bar {
             Some(bar) => bar.println(line),

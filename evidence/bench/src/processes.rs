@@ -110,7 +110,7 @@ impl Daemon {
             .spawn()
             .context("starting the daemon")?;
         let daemon = Self { child };
-        let answers = || {
+        let replies = || {
             usher(binary, runtime)
                 .args(["status", "--json"])
                 .output()
@@ -119,7 +119,7 @@ impl Daemon {
                         .is_ok_and(|v| v.get("policy").is_some())
                 })
         };
-        wait_for("a reply of the daemon", Duration::from_secs(10), answers)?;
+        wait_for("a reply of the daemon", Duration::from_secs(10), replies)?;
         Ok(daemon)
     }
 

@@ -423,12 +423,12 @@ impl ChipMachine {
             };
             core.time += touch.cycles;
             progress.tally.compute += touch.cycles;
-            let is_there = match touch.kind {
+            let is_present = match touch.kind {
                 _ if touch.bytes == 0 => true,
                 AccessKind::Fetch => self.memory.touch(number, &touch),
                 AccessKind::Load | AccessKind::Store => false,
             };
-            if is_there {
+            if is_present {
                 continue;
             }
             if core.time >= horizon {

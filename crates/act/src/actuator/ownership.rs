@@ -37,8 +37,8 @@ impl Actuator {
         };
         let inside = release::inside(self.state(program)?);
         let foreign = |pid: &i32| {
-            let lives = self.procs.get(*pid).is_some_and(|one| !one.is_dead());
-            lives && !self.procs.belongs_to(*pid, owner)
+            let is_alive = self.procs.get(*pid).is_some_and(|one| !one.is_dead());
+            is_alive && !self.procs.belongs_to(*pid, owner)
         };
         Ok(inside.iter().any(foreign))
     }

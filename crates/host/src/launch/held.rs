@@ -57,7 +57,7 @@ pub struct HeldChild {
     program: OsString,
     /// `None` once the child has been started.
     running: Option<ChildProcess>,
-    go: Option<File>,
+    release_pipe: Option<File>,
     answer: Option<File>,
 }
 
@@ -85,9 +85,9 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
         source,
     };
     one_at_a_time(|| {
-        let (hold, go) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
+        let (hold, release_pipe) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
         let (answer, output) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
-        let ours = [go.as_raw_fd(), answer.as_raw_fd()];
+        let ours = [release_pipe.as_raw_fd(), answer.as_raw_fd()];
         let theirs = [hold.as_raw_fd(), output.as_raw_fd()];
         // SAFETY: `wait_and_exec` makes only system calls, which are safe between fork and exec.
         let pid = unsafe {
@@ -108,7 +108,7 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
         Ok(HeldChild {
             program: program.clone(),
             running: Some(running),
-            go: Some(go.into()),
+            release_pipe: Some(release_pipe.into()),
             answer: Some(answer.into()),
         })
     })
@@ -160,10 +160,10 @@ impl HeldChild {
     /// # Errors
     /// There is no child.
     pub fn start(mut self) -> Result<StartingChild, LaunchError> {
-        if let Some(mut go) = self.go.take() {
+        if let Some(mut release_pipe) = self.release_pipe.take() {
             // The write fails if the child was killed while it waited, which its exit status will
             // report.
-            let _ = go.write_all(b"g");
+            let _ = release_pipe.write_all(b"g");
         }
         let running = self.running.take().ok_or(LaunchError::NoCommand)?;
         Ok(StartingChild {
@@ -227,7 +227,7 @@ pub(super) fn launch_error(program: &OsString, error: ChildError) -> LaunchError
 
 impl Drop for HeldChild {
     fn drop(&mut self) {
-        drop(self.go.take());
+        drop(self.release_pipe.take());
         if let Some(mut running) = self.running.take() {
             running.kill_and_reap();
         }

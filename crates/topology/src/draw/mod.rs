@@ -158,14 +158,14 @@ impl Painter<'_> {
     /// Returns whether each of the two packages has a single domain, and their descriptions are
     /// equal.
     fn alike(&self, a: PackageId, b: PackageId) -> bool {
-        let looks = |id: PackageId| {
+        let drawn = |id: PackageId| {
             let package = &self.topology.packages[id];
             match package.domains[..] {
                 [domain] => Some((package.model.clone(), domain::shape(self.topology, domain))),
                 _ => None,
             }
         };
-        looks(a).is_some() && looks(a) == looks(b)
+        drawn(a).is_some() && drawn(a) == drawn(b)
     }
 
     /// Draws equal packages with one domain each: their domains, grouped by NUMA node. Packages and

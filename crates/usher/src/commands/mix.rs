@@ -158,11 +158,11 @@ fn today() -> String {
 fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_>) {
     match event {
         MixEvent::Setup { command } => {
-            progress.say(&format!("preparing the inputs of the mix: {command}"))
+            progress.print_line(&format!("preparing the inputs of the mix: {command}"))
         }
         MixEvent::Alone { program, run } => {
             progress.doing(format!("measuring the program {program} alone"));
-            progress.say(&format!(
+            progress.print_line(&format!(
                 "{program} alone on {}: {:.2} s (run {} of at most {})",
                 super::profile::cores(run.cores),
                 run.seconds,
@@ -177,7 +177,7 @@ fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &Mix
         } => {
             let runs = u64::from(*rounds) * policies as u64 * mix.programs.len() as u64;
             progress.steps(runs * u64::from(*repeats));
-            progress.say(&format!(
+            progress.print_line(&format!(
                 "{}, {}; rounds: {rounds}, repetitions: {repeats}; about {}",
                 words::count(mix.programs.len(), "program"),
                 words::policies(policies),
@@ -214,9 +214,9 @@ fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &Mix
             } else {
                 ""
             };
-            progress.say(&format!("{policy}: {antt}{abstained}"));
+            progress.print_line(&format!("{policy}: {antt}{abstained}"));
         }
-        MixEvent::Warning { text } => progress.say(&format!("usher: {text}")),
+        MixEvent::Warning { text } => progress.print_line(&format!("usher: {text}")),
     }
 }
 

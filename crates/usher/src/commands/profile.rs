@@ -256,13 +256,13 @@ impl Args {
 fn report_event(progress: &Progress, event: &ProfileEvent<'_>) {
     match event {
         ProfileEvent::Run(run) => report_run(progress, run),
-        ProfileEvent::Busy(text) => progress.say(&format!("usher: {text}")),
+        ProfileEvent::Busy(text) => progress.print_line(&format!("usher: {text}")),
     }
 }
 
 fn report_run(progress: &Progress, run: &ProfileRun) {
     progress.step();
-    progress.say(&format!(
+    progress.print_line(&format!(
         "{:>8} (CPUs {}): {:.2} s, {:.1} CPUs busy (run {} of at most {})",
         cores(run.cores),
         run.cpus,

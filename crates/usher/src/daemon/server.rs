@@ -553,9 +553,9 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let mut peer = server.connect();
-            let asked = peer.write_all(GET_INFO).is_ok();
+            let is_sent = peer.write_all(GET_INFO).is_ok();
             let mut byte = [0];
-            if asked && matches!(peer.read(&mut byte), Ok(1)) {
+            if is_sent && matches!(peer.read(&mut byte), Ok(1)) {
                 break;
             }
             assert!(Instant::now() < deadline, "no place became free");

@@ -3,7 +3,7 @@
 //! programs. A job also names the file in which the command counts its work.
 //!
 //! Only background programs of the tasks `Disk` and `Net` have a counter file. The counter file of
-//! `Net` is written by the server in the far network namespace. The work of other background
+//! `Net` is written by the server in the remote network namespace. The work of other background
 //! programs is measured by their CPU time and their bytes.
 //!
 //! This module starts no program, with one exception: without an input file given by the user, the
@@ -140,7 +140,7 @@ impl BackgroundFixture {
         let mut load = LoadCommand::new("net")?.usage(usage).kind(kind, None);
         load.pair("--to", self.running_network()?.sink());
         load.pair("--name", name);
-        Ok(self.running_network()?.near(load.words))
+        Ok(self.running_network()?.in_local_ns(load.words))
     }
 
     fn transfer_job(&self, task: Task, kind: JobKind) -> Result<Vec<String>> {

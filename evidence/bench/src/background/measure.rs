@@ -162,7 +162,7 @@ fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f
         Resource::Net => {
             load.pair("--to", fixture.network()?.sink());
             load.pair("--name", format!("flow{number}"));
-            load.words = fixture.network()?.near(load.words);
+            load.words = fixture.network()?.in_local_ns(load.words);
         }
     }
     let nice: &[&str] = if number == 0 {

@@ -276,8 +276,8 @@ mod tests {
         assert_eq!(yielded_ms(&bins(&[(0, 90)]), 100.0, 600.0), 0.0);
         let pauses_shorter = bins(&[(0, 105), (105 + SILENCE_MS - 1, 150)]);
         assert_eq!(yielded_ms(&pauses_shorter, 100.0, 600.0), 50.0);
-        let comes_back = bins(&[(0, 105), (300, 310)]);
-        assert_eq!(yielded_ms(&comes_back, 100.0, 600.0), 5.0);
+        let resumes = bins(&[(0, 105), (300, 310)]);
+        assert_eq!(yielded_ms(&resumes, 100.0, 600.0), 5.0);
     }
 
     #[test]

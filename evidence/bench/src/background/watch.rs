@@ -3,7 +3,7 @@
 //! background's work in each millisecond. `reaction` and `idle` evaluate the records.
 //!
 //! The recorded figure is completed work, not the time for which the background is not frozen:
-//! - network: bytes that arrived in the far namespace;
+//! - network: bytes that arrived in the remote namespace;
 //! - disk: requests that bypass the page cache, at the time when they were issued;
 //! - CPU: units of 20 microseconds of computing.
 //!
@@ -227,7 +227,7 @@ impl Watcher<'_> {
             Resource::Net => {
                 load.pair("--to", self.fixture.network()?.sink());
                 load.pair("--name", if number == 0 { "fg" } else { "bg1" });
-                load.words = self.fixture.network()?.near(load.words);
+                load.words = self.fixture.network()?.in_local_ns(load.words);
             }
         }
         Ok(Job {

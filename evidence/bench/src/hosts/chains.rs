@@ -61,7 +61,7 @@ pub struct ChainsArgs {
     /// Build the chains of threads or processes
     pub link: Link,
     /// Let each link live for this time in microseconds
-    pub life_us: u64,
+    pub lifetime_us: u64,
     /// Use this file, which has a slot for each chain
     pub slots: PathBuf,
     /// Run this many chains at a time
@@ -133,7 +133,7 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
     let mut options = OpenOptions::new();
     let slots = options.read(true).write(true).open(&args.slots);
     let chain = Arc::new(Chain {
-        lifetime: Duration::from_micros(args.life_us),
+        lifetime: Duration::from_micros(args.lifetime_us),
         whole: sched_getaffinity(None)?,
         slots: slots.with_context(|| format!("opening {}", args.slots.display()))?,
     });

@@ -72,7 +72,7 @@ pub struct ChurnResult {
     /// The way in which the programs were admitted.
     pub home: Admission,
     /// Lifetime of a link in microseconds.
-    pub life_us: u64,
+    pub lifetime_us: u64,
     /// Number of completed releases.
     pub releases: usize,
     /// Number of releases after which, one second later, a thread still had the mask of a seat.
@@ -99,11 +99,11 @@ pub struct ChurnResult {
 
 impl ChurnResult {
     /// Returns a row without results.
-    pub fn new(link: Link, home: Admission, life_us: u64) -> Self {
+    pub fn new(link: Link, home: Admission, lifetime_us: u64) -> Self {
         Self {
             link,
             home,
-            life_us,
+            lifetime_us,
             releases: 0,
             narrowed: 0,
             stalled: 0,
@@ -126,7 +126,7 @@ impl ChurnResult {
         };
         vec![
             link.to_owned(),
-            format!("{}", self.life_us as f64 / 1e3),
+            format!("{}", self.lifetime_us as f64 / 1e3),
             format!("{:.0}", self.links_per_s),
             format!("{:.0}", self.seated_percent),
             self.releases.to_string(),
@@ -159,8 +159,8 @@ pub fn run(args: &ChurnArgs, quick: bool) -> Result<Part> {
     let releases = args.releases.unwrap_or(if quick { 40 } else { 1_000 });
     let mut rows = Vec::new();
     for (link, home) in KINDS {
-        for life_us in LIFETIMES_US {
-            let row = run_kind(link, home, life_us, releases, args)?;
+        for lifetime_us in LIFETIMES_US {
+            let row = run_kind(link, home, lifetime_us, releases, args)?;
             eprintln!("churn: {}", serde_json::to_string(&row)?);
             rows.push(row);
         }
@@ -210,13 +210,13 @@ fn part(rows: &[ChurnResult], releases: usize, at_once: usize) -> Part {
 fn run_kind(
     link: Link,
     home: Admission,
-    life_us: u64,
+    lifetime_us: u64,
     releases: usize,
     args: &ChurnArgs,
 ) -> Result<ChurnResult> {
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
-    command.args([KIND, &name(link), &name(home), &life_us.to_string()]);
+    command.args([KIND, &name(link), &name(home), &lifetime_us.to_string()]);
     command.arg(releases.to_string());
     command.args(["--at-once", &args.at_once.to_string()]);
     command
@@ -231,7 +231,7 @@ fn run_kind(
     let has_ended = end_within(&mut child, limit)?.is_some();
     let failed = |error: String| ChurnResult {
         error: Some(error),
-        ..ChurnResult::new(link, home, life_us)
+        ..ChurnResult::new(link, home, lifetime_us)
     };
     if !has_ended {
         child.kill()?;

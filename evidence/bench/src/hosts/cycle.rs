@@ -60,7 +60,7 @@ pub struct KindArgs {
     /// Choose how the programs are admitted
     home: Admission,
     /// Let each link live for this time in microseconds
-    life_us: u64,
+    lifetime_us: u64,
     /// Release programs this many times
     releases: usize,
     /// Run this many programs at a time
@@ -76,7 +76,7 @@ pub fn run(args: &KindArgs) -> Result<()> {
     // The control loop of the daemon has this scheduling class. Without the permission to use it,
     // the measured times are slightly longer.
     let _ = usher_host::engine::set_realtime_class();
-    let mut row = ChurnResult::new(args.link, args.home, args.life_us);
+    let mut row = ChurnResult::new(args.link, args.home, args.lifetime_us);
     if let Err(error) = measure(args, &mut row) {
         row.error = Some(format!("{error:#}"));
     }
@@ -392,7 +392,11 @@ impl Chains {
     fn start(args: &KindArgs, path: &Path) -> Result<Self> {
         let slots = chains::make_slots(path, CHAINS)?;
         let mut command = Command::new(&args.chains_by);
-        command.args([chains::PROGRAM, &name(args.link), &args.life_us.to_string()]);
+        command.args([
+            chains::PROGRAM,
+            &name(args.link),
+            &args.lifetime_us.to_string(),
+        ]);
         command.arg(path).args(["--chains", &CHAINS.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut reaper = command.spawn().context("starting chains")?;

@@ -189,15 +189,15 @@ mod tests {
             ("3 of 15".to_owned(), String::new())
         );
         let mut now = Instant::now();
-        let mut comes = |pace: &mut RunProgress, scheduler, part, programs, seconds| {
+        let mut record = |pace: &mut RunProgress, scheduler, part, programs, seconds| {
             now += Duration::from_secs(seconds);
             let message = GuestMessage::Sample(Box::new(sample(scheduler, part, programs, [0, 0])));
             pace.note(&message, now);
         };
-        comes(&mut pace, ComparedScheduler::Eevdf, "overhead", 2, 500);
+        record(&mut pace, ComparedScheduler::Eevdf, "overhead", 2, 500);
         assert_eq!(pace.left(), "", "the guest's start is no sample");
-        comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 4, 60);
-        comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
+        record(&mut pace, ComparedScheduler::Eevdf, "erlang", 4, 60);
+        record(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
         // Pending are two samples in each of the two groups with measured samples, and five samples
         // at the overall mean of 90 s.
         assert_eq!(
@@ -205,7 +205,7 @@ mod tests {
             ("6 of 15".to_owned(), "; about 14 minutes remain".to_owned())
         );
         // The same sample arrives a second time, after the guest died.
-        comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
+        record(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
         assert_eq!(pace.number(), "6 of 15");
         let left_out = |scheduler, part: &str| GuestMessage::LeftOut {
             part: part.to_owned(),

@@ -24,7 +24,7 @@ const FILE: &str = "loads.json";
 pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a GuestLoad>) -> Result<()> {
     let file = folder.join(FILE);
     let mut begun: BTreeMap<String, GuestLoad> = match fs::read(&file) {
-        Err(why) if why.kind() == ErrorKind::NotFound => none_yet(folder)?,
+        Err(why) if why.kind() == ErrorKind::NotFound => no_loads(folder)?,
         read => {
             let text = read.with_context(|| format!("reading {}", file.display()))?;
             serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display()))?
@@ -73,7 +73,7 @@ fn quoted(word: &str) -> String {
 
 /// Returns an empty list of loads. Fails if the folder contains results of an older version, which
 /// did not save its loads.
-fn none_yet(folder: &Path) -> Result<BTreeMap<String, GuestLoad>> {
+fn no_loads(folder: &Path) -> Result<BTreeMap<String, GuestLoad>> {
     let reading = || format!("reading {}", folder.display());
     for entry in fs::read_dir(folder).with_context(reading)? {
         let path = entry.with_context(reading)?.path();

@@ -102,7 +102,7 @@ fn one(name: &str, args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Re
         subcommand: vec!["keeper".into()],
         respawn: vec![],
     });
-    let mut live = |event: MixEvent<'_>| {
+    let mut report_event = |event: MixEvent<'_>| {
         if let MixEvent::RoundEnded { policy, result } = event {
             eprintln!(
                 "{name}, policy {policy}: ANTT {}",
@@ -115,7 +115,7 @@ fn one(name: &str, args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Re
         &config,
         &options,
         &AtomicBool::new(false),
-        &mut live,
+        &mut report_event,
     )?)
 }
 

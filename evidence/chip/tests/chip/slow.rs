@@ -281,7 +281,7 @@ struct SlowCore {
     /// Time of the core's next step.
     at: u64,
     /// Time from which the core waits for the step.
-    came: u64,
+    requested_at: u64,
     step: Step,
     /// Remaining parts of the core's task.
     rest: VecDeque<Part>,
@@ -295,7 +295,7 @@ impl SlowCore {
             Some(part) => (at + part.work, Step::Touch(part)),
             None => (at, Step::Lock(Some(self.task))),
         };
-        (self.at, self.came, self.step) = (at, at, step);
+        (self.at, self.requested_at, self.step) = (at, at, step);
     }
 }
 
@@ -332,7 +332,7 @@ impl SlowChip<'_> {
     /// completed.
     fn dispatch(&mut self, core: usize, now: u64, of: Option<usize>) {
         if let Some(of) = of {
-            self.ended[of] = self.cores[core].came;
+            self.ended[of] = self.cores[core].requested_at;
             self.resolve(of);
         }
         let chip = self.slow.chip;
@@ -356,7 +356,7 @@ impl SlowChip<'_> {
             if wake > 0 && other != core && matches!(plan.step, Step::Halted) {
                 wake -= 1;
                 plan.step = Step::Lock(None);
-                (plan.at, plan.came) = (self.lock_free, self.lock_free);
+                (plan.at, plan.requested_at) = (self.lock_free, self.lock_free);
             }
         }
     }
@@ -380,7 +380,7 @@ impl SlowChip<'_> {
     fn first(&self, now: u64) -> Option<usize> {
         let acts = |core: &SlowCore| core.at == now && !matches!(core.step, Step::Halted);
         let order = (0..self.cores.len()).filter(|&core| acts(&self.cores[core]));
-        order.min_by_key(|&core| (self.cores[core].came, core))
+        order.min_by_key(|&core| (self.cores[core].requested_at, core))
     }
 }
 
@@ -400,7 +400,7 @@ pub fn slowly(
 ) -> SlowRunResult {
     let core = SlowCore {
         at: 0,
-        came: 0,
+        requested_at: 0,
         step: Step::Lock(None),
         rest: VecDeque::new(),
         task: 0,

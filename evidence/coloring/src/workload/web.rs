@@ -40,7 +40,7 @@ pub struct Web {
     network: Mutex<VecDeque<(u64, usize)>>,
     /// Time of the next arrival; `u64::MAX` if no data are on their way.
     first_ns: AtomicU64,
-    answered: AtomicU64,
+    replied: AtomicU64,
 }
 
 impl Web {
@@ -58,7 +58,7 @@ impl Web {
             processes: (0..processes).map(process).collect(),
             network: Mutex::default(),
             first_ns: AtomicU64::new(u64::MAX),
-            answered: AtomicU64::new(0),
+            replied: AtomicU64::new(0),
         }
     }
 
@@ -75,7 +75,7 @@ impl Web {
     fn reply(&self, task: usize, now_ns: u64) {
         let halves = self.processes[task].halves.fetch_add(1, SeqCst) + 1;
         if halves.is_multiple_of(2) {
-            self.answered.fetch_add(1, SeqCst);
+            self.replied.fetch_add(1, SeqCst);
         }
         let mut network = self.network();
         let last = network.back().map_or(0, |&(when, _)| when);
@@ -144,7 +144,7 @@ impl Workload for Web {
     }
 
     fn completed(&self) -> u64 {
-        self.answered.load(SeqCst)
+        self.replied.load(SeqCst)
     }
 }
 

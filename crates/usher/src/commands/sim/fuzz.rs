@@ -163,7 +163,7 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
             match result {
                 Ok(stats) => sum.0.add(stats),
                 Err(violation) => {
-                    progress.say(&violation.to_string());
+                    progress.print_line(&violation.to_string());
                     sum.1.push(violation);
                 }
             }

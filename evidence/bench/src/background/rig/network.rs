@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sets up two network namespaces, which a rate-limited pair of virtual Ethernet devices connects.
-//! Commands send from the near namespace; in the far namespace run a server that discards data,
+//! Commands send from the local namespace; in the remote namespace run a server that discards data,
 //! iperf3 and sshd. The rate limit in Mbit/s is a token bucket filter of `tc`. Five iperf3 servers
 //! run: one for the foreground and four for background programs.
 //!
@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use super::keeper::{Keeper, must, script};
 use crate::processes::wait_for;
 
-/// Ports of the servers in the far namespace.
+/// Ports of the servers in the remote namespace.
 pub const SINK_PORT: u16 = 5001;
 const SSH_PORT: u16 = 2222;
 const IPERF_PORT: u16 = 5201;
@@ -28,7 +28,7 @@ const REMOTE_ADDRESS: &str = "198.18.0.2";
 const LOCAL_ADDRESS: &str = "198.18.0.1";
 
 const UNDO: &str = r#"
-for ns in "$near" "$far"; do
+for ns in "$local_ns" "$remote_ns"; do
     ip netns pids "$ns" | xargs -r kill -9
     ip netns delete "$ns"
 done
@@ -37,8 +37,8 @@ done
 /// The network, which is removed when the value is dropped.
 #[derive(Debug)]
 pub struct Network {
-    near: String,
-    far: String,
+    local_ns: String,
+    remote_ns: String,
     dir: PathBuf,
     servers: Vec<Child>,
     _keeper: Keeper,
@@ -49,11 +49,14 @@ impl Network {
     /// discards data writes its record files to `dir`.
     pub fn start(dir: &Path, rate_mbit: u32, epoch_ns: u64) -> Result<Self> {
         let pid = std::process::id();
-        let (near, far) = (format!("ub{pid}a"), format!("ub{pid}b"));
-        let keeper = Keeper::new(&script(&[("near", &near), ("far", &far)], UNDO))?;
+        let (local_ns, remote_ns) = (format!("ub{pid}a"), format!("ub{pid}b"));
+        let keeper = Keeper::new(&script(
+            &[("local_ns", &local_ns), ("remote_ns", &remote_ns)],
+            UNDO,
+        ))?;
         let mut network = Self {
-            near,
-            far,
+            local_ns,
+            remote_ns,
             dir: dir.to_owned(),
             servers: vec![],
             _keeper: keeper,
@@ -79,15 +82,15 @@ impl Network {
     }
 
     fn cable(&self, rate_mbit: u32) -> Result<()> {
-        let (near, far) = (self.near.as_str(), self.far.as_str());
-        must(&["ip", "netns", "add", near])?;
-        must(&["ip", "netns", "add", far])?;
+        let (local_ns, remote_ns) = (self.local_ns.as_str(), self.remote_ns.as_str());
+        must(&["ip", "netns", "add", local_ns])?;
+        must(&["ip", "netns", "add", remote_ns])?;
         must(&[
-            "ip", "link", "add", near, "netns", near, "type", "veth", "peer", "name", far, "netns",
-            far,
+            "ip", "link", "add", local_ns, "netns", local_ns, "type", "veth", "peer", "name",
+            remote_ns, "netns", remote_ns,
         ])?;
         let rate = format!("{rate_mbit}mbit");
-        for (ns, address) in [(near, LOCAL_ADDRESS), (far, REMOTE_ADDRESS)] {
+        for (ns, address) in [(local_ns, LOCAL_ADDRESS), (remote_ns, REMOTE_ADDRESS)] {
             let address = format!("{address}/30");
             must(&["ip", "-n", ns, "address", "add", &address, "dev", ns])?;
             must(&["ip", "-n", ns, "link", "set", "lo", "up"])?;
@@ -105,9 +108,9 @@ impl Network {
         Ok(())
     }
 
-    /// Returns a command line that runs `words` in the near namespace, from which all data is sent.
-    pub fn near(&self, words: Vec<String>) -> Vec<String> {
-        inside(&self.near).into_iter().chain(words).collect()
+    /// Returns a command line that runs `words` in the local namespace, which sends all data.
+    pub fn in_local_ns(&self, words: Vec<String>) -> Vec<String> {
+        inside(&self.local_ns).into_iter().chain(words).collect()
     }
 
     /// Address of the server that discards data.
@@ -121,12 +124,12 @@ impl Network {
         self.dir.join(format!("{name}.{kind}"))
     }
 
-    /// Returns the command line of an iperf3 client in the near namespace. `client` is 0 for the
+    /// Returns the command line of an iperf3 client in the local namespace. `client` is 0 for the
     /// foreground and the number of the program for background.
     pub fn iperf(&self, client: u16, extent: &[&str]) -> Vec<String> {
         let port = (IPERF_PORT + client).to_string();
         let words = ["iperf3", "-c", REMOTE_ADDRESS, "-p", &port];
-        self.near(
+        self.in_local_ns(
             words
                 .iter()
                 .chain(extent)
@@ -135,7 +138,7 @@ impl Network {
         )
     }
 
-    /// Returns the command line of `scp` that copies a file to the far namespace.
+    /// Returns the command line of `scp` that copies a file to the remote namespace.
     pub fn scp(&self, file: &Path, name: &str) -> Vec<String> {
         let at = |name: &str| self.dir.join(name).display().to_string();
         let to = format!("root@{REMOTE_ADDRESS}:{}", at(name));
@@ -162,7 +165,7 @@ impl Network {
             &to,
         ]
         .map(str::to_owned);
-        self.near(words.into())
+        self.in_local_ns(words.into())
     }
 
     /// Starts the iperf3 servers, unless they run.
@@ -209,7 +212,7 @@ impl Network {
     }
 
     fn serve(&mut self, words: &[&str]) -> Result<()> {
-        let all: Vec<String> = inside(&self.far);
+        let all: Vec<String> = inside(&self.remote_ns);
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -226,10 +229,10 @@ impl Network {
         Ok(())
     }
 
-    /// Whether a server listens on the port in the far namespace.
+    /// Whether a server listens on the port in the remote namespace.
     fn listens(&self, port: u16) -> bool {
         let filter = format!("( sport = :{port} )");
-        let words = inside(&self.far);
+        let words = inside(&self.remote_ns);
         let output = Command::new(&words[0])
             .args(&words[1..])
             .args(["ss", "-Hltn", &filter])
