@@ -23,6 +23,9 @@ pub enum ProgressSource {
     Ompt,
     /// Instructions retired, from the PMU.
     Instructions,
+    /// Bytes that the whole process tree has read and written. Used only for programs whose bytes
+    /// were proportional to time in an earlier run.
+    Bytes,
     /// CPU time minus steal time. CPU time shows how much the program wants to run, but includes
     /// the time of spinning threads. No plan is therefore based on CPU time.
     CpuTime,
@@ -47,6 +50,7 @@ impl ProgressSource {
                     0.7
                 }
             }
+            Self::Bytes => 0.7,
             Self::CpuTime => 0.1,
         }
     }
@@ -59,6 +63,7 @@ impl std::fmt::Display for ProgressSource {
             Self::Repetition => "repetitions",
             Self::Ompt => "ompt",
             Self::Instructions => "instructions",
+            Self::Bytes => "bytes",
             Self::CpuTime => "cpu-time",
         })
     }

@@ -15,6 +15,7 @@
 //! This crate only reads. The roots of all paths are arguments.
 
 mod build_id;
+mod bytes;
 mod capabilities;
 mod counters;
 mod error;

@@ -8,7 +8,8 @@
 //!    check is omitted if the program has used less than 1 % of a CPU since the last count or
 //!    check.
 //! 3. Progress comes from the best source that works: units of work on the heartbeat page, then
-//!    useful CPU time on this page (OMPT), then instructions, then CPU time. A heartbeat page
+//!    useful CPU time on this page (OMPT), then instructions, then bytes, then CPU time. Bytes are a
+//!    source only if the caller trusts them ([`ProgramProbe::count_bytes`]). A heartbeat page
 //!    without any units and without thread slots is no source.
 //!
 //! Cost: for a program with a cgroup, steps 1 and 3 make two small reads of open files. Each perf
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 use rustix::event::PollFlags;
 use usher_model::{ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, ProgressSource};
 
+use crate::bytes::ByteCounter;
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
 use crate::error::ProbeError;
 use crate::members::{ProgramMembers, TotalTimes};
@@ -63,6 +65,9 @@ const REST_DIVISOR: u64 = 100;
 /// Least interval between counts of threads, in nanoseconds. Each count doubles the interval, up to
 /// [`ProbeConfig::threads_every_ns`]; the beginning of a wait for CPUs resets the interval.
 const COUNT_NS_MIN: u64 = 4_000_000;
+/// Least interval between counts of bytes, in nanoseconds, because a count reads two files per
+/// process.
+const BYTES_NS_MIN: u64 = 100_000_000;
 /// Intervals before each of the first checks for spinning, in nanoseconds. The intervals are short:
 /// programs that run for less than a second must be checked, too.
 const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
@@ -85,6 +90,13 @@ pub struct ProgramProbe {
     /// CPU time of waiting since the arrival, without steal time.
     waiting_ns: f64,
     counters: Option<PerfCounters>,
+    /// Counts bytes if no better source works.
+    byte_counter: Option<ByteCounter>,
+    /// Bytes at the last sample; `None` if they were not counted.
+    bytes: Option<u64>,
+    /// Time and result of the last count of bytes.
+    bytes_at: (u64, Option<u64>),
+    trusts_bytes: bool,
     spin: SpinDetector,
     first: TotalTimes,
     last: TotalTimes,
@@ -144,6 +156,10 @@ impl ProgramProbe {
             page_waiting_ns: 0,
             waiting_ns: 0.0,
             counters: None,
+            byte_counter: None,
+            bytes: None,
+            bytes_at: (0, None),
+            trusts_bytes: false,
             first,
             last: first,
             cpu_ns: 0.0,
@@ -187,6 +203,19 @@ impl ProgramProbe {
         Ok(())
     }
 
+    /// Counts the bytes that the program reads and writes, while no better source of progress works.
+    /// `trusted`: the bytes are a source of progress.
+    pub fn count_bytes(&mut self, trusted: bool) {
+        self.byte_counter = Some(ByteCounter::new(&self.config.proc_root));
+        self.trusts_bytes = trusted;
+    }
+
+    /// Returns the bytes that the program had read and written at the last sample since the first
+    /// sample; `None` if they were not counted.
+    pub fn bytes(&self) -> Option<u64> {
+        self.bytes
+    }
+
     /// Samples the program. `steal` is [`crate::MachineSample::steal_in_cpu_time`], the
     /// fraction of CPU time that the hypervisor took, 0..1.
     ///
@@ -200,7 +229,7 @@ impl ProgramProbe {
         self.cpu_ns += used_ns as f64 * kept;
         self.check_waiting(at_ns, before);
         self.check_threads(at_ns);
-        self.progress = self.best_progress(kept);
+        self.progress = self.best_progress(at_ns, kept);
         let wait_ns = match (now.wait_ns, self.first.wait_ns) {
             (Some(now), Some(first)) => Some(now.saturating_sub(first)),
             _ => None,
@@ -314,7 +343,8 @@ impl ProgramProbe {
 
     /// The best available source of progress. The total of a source never decreases. The source
     /// changes when a program begins to report heartbeats after its first samples.
-    fn best_progress(&mut self, kept: f64) -> Option<Progress> {
+    fn best_progress(&mut self, at_ns: u64, kept: f64) -> Option<Progress> {
+        self.bytes = None;
         let spins = self.spin.spinners() > 0;
         let progress = |total, source: ProgressSource| {
             Some(Progress {
@@ -331,7 +361,23 @@ impl ProgramProbe {
         {
             return progress(counters.read(), ProgressSource::Instructions);
         }
-        progress(self.cpu_ns, ProgressSource::CpuTime)
+        self.bytes = self.sample_bytes(at_ns);
+        match self.bytes.filter(|&bytes| self.trusts_bytes && bytes > 0) {
+            Some(bytes) => progress(bytes as f64, ProgressSource::Bytes),
+            None => progress(self.cpu_ns, ProgressSource::CpuTime),
+        }
+    }
+
+    /// Returns the bytes of the program, counted at most ten times a second.
+    fn sample_bytes(&mut self, at_ns: u64) -> Option<u64> {
+        let counter = self.byte_counter.as_mut()?;
+        let (last_ns, last) = self.bytes_at;
+        if last.is_some() && at_ns < last_ns + BYTES_NS_MIN {
+            return last;
+        }
+        let bytes = counter.sample(&self.members.processes().ok()?);
+        self.bytes_at = (at_ns, bytes);
+        bytes
     }
 
     /// Returns progress from the heartbeat page: units of work, or useful CPU time. `kept` is the

@@ -20,6 +20,11 @@ pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
     value.trim().parse().ok()
 }
 
+/// Bytes read and written by a process through system calls, from its `io`.
+pub(crate) fn io_bytes(text: &str) -> Option<u64> {
+    keyed(text, "rchar:")?.checked_add(keyed(text, "wchar:")?)
+}
+
 /// CPU time of a cgroup in nanoseconds, from its `cpu.stat`.
 pub(crate) fn cpu_stat_ns(text: &str) -> Option<u64> {
     keyed(text, "usage_usec")?.checked_mul(1000)

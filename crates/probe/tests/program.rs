@@ -290,6 +290,26 @@ fn threads_that_poll_in_an_mpi_library_are_spinners() {
 }
 
 #[test]
+fn trusted_bytes_have_priority_over_cpu_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "0", "0", "20"]);
+    let home = home(program.pid(), None);
+    for trusted in [true, false] {
+        let mut probe = ProgramProbe::open(&home, ProbeConfig::default()).unwrap();
+        probe.count_bytes(trusted);
+        let sample = probe.sample(0, 0.0).unwrap();
+        assert_eq!(sample.progress.unwrap().source, ProgressSource::CpuTime);
+        assert_eq!(
+            probe.bytes(),
+            Some(0),
+            "nothing was read since the first sample"
+        );
+    }
+    program.go();
+    program.cpu_time();
+}
+
+#[test]
 fn heartbeats_have_priority_and_a_broken_page_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = BurnProcess::start(&build(dir.path()), &["compute", "0", "0", "20"]);

@@ -98,6 +98,12 @@ impl Profile {
         Some((Curve::new(points).ok()?, source))
     }
 
+    /// Returns whether earlier runs have points of this source, which agree with whole repetitions.
+    pub fn trusts(&self, source: ProgressSource) -> bool {
+        let has_points = self.points.iter().any(|p| p.source == source);
+        has_points && !self.misleading_sources().contains(&source)
+    }
+
     /// Returns the sources that must not be used for planning this program, because their speed-ups
     /// are wrong. For such a source, the speed-up between two core counts differs from the speed-up
     /// of whole repetitions by more than [`SOURCE_ERROR_MAX`].

@@ -61,8 +61,8 @@ pub(crate) fn point_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Store
 }
 
 fn source_named(name: &str) -> Option<ProgressSource> {
-    use ProgressSource::{CpuTime, Heartbeat, Instructions, Ompt, Repetition};
-    [Heartbeat, Repetition, Ompt, Instructions, CpuTime]
+    use ProgressSource::{Bytes, CpuTime, Heartbeat, Instructions, Ompt, Repetition};
+    [Heartbeat, Repetition, Ompt, Instructions, Bytes, CpuTime]
         .into_iter()
         .find(|source| source.to_string() == name)
 }

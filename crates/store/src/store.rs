@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
-use usher_model::{CurvePoint, ProgramKey};
+use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 
 use crate::damaged::replace_damaged;
 use crate::error::{StoreError, Warning};
@@ -290,6 +290,25 @@ impl Store {
             .connection
             .execute(sql, params![key.executable, redact(&key.arguments)]);
         done.map_err(|e| self.failed(e))
+    }
+
+    /// Deletes the points of one source of progress from a profile.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn forget_source(
+        &mut self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+        source: ProgressSource,
+    ) -> Result<(), StoreError> {
+        let sql = "DELETE FROM point WHERE source = ?4 AND profile IN (SELECT id FROM profile
+                   WHERE executable = ?1 AND arguments = ?2 AND machine = ?3)";
+        let key = stored(key);
+        let source = source.to_string();
+        let values = params![key.executable, key.arguments, machine.as_str(), source];
+        let done = self.connection.execute(sql, values);
+        done.map(|_| ()).map_err(|e| self.failed(e))
     }
 
     /// Deletes these profiles, all of them or none.

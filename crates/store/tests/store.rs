@@ -561,3 +561,27 @@ fn a_similar_profile_is_of_the_same_executable_and_differs_least() {
     assert_eq!(similar("hash:03", "-p2 file:2^26"), None);
     assert_eq!(similar("hash:02", "-p2 file:2^20"), None, "its own profile");
 }
+
+#[test]
+fn the_points_of_one_source_are_forgotten() {
+    let mut store = Store::in_memory().unwrap();
+    let measurement = Measurement {
+        name: "a".to_owned(),
+        points: vec![
+            point(1.0, 5.0, ProgressSource::Repetition),
+            point(1.0, 9e6, ProgressSource::Bytes),
+        ],
+        ..Measurement::default()
+    };
+    for name in ["a", "b"] {
+        store.merge(&key(name), &machine(), &measurement).unwrap();
+    }
+    let bytes = ProgressSource::Bytes;
+    store.forget_source(&key("a"), &machine(), bytes).unwrap();
+    let sources = |name: &str| {
+        let profile = store.lookup(&key(name), &machine()).unwrap().unwrap();
+        profile.points.iter().map(|p| p.source).collect::<Vec<_>>()
+    };
+    assert_eq!(sources("a"), [ProgressSource::Repetition]);
+    assert_eq!(sources("b").len(), 2);
+}

@@ -56,6 +56,8 @@ pub(super) struct ArrivingProgram {
     pub program: Program,
     /// Progress sources that were inaccurate for the program in earlier runs.
     pub misleading: Vec<ProgressSource>,
+    /// Whether bytes measured the progress of the program in earlier runs.
+    pub trusts_bytes: bool,
     /// Identifier of the profile of other arguments that is used for the program, if any.
     pub similar_to: Option<String>,
     /// Whether the process waits before its `exec`.
@@ -143,6 +145,7 @@ impl ArrivingProgram {
                 pinned_to: None,
             },
             misleading: stored.misleading,
+            trusts_bytes: stored.trusts_bytes,
             similar_to: stored.similar_to,
             held,
             review,

@@ -19,6 +19,7 @@
 
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
+use super::byte_trace::{ByteRate, ByteTrace};
 use crate::load_limits::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
 
 /// Minimum duration of a repetition that yields a sample. Shorter repetitions are dominated by
@@ -40,6 +41,27 @@ pub(super) struct ProfileSample {
     /// The rate by the program's other source of progress in the same time. Comparing this rate
     /// with the repetitions shows whether the source is proportional to progress.
     pub by_source: Option<(ProgressSource, CurvePoint)>,
+}
+
+impl ProfileSample {
+    /// Adds the rate of bytes if bytes measured the progress of the run, and removes it if not.
+    #[must_use]
+    pub fn with_bytes(self, bytes: Option<ByteRate>) -> Self {
+        let is_bytes = |by: &(ProgressSource, _)| by.0 == ProgressSource::Bytes;
+        let by_source = match bytes {
+            Some(rate) if rate.is_progress() => {
+                let point = CurvePoint {
+                    rate: rate.per_second,
+                    ..self.repetition
+                };
+                let better = self.by_source.filter(|by| by.0 < ProgressSource::Bytes);
+                better.or(Some((ProgressSource::Bytes, point)))
+            }
+            Some(_) => self.by_source.filter(|by| !is_bytes(by)),
+            None => self.by_source,
+        };
+        Self { by_source, ..self }
+    }
 }
 
 /// The end of a repetition.
@@ -171,6 +193,7 @@ pub(super) struct EndedProgram {
     pub name: String,
     pub waits: WaitBehaviour,
     pub interval: PlacementInterval,
+    pub byte_trace: ByteTrace,
     pub ended_ns: u64,
     pub last: Option<ProgramSample>,
     /// Age of the last sample before the end of the program.
@@ -300,5 +323,33 @@ mod tests {
             ..end(12 * SECOND, 2.0, Some(&used), 6)
         };
         assert_eq!(placed().repeated(&unknown), None);
+    }
+
+    #[test]
+    fn only_bytes_in_proportion_to_time_are_stored() {
+        let point = CurvePoint {
+            cores: 2.0,
+            rate: 0.5,
+            relative_error: 0.05,
+            busy_cpus: None,
+        };
+        let sample = |source| ProfileSample {
+            repetition: point,
+            by_source: Some((source, point)),
+        };
+        let with = |source, error| {
+            let rate = ByteRate {
+                per_second: 1e6,
+                error,
+            };
+            let by_source = sample(source).with_bytes(Some(rate)).by_source;
+            by_source.map(|(source, point)| (source, point.rate))
+        };
+        use ProgressSource::{Bytes, CpuTime, Heartbeat};
+        assert_eq!(with(CpuTime, 0.1), Some((Bytes, 1e6)));
+        assert_eq!(with(CpuTime, 0.11), Some((CpuTime, 0.5)));
+        assert_eq!(with(Bytes, 0.11), None);
+        assert_eq!(with(Heartbeat, 0.1), Some((Heartbeat, 0.5)));
+        assert_eq!(sample(Bytes).with_bytes(None), sample(Bytes));
     }
 }

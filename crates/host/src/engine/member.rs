@@ -13,6 +13,7 @@ use usher_model::{
     Progress, ProgressSource, SeatMode,
 };
 
+use super::byte_trace::ByteTrace;
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
 use super::progress_window::ProgressWindow;
@@ -33,6 +34,8 @@ pub(super) struct ManagedProgram {
     pub key: Option<ProgramKey>,
     /// Progress sources that were inaccurate for the program in earlier runs.
     pub misleading: Vec<ProgressSource>,
+    /// The bytes that the program has read and written in its present run.
+    pub byte_trace: ByteTrace,
     pub watch: ProgramObserver,
     pub arrived_ns: u64,
     /// The CPUs of the program's seat; `None` if the program has no seat.
@@ -65,6 +68,9 @@ impl ManagedProgram {
     /// means that Usher has frozen the program.
     pub fn sample(&mut self, at_ns: u64, steal: f64, is_frozen: bool) -> Option<ProgramSample> {
         let mut sample = self.watch.sample(at_ns, steal)?;
+        if let Some(bytes) = self.watch.bytes() {
+            self.byte_trace.add(at_ns, bytes);
+        }
         let was_stopped = self.stopped;
         self.check_stopped(at_ns, is_frozen);
         sample.stopped = was_stopped || self.stopped;

@@ -18,6 +18,7 @@
 
 mod arrival;
 mod background;
+mod byte_trace;
 mod clock;
 mod config;
 mod hotplug;

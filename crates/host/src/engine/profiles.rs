@@ -37,6 +37,8 @@ pub(super) struct StoredProfile {
     pub bandwidth_gbps: Option<f64>,
     /// Progress sources that were inaccurate for the program.
     pub misleading: Vec<ProgressSource>,
+    /// Whether bytes measured the progress of the program in earlier runs.
+    pub trusts_bytes: bool,
     /// Identifier of the profile, if the profile is of other arguments.
     pub similar_to: Option<String>,
 }
@@ -49,6 +51,7 @@ impl From<Profile> for StoredProfile {
             active_wait: profile.active_wait,
             llc_bytes: profile.llc_bytes,
             bandwidth_gbps: profile.bandwidth_gbps,
+            trusts_bytes: profile.trusts(ProgressSource::Bytes),
             misleading: profile.misleading_sources(),
             similar_to: None,
         }
@@ -61,6 +64,8 @@ pub(super) struct ProfileUpdate {
     pub name: String,
     pub sample: ProfileSample,
     pub waits: WaitBehaviour,
+    /// Whether bytes did not measure the progress of the run.
+    pub distrusts_bytes: bool,
 }
 
 /// The store, shared between threads.
@@ -177,6 +182,7 @@ fn recalled(
     match points(&similar.curve) > own_points {
         true => Ok(StoredProfile {
             misleading: own.misleading,
+            trusts_bytes: own.trusts_bytes,
             spinners: own.spinners.max(similar.spinners),
             active_wait: own.active_wait.or(similar.active_wait),
             similar_to,
@@ -261,7 +267,11 @@ impl StoreHandle {
             active_wait: update.waits.active_wait,
             ..Measurement::default()
         };
-        lock(&self.store).merge(&update.key, &self.machine, &measurement)
+        let mut store = lock(&self.store);
+        if update.distrusts_bytes {
+            store.forget_source(&update.key, &self.machine, ProgressSource::Bytes)?;
+        }
+        store.merge(&update.key, &self.machine, &measurement)
     }
 }
 

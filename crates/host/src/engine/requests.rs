@@ -19,6 +19,7 @@ use usher_act::{ActError, PreparedHome, WorkClass};
 use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
 
 use super::arrival::ArrivingProgram;
+use super::byte_trace::{ByteRate, ByteTrace};
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
 use super::learn::{
@@ -142,7 +143,8 @@ impl RealWorld {
             other => other.into(),
         })?;
         let (heartbeat, held) = (arriving.heartbeat.take(), arriving.held);
-        match ProgramObserver::open(&home, &self.roots.proc, heartbeat, held) {
+        let trusts_bytes = arriving.trusts_bytes;
+        match ProgramObserver::open(&home, &self.roots.proc, heartbeat, held, trusts_bytes) {
             Ok(mut watch) => {
                 let adopted = AdoptedProgram {
                     id,
@@ -242,6 +244,7 @@ impl RealWorld {
             command: arriving.command,
             key: arriving.key,
             misleading: arriving.misleading,
+            byte_trace: ByteTrace::new(at_ns),
             watch,
             arrived_ns: at_ns,
             seat: None,
@@ -322,7 +325,8 @@ impl RealWorld {
                 busy_ns: ended.busy_ns,
                 other_cpus_max: self.other_cpus_max,
             });
-            let update = profile_update(ended.key.clone(), &ended.name, ended.waits, sample);
+            let bytes = ended.byte_trace.ended(ended.ended_ns);
+            let update = profile_update(ended.key.clone(), &ended.name, ended.waits, sample, bytes);
             self.add_update(update);
             return Ok(());
         }
@@ -346,6 +350,7 @@ impl RealWorld {
                 &member.program.name,
                 member.waits(),
                 sample,
+                member.byte_trace.ended(at_ns),
             );
             let program = id;
             self.state.events.push(Event::Repeated { program, seconds });
@@ -422,6 +427,7 @@ impl RealWorld {
                 name: member.program.name.clone(),
                 waits: member.waits(),
                 interval: member.interval,
+                byte_trace: member.byte_trace,
                 ended_ns: at_ns,
                 last: member.last.take().map(|(_, sample)| sample),
                 // Without a cgroup, the CPU time between the last sample and the end is lost.
@@ -504,12 +510,14 @@ fn profile_update(
     name: &str,
     waits: WaitBehaviour,
     sample: Option<ProfileSample>,
+    bytes: Option<ByteRate>,
 ) -> Option<ProfileUpdate> {
     Some(ProfileUpdate {
         key: key?,
         name: name.to_owned(),
-        sample: sample?,
+        sample: sample?.with_bytes(bytes),
         waits,
+        distrusts_bytes: bytes.is_some_and(|rate| !rate.is_progress()),
     })
 }
 

@@ -28,12 +28,13 @@ pub(super) struct ProgramObserver {
 
 impl ProgramObserver {
     /// Starts to observe a program. `held` means that the program's process waits before its
-    /// `exec`.
+    /// `exec`. `trusts_bytes`: the bytes that the program reads and writes measure its progress.
     pub fn open(
         home: &ProcessTree,
         proc_root: &Path,
         heartbeat: Option<Page>,
         held: bool,
+        trusts_bytes: bool,
     ) -> Result<Self, EngineError> {
         let config = ProbeConfig {
             proc_root: proc_root.to_owned(),
@@ -44,6 +45,7 @@ impl ProgramObserver {
         heartbeat
             .into_iter()
             .for_each(|page| probe.use_heartbeat(page));
+        probe.count_bytes(trusts_bytes);
         // The call fails on a machine without a PMU, which `usher doctor` reports.
         match held {
             true => {
@@ -69,6 +71,11 @@ impl ProgramObserver {
         let sample = self.probe.sample(at_ns, steal).ok();
         self.warnings.append(&mut self.probe.take_warnings());
         sample
+    }
+
+    /// Returns the bytes that the program has read and written; `None` if they are not counted.
+    pub fn bytes(&self) -> Option<u64> {
+        self.probe.bytes()
     }
 
     /// Returns whether the program's last process has ended.
