@@ -61,7 +61,7 @@ pub fn run(args: &FirstArgs) -> Result<bool> {
             FirstPart::Busy => busy::run(&usher, args.busy_rounds),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
-        println!("{}", part.lines());
+        machine::print_line(part.lines())?;
         parts.push(part);
     }
     machine::finish(&folder, "Usher: the first minute", &parts)
