@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs the engine on this machine with real programs and a test policy, and checks seats, attach
-//! and release, soft seats, stored profiles, records, hotplug, and the undo after a stop or a
+//! and release, soft seats, records, hotplug, and the undo after a stop or a
 //! panic.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,96 +11,20 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
+use common::bench::{Bench, Idler, ROOT, busy, programs};
 use common::{FirstCpuPolicy, allowed, allowed_in, until};
 use rustix::event::{EventfdFlags, eventfd};
-use tempfile::TempDir;
-use usher_act::ActConfig;
 use usher_host::engine::{
-    AdoptOptions, Engine, EngineConfig, EngineError, LogChange, PolicyFactory, ProfileUse,
-    ProgramStatus, SoftSeats,
+    AdoptOptions, Engine, EngineConfig, EngineError, LogChange, PolicyFactory, SoftSeats,
 };
 use usher_host::launch::{LaunchSpec, Stream};
-use usher_model::{
-    CpuSet, CurvePoint, Decision, Event, Observation, ProfileMatch, ProgressSource, Topology,
-};
+use usher_model::{CpuSet, Decision, Event, Observation, Topology};
 use usher_policy::Policy;
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
-use usher_topology::{Source, load};
-
-const ROOT: u32 = 0;
-
-struct Bench {
-    dir: TempDir,
-    topology: Topology,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let machine = load(Source::ThisMachine).unwrap();
-        let usable = usher_topology::usable_cpus(Path::new("/")).unwrap();
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-            topology: machine.restrict(&usable).unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn config(&self) -> EngineConfig {
-        EngineConfig::new(self.topology.clone(), ActConfig::new(self.path("run")))
-    }
-
-    fn engine(&self) -> Engine {
-        Engine::start(self.config(), Box::new(FirstCpuPolicy)).unwrap()
-    }
-
-    fn first_cpu(&self) -> CpuSet {
-        CpuSet::single(self.topology.all_cpus().first().unwrap())
-    }
-}
-
-/// A process that does nothing, and ends when the value is dropped.
-struct Idler(Child);
-
-impl Idler {
-    fn new() -> Self {
-        let mut command = Command::new("cat");
-        Self(command.stdin(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn pid(&self) -> i32 {
-        i32::try_from(self.0.id()).unwrap()
-    }
-
-    fn allowed(&self) -> CpuSet {
-        allowed(&self.pid().to_string()).unwrap()
-    }
-}
-
-impl Drop for Idler {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-fn programs(engine: &Engine) -> Vec<ProgramStatus> {
-    engine.status().unwrap().programs
-}
-
-/// Returns a command that uses this CPU time, independently of other programs.
-fn busy(cpu_seconds: f64) -> [String; 3] {
-    let code = format!("import time\nwhile time.process_time() < {cpu_seconds}: pass");
-    ["python3".to_owned(), "-c".to_owned(), code]
-}
 
 #[test]
 fn a_program_is_seated_before_it_is_executed() {
@@ -436,234 +360,6 @@ fn a_program_that_cannot_be_launched_leaves_nothing() {
     until("its end was noticed", || {
         programs(&engine).is_empty().then_some(())
     });
-}
-
-#[test]
-fn a_completed_run_is_stored_and_recalled() {
-    let bench = Bench::new();
-    let store = bench.path("profiles.db");
-    let config = || EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        // Other tests run on the same CPUs.
-        other_cpus_max: Some(f64::INFINITY),
-        ..bench.config()
-    };
-    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
-    let spec = LaunchSpec::new(busy(0.6));
-    let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
-    let began = Instant::now();
-    assert!(held.release().unwrap().wait().unwrap().success());
-    let elapsed = began.elapsed().as_secs_f64();
-    // Less than the duration of the run: this test may run late after the end of the program, and a
-    // longer duration would count as a start before the seat.
-    let seconds = 0.55;
-    engine.repeated(adopted.id, seconds, ROOT).unwrap();
-    assert!(engine.stop().is_empty());
-
-    let machine = MachineKey::of(&bench.topology);
-    let known = Store::open(&store).unwrap();
-    let profile = known
-        .lookup(&adopted.key.unwrap(), &machine)
-        .unwrap()
-        .unwrap();
-    let (curve, _) = profile.curve().unwrap();
-    let point = curve.points()[0];
-    assert_eq!((curve.points().len(), point.rate), (1, 1.0 / seconds));
-    assert_eq!(point.cores, bench.topology.capacity_of(&bench.first_cpu()));
-    let busy_cpus = point.busy_cpus.unwrap();
-    assert!(
-        busy_cpus > 0.0 && busy_cpus <= 1.1 * elapsed / seconds,
-        "{busy_cpus}"
-    );
-    drop(known);
-
-    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
-    let (_held, _) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
-    assert_eq!(programs(&engine)[0].profile, Some(curve));
-}
-
-#[test]
-fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
-    let bench = Bench::new();
-    let store = bench.path("profiles.db");
-    let config = EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
-    let cpu = bench.first_cpu().to_string();
-    let mut busy_loop = std::process::Command::new("taskset");
-    busy_loop.args(["-c", &cpu, "sh", "-c", "while :; do :; done"]);
-    let mut busy_loop = busy_loop.spawn().unwrap();
-    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
-    let spec = LaunchSpec::new(busy(1.5));
-    let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
-    let began = Instant::now();
-    assert!(held.release().unwrap().wait().unwrap().success());
-    let seconds = began.elapsed().as_secs_f64();
-    engine.repeated(adopted.id, seconds, ROOT).unwrap();
-    assert!(engine.stop().is_empty());
-    busy_loop.kill().unwrap();
-    busy_loop.wait().unwrap();
-    assert_eq!(Store::open(&store).unwrap().list().unwrap(), []);
-}
-
-#[test]
-fn a_profile_of_other_arguments_is_used_and_noted() {
-    let bench = Bench::new();
-    let store = bench.path("profiles.db");
-    let config = || EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
-    let launch = |engine: &Engine, argv: &[&str]| {
-        let spec = LaunchSpec::new(argv);
-        engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap()
-    };
-    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
-    let (_held, known) = launch(&engine, &["sh", "-c", "sleep 30"]);
-    let point = |cores: f64, rate: f64| MeasuredPoint {
-        point: CurvePoint {
-            cores,
-            rate,
-            relative_error: 0.01,
-            busy_cpus: None,
-        },
-        source: ProgressSource::Repetition,
-    };
-    let measurement = Measurement {
-        name: "sh".to_owned(),
-        points: vec![point(1.0, 1.0), point(2.0, 1.5)],
-        ..Measurement::default()
-    };
-    let machine = MachineKey::of(&bench.topology);
-    let mut profiles = Store::open(&store).unwrap();
-    profiles
-        .merge(&known.key.unwrap(), &machine, &measurement)
-        .unwrap();
-    let id = profiles.list().unwrap()[0].id();
-    for (argv, is_similar) in [
-        (&["sh", "-u", "-c", "sleep 30"][..], true),
-        (&["sh", "-c", "sleep 31"], false),
-    ] {
-        let (_held, adopted) = launch(&engine, argv);
-        let status = engine.status().unwrap();
-        let program = status.programs.iter().find(|p| p.id == adopted.id).unwrap();
-        assert_eq!(program.profile.is_some(), is_similar, "{argv:?}");
-        let is_other = program.profile_match == ProfileMatch::OtherArguments;
-        assert_eq!(is_other, is_similar, "{argv:?}");
-        let notes = status
-            .notes
-            .iter()
-            .filter(|one| one.note.program == Some(adopted.id));
-        let notes: Vec<_> = notes.map(|one| one.note.text.as_str()).collect();
-        let is_noted = notes
-            .iter()
-            .any(|text| text.contains(&format!("the profile {id} of")));
-        assert_eq!(is_noted, is_similar, "{notes:?}");
-    }
-}
-
-#[test]
-fn bytes_are_progress_only_where_the_store_trusts_them() {
-    let bench = Bench::new();
-    let store = bench.path("profiles.db");
-    let config = EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
-    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
-    let (marker, stop) = (bench.path("marker"), bench.path("stop"));
-    let script = format!(
-        "head -c 2000000 /dev/zero > /dev/null; echo > {}; while [ ! -e {} ]; do sleep 0.02; done",
-        marker.display(),
-        stop.display()
-    );
-    let spec = LaunchSpec::new(["sh", "-c", &script]);
-    // Returns the key of the program, and its source of progress after it has read its bytes.
-    let run = |trusted: bool| {
-        let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
-        let mut child = held.release().unwrap();
-        until("the program has read", || marker.exists().then_some(()));
-        // A probe counts bytes at most ten times a second.
-        let source = until("the source of progress", || {
-            let status = engine.status().unwrap();
-            let program = status.programs.iter().find(|p| p.id == adopted.id)?;
-            let source = program.progress?.source;
-            (source == ProgressSource::Bytes || !trusted).then_some(source)
-        });
-        fs::write(&stop, "").unwrap();
-        assert!(child.wait().unwrap().success());
-        fs::remove_file(&stop).unwrap();
-        fs::remove_file(&marker).unwrap();
-        (adopted.key.unwrap(), source)
-    };
-    let (key, unknown) = run(false);
-    if unknown < ProgressSource::Bytes {
-        usher_skip::skip!("bytes: the machine has a PMU, so instructions are the better source");
-        return;
-    }
-    assert_eq!(unknown, ProgressSource::CpuTime);
-    let point = |source| MeasuredPoint {
-        point: CurvePoint {
-            cores: 1.0,
-            rate: 1.0,
-            relative_error: 0.01,
-            busy_cpus: None,
-        },
-        source,
-    };
-    let measurement = Measurement {
-        name: "sh".to_owned(),
-        points: vec![point(ProgressSource::Bytes)],
-        ..Measurement::default()
-    };
-    let machine = MachineKey::of(&bench.topology);
-    let mut profiles = Store::open(&store).unwrap();
-    profiles.merge(&key, &machine, &measurement).unwrap();
-    assert_eq!(run(true).1, ProgressSource::Bytes);
-    let bytes = ProgressSource::Bytes;
-    profiles.forget_source(&key, &machine, bytes).unwrap();
-    assert_eq!(run(false).1, ProgressSource::CpuTime);
-}
-
-#[test]
-fn an_unusable_store_is_a_warning() {
-    let bench = Bench::new();
-    fs::write(bench.path("file"), "").unwrap();
-    let config = EngineConfig {
-        profiles: ProfileUse {
-            store: Some(bench.path("file/profiles.db")),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
-    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
-    let _idler = Idler::new();
-    engine
-        .attach(_idler.pid(), AdoptOptions::new([""; 0]), ROOT)
-        .unwrap();
-    // The loop collects warnings in its housekeeping, once a second.
-    let mut warnings = Vec::new();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while warnings.is_empty() && std::time::Instant::now() < deadline {
-        warnings = engine.status().unwrap().warnings;
-    }
-    assert!(
-        warnings.iter().any(|w| w.contains("file/profiles.db")),
-        "{warnings:?}"
-    );
 }
 
 /// A policy that seats programs like [`FirstCpuPolicy`], and panics at the second arrival.

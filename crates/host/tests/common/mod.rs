@@ -2,6 +2,8 @@
 //! Functions that the tests of this crate share: a policy that seats every program on the first
 //! CPU, functions that read affinity masks, and a poll with a deadline of 60 s.
 
+pub mod bench;
+
 use std::time::{Duration, Instant};
 
 use usher_model::{Action, CpuSet, Decision, Event, Observation};

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the engine's use of the profile store: which runs are stored, which profiles a program
+//! gets, and stores that cannot be used.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::time::Instant;
+
+use common::bench::{Bench, Idler, ROOT, busy, programs};
+use common::{FirstCpuPolicy, until};
+use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
+use usher_host::launch::LaunchSpec;
+use usher_model::{CurvePoint, ProfileMatch, ProgressSource};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
+
+#[test]
+fn a_completed_run_is_stored_and_recalled() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = || EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        // Other tests run on the same CPUs.
+        other_cpus_max: Some(f64::INFINITY),
+        ..bench.config()
+    };
+    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
+    let spec = LaunchSpec::new(busy(0.6));
+    let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+    let began = Instant::now();
+    assert!(held.release().unwrap().wait().unwrap().success());
+    let elapsed = began.elapsed().as_secs_f64();
+    // Less than the duration of the run: this test may run late after the end of the program, and a
+    // longer duration would count as a start before the seat.
+    let seconds = 0.55;
+    engine.repeated(adopted.id, seconds, ROOT).unwrap();
+    assert!(engine.stop().is_empty());
+
+    let machine = MachineKey::of(&bench.topology);
+    let known = Store::open(&store).unwrap();
+    let profile = known
+        .lookup(&adopted.key.unwrap(), &machine)
+        .unwrap()
+        .unwrap();
+    let (curve, _) = profile.curve().unwrap();
+    let point = curve.points()[0];
+    assert_eq!((curve.points().len(), point.rate), (1, 1.0 / seconds));
+    assert_eq!(point.cores, bench.topology.capacity_of(&bench.first_cpu()));
+    let busy_cpus = point.busy_cpus.unwrap();
+    assert!(
+        busy_cpus > 0.0 && busy_cpus <= 1.1 * elapsed / seconds,
+        "{busy_cpus}"
+    );
+    drop(known);
+
+    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
+    let (_held, _) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+    assert_eq!(programs(&engine)[0].profile, Some(curve));
+}
+
+#[test]
+fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let cpu = bench.first_cpu().to_string();
+    let mut busy_loop = std::process::Command::new("taskset");
+    busy_loop.args(["-c", &cpu, "sh", "-c", "while :; do :; done"]);
+    let mut busy_loop = busy_loop.spawn().unwrap();
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
+    let spec = LaunchSpec::new(busy(1.5));
+    let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+    let began = Instant::now();
+    assert!(held.release().unwrap().wait().unwrap().success());
+    let seconds = began.elapsed().as_secs_f64();
+    engine.repeated(adopted.id, seconds, ROOT).unwrap();
+    assert!(engine.stop().is_empty());
+    busy_loop.kill().unwrap();
+    busy_loop.wait().unwrap();
+    assert_eq!(Store::open(&store).unwrap().list().unwrap(), []);
+}
+
+#[test]
+fn a_profile_of_other_arguments_is_used_and_noted() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = || EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let launch = |engine: &Engine, argv: &[&str]| {
+        let spec = LaunchSpec::new(argv);
+        engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap()
+    };
+    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
+    let (_held, known) = launch(&engine, &["sh", "-c", "sleep 30"]);
+    let point = |cores: f64, rate: f64| MeasuredPoint {
+        point: CurvePoint {
+            cores,
+            rate,
+            relative_error: 0.01,
+            busy_cpus: None,
+        },
+        source: ProgressSource::Repetition,
+    };
+    let measurement = Measurement {
+        name: "sh".to_owned(),
+        points: vec![point(1.0, 1.0), point(2.0, 1.5)],
+        ..Measurement::default()
+    };
+    let machine = MachineKey::of(&bench.topology);
+    let mut profiles = Store::open(&store).unwrap();
+    profiles
+        .merge(&known.key.unwrap(), &machine, &measurement)
+        .unwrap();
+    let id = profiles.list().unwrap()[0].id();
+    for (argv, is_similar) in [
+        (&["sh", "-u", "-c", "sleep 30"][..], true),
+        (&["sh", "-c", "sleep 31"], false),
+    ] {
+        let (_held, adopted) = launch(&engine, argv);
+        let status = engine.status().unwrap();
+        let program = status.programs.iter().find(|p| p.id == adopted.id).unwrap();
+        assert_eq!(program.profile.is_some(), is_similar, "{argv:?}");
+        let is_other = program.profile_match == ProfileMatch::OtherArguments;
+        assert_eq!(is_other, is_similar, "{argv:?}");
+        let notes = status
+            .notes
+            .iter()
+            .filter(|one| one.note.program == Some(adopted.id));
+        let notes: Vec<_> = notes.map(|one| one.note.text.as_str()).collect();
+        let is_noted = notes
+            .iter()
+            .any(|text| text.contains(&format!("the profile {id} of")));
+        assert_eq!(is_noted, is_similar, "{notes:?}");
+    }
+}
+
+#[test]
+fn bytes_are_progress_only_where_the_store_trusts_them() {
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let config = EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.clone()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
+    let (marker, stop) = (bench.path("marker"), bench.path("stop"));
+    let script = format!(
+        "head -c 2000000 /dev/zero > /dev/null; echo > {}; while [ ! -e {} ]; do sleep 0.02; done",
+        marker.display(),
+        stop.display()
+    );
+    let spec = LaunchSpec::new(["sh", "-c", &script]);
+    // Returns the key of the program, and its source of progress after it has read its bytes.
+    let run = |trusted: bool| {
+        let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+        let mut child = held.release().unwrap();
+        until("the program has read", || marker.exists().then_some(()));
+        // A probe counts bytes at most ten times a second.
+        let source = until("the source of progress", || {
+            let status = engine.status().unwrap();
+            let program = status.programs.iter().find(|p| p.id == adopted.id)?;
+            let source = program.progress?.source;
+            (source == ProgressSource::Bytes || !trusted).then_some(source)
+        });
+        fs::write(&stop, "").unwrap();
+        assert!(child.wait().unwrap().success());
+        fs::remove_file(&stop).unwrap();
+        fs::remove_file(&marker).unwrap();
+        (adopted.key.unwrap(), source)
+    };
+    let (key, unknown) = run(false);
+    if unknown < ProgressSource::Bytes {
+        usher_skip::skip!("bytes: the machine has a PMU, so instructions are the better source");
+        return;
+    }
+    assert_eq!(unknown, ProgressSource::CpuTime);
+    let point = |source| MeasuredPoint {
+        point: CurvePoint {
+            cores: 1.0,
+            rate: 1.0,
+            relative_error: 0.01,
+            busy_cpus: None,
+        },
+        source,
+    };
+    let measurement = Measurement {
+        name: "sh".to_owned(),
+        points: vec![point(ProgressSource::Bytes)],
+        ..Measurement::default()
+    };
+    let machine = MachineKey::of(&bench.topology);
+    let mut profiles = Store::open(&store).unwrap();
+    profiles.merge(&key, &machine, &measurement).unwrap();
+    assert_eq!(run(true).1, ProgressSource::Bytes);
+    let bytes = ProgressSource::Bytes;
+    profiles.forget_source(&key, &machine, bytes).unwrap();
+    assert_eq!(run(false).1, ProgressSource::CpuTime);
+}
+
+#[test]
+fn an_unusable_store_is_a_warning() {
+    let bench = Bench::new();
+    fs::write(bench.path("file"), "").unwrap();
+    let config = EngineConfig {
+        profiles: ProfileUse {
+            store: Some(bench.path("file/profiles.db")),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    };
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
+    let _idler = Idler::new();
+    engine
+        .attach(_idler.pid(), AdoptOptions::new([""; 0]), ROOT)
+        .unwrap();
+    // The loop collects warnings in its housekeeping, once a second.
+    let mut warnings = Vec::new();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while warnings.is_empty() && std::time::Instant::now() < deadline {
+        warnings = engine.status().unwrap().warnings;
+    }
+    assert!(
+        warnings.iter().any(|w| w.contains("file/profiles.db")),
+        "{warnings:?}"
+    );
+}
