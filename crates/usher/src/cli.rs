@@ -117,6 +117,16 @@ pub fn command() -> clap::Command {
     without_empty_variables(Cli::command())
 }
 
+/// Returns the clap command without hidden commands, for completions and suggestions.
+pub fn visible_command() -> clap::Command {
+    let all = command();
+    let is_visible = |sub: &&clap::Command| !sub.is_hide_set();
+    clap::Command::new("usher")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(all.get_subcommands().filter(is_visible).cloned())
+}
+
 /// Makes options ignore environment variables that are set to an empty value.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |arg: &clap::Arg| {
@@ -161,7 +171,7 @@ pub fn unknown_command(args: &[OsString]) -> String {
     // Without external commands, clap reports an unknown command and suggests a similar one.
     let strict = clap::Command::new("usher")
         .subcommand_required(true)
-        .subcommands(command().get_subcommands().cloned());
+        .subcommands(visible_command().get_subcommands().cloned());
     match strict.try_get_matches_from(argv) {
         Ok(_) => "unknown command".to_owned(),
         Err(error) => explain(&error, &[]),
@@ -405,6 +415,24 @@ mod tests {
             actual.ends_with("see 'usher sched start --help'"),
             "{actual}"
         );
+    }
+
+    #[test]
+    fn hidden_commands_are_neither_completed_nor_suggested() {
+        let names = |command: &clap::Command| -> Vec<String> {
+            let subs = command.get_subcommands();
+            subs.map(|sub| sub.get_name().to_owned()).collect()
+        };
+        let visible = names(&visible_command());
+        assert!(visible.contains(&"run".to_owned()) && !visible.contains(&"keeper".to_owned()));
+        assert!(names(&command()).contains(&"keeper".to_owned()));
+        for word in ["keepr", "seatd"] {
+            let line = unknown_command(&[word.into()]);
+            assert!(
+                !line.contains("'keeper'") && !line.contains("'seated'"),
+                "{line}"
+            );
+        }
     }
 
     #[test]

@@ -90,7 +90,8 @@ pub struct Args {
     #[arg(
         required_unless_present = "attach",
         trailing_var_arg = true,
-        value_name = "CMD"
+        value_name = "CMD",
+        value_hint = clap::ValueHint::CommandWithArguments
     )]
     command: Vec<OsString>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher completions`: prints the completion script of a shell, which `clap_complete` generates
-//! from the command line's definition.
+//! from the command line's definition, without hidden commands.
 
 use clap_complete::Shell;
 
@@ -23,7 +23,12 @@ pub struct Args {
 /// Prints the script.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut cli::command(), "usher", &mut script);
+    clap_complete::generate(
+        args.shell,
+        &mut cli::visible_command(),
+        "usher",
+        &mut script,
+    );
     out.text(&String::from_utf8_lossy(&script))?;
     Ok(0)
 }

@@ -107,7 +107,12 @@ pub struct Args {
     )]
     store: Option<PathBuf>,
     /// Command to measure, with its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "CMD",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 }
 

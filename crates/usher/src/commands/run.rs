@@ -47,7 +47,12 @@ pub struct Args {
     #[command(flatten)]
     store: StoreArg,
     /// Command to run, with its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "CMD",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 }
 
