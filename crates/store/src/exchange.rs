@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The JSON format in which profiles are exported and imported (`docs/profiles.md`).
 //!
-//! [`write`] makes a document, and [`read`] checks one completely before anything is stored:
+//! [`write()`] makes a document, and [`read()`] checks one completely before anything is stored:
 //!
-//! - at most 16 MiB ([`BYTES_MAX`]), 10,000 profiles ([`PROFILES_MAX`]), and 1,024 points per profile
-//!   ([`POINTS_MAX`]);
+//! - at most 16 MiB ([`BYTES_MAX`]), 10,000 profiles, and 1,024 points per profile;
 //! - the format name, and the version [`VERSION`]; unknown fields are errors;
 //! - no two profiles of the same program and machine;
 //! - for each source of progress, core counts in ascending order, with the rules of
-//!   [`Curve`](usher_model::Curve) for the numbers: positive and finite;
+//!   [`Curve`] for the numbers: positive and finite;
 //! - texts without control characters, with limited lengths.
 //!
 //! The time is linear in the length of the document, except for the search for duplicates, which
