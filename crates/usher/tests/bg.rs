@@ -78,7 +78,7 @@ fn passes_the_exit_status_on() {
 
 /// HOME belongs to another user in this test, as after `su` without `-`.
 #[test]
-fn unreadable_thresholds_are_reported_and_ignored() {
+fn unreadable_files_of_settings_are_reported_and_ignored() {
     if !is_root() {
         return;
     }
@@ -90,11 +90,17 @@ fn unreadable_thresholds_are_reported_and_ignored() {
     // The program is copied, because other users may be unable to run it in the build directory.
     let program = own.path().join("usher");
     common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
+    // As after `sudo`, HOME is the home of another user.
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), Permissions::from_mode(0o700)).unwrap();
     let run = |options: &[&str]| {
         let words = [&["bg"], options, &["--", "sh", "-c", "exit 7"]].concat();
         let mut command = Command::new(&program);
         command.args(words).env("USHER_RUNTIME_DIR", own.path());
         command.env("USHER_STORE", world.path("profiles.db"));
+        command
+            .env("HOME", home.path())
+            .env_remove("XDG_CONFIG_HOME");
         command.uid(NOBODY).gid(NOBODY).output().unwrap()
     };
     let output = run(&[]);
@@ -102,6 +108,8 @@ fn unreadable_thresholds_are_reported_and_ignored() {
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     let text = fs::read_to_string(own.path().join("daemon.log")).unwrap();
     assert!(text.contains("thresholds.toml is not readable"), "{text}");
+    let hidden = "usher.toml' is in a folder that this user may not search: using no rules";
+    assert!(text.contains(hidden), "{text}");
     let named = world.path("thresholds.toml").display().to_string();
     let output = run(&["--thresholds", &named]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));

@@ -7,7 +7,8 @@
 //!    processes of all users.
 //! 2. Every error names the file, the line and, where possible, the key. A misspelt key gets the
 //!    closest known key as a suggestion.
-//! 3. Without a file, there are no rules. A file that the option `--config` names must exist.
+//! 3. Without a file, there are no rules. A file that the option `--config` names must exist. A
+//!    default file in a folder that this user may not search counts as missing, with a message.
 //!
 //! Bounds: 256 KiB per file, 256 rules, 1024 bytes per pattern.
 
@@ -27,6 +28,7 @@ use usher_model::Regulation;
 use super::{Action, Conditions, Executable, Rule, Ruleset};
 use crate::cli::options::program_name;
 use crate::daemon::metrics::Address;
+use crate::failure;
 
 const BYTES_MAX: u64 = 256 * 1024;
 const RULES_MAX: usize = 256;
@@ -128,6 +130,14 @@ pub fn load(given: Option<&Path>) -> anyhow::Result<ConfigFile> {
     let text = match read(&path) {
         Ok(text) => text,
         Err(error) if given.is_none() && is_absent(&error) => return Ok(ConfigFile::default()),
+        Err(_) if given.is_none() && is_hidden(&path) => {
+            failure::print_error(&format!(
+                "the configuration file '{}' is in a folder that this user may not search: using \
+                 no rules",
+                path.display()
+            ));
+            return Ok(ConfigFile::default());
+        }
         Err(error) => {
             return Err(error)
                 .with_context(|| format!("reading the configuration file '{}'", path.display()));
@@ -144,6 +154,13 @@ fn is_absent(error: &anyhow::Error) -> bool {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
         )
     })
+}
+
+/// Whether the path is in a folder that this user may not search, such as the home of another user
+/// (`HOME` after `sudo`).
+fn is_hidden(path: &Path) -> bool {
+    let error = path.symlink_metadata().err();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
