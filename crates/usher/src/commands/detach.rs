@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher detach`: ends the management of programs, which keep running with their former affinity.
 //!
-//! 1. Programs are given by name, number or pid (`crate::cli::target`); a name selects every program of
-//!    that name.
+//! 1. Programs are given by name, number or pid (`crate::cli::target`); a name selects every program
+//!    of that name.
 //! 2. If an argument selects no program, the command fails before it releases any program.
 //! 3. Each selected program is released by one call. If the daemon refuses to release a program,
 //!    the command still releases the other programs. The exit status is then 125.

@@ -2,9 +2,9 @@
 //! `usher explain`: requests from the daemon the reasons for the present plan and the predicted
 //! cost of its alternatives, and prints them for one program or for all.
 //!
-//! Requires a daemon. The command makes up to three calls, each with the time limit of `client`, and
-//! computes nothing itself. A program is selected as described in `crate::cli::target`; a word that
-//! selects no program is an error with exit status 125.
+//! Requires a daemon. The command makes up to three calls, each with the time limit of `client`,
+//! and computes nothing itself. A program is selected as described in `crate::cli::target`; a word
+//! that selects no program is an error with exit status 125.
 
 use crate::api;
 use crate::cli::options::Global;

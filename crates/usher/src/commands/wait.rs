@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher wait`: returns when managed programs have ended.
 //!
-//! 1. With arguments, the command waits for the selected programs (`crate::cli::target`). Without, it
-//!    waits until the daemon manages no program of this user; root waits for the programs of all
-//!    users.
+//! 1. With arguments, the command waits for the selected programs (`crate::cli::target`). Without
+//!    arguments, it waits until the daemon manages no program of this user; root waits for the
+//!    programs of all users.
 //! 2. For each program, the command opens a pidfd of the oldest living process. It polls the pidfds
 //!    and the daemon's connection.
 //! 3. After each event, and at least once per second ([`CHECK_EVERY`]), the command requests the
@@ -13,8 +13,8 @@
 //!    is an error.
 //!
 //! If the daemon ends, the command fails, unless all known processes have ended, too: an automatic
-//! daemon ends after its last program. The wait itself has no time limit; SIGINT and SIGTERM end the
-//! command as any other.
+//! daemon ends after its last program. The wait itself has no time limit; SIGINT and SIGTERM end
+//! the command as any other.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

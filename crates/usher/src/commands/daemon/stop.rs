@@ -4,7 +4,8 @@
 //! 1. Connect to the daemon and open a pidfd of its process.
 //! 2. Send the call `Stop`. The daemon checks that the caller is root or the daemon's own user.
 //! 3. Wait for the end of the process, at most 60 s ([`END_MAX`]).
-//! 4. If the daemon's journal is left, the daemon could not undo all its changes, which is an error.
+//! 4. If the daemon's journal is left, the daemon could not undo all its changes, which is an
+//!    error.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //! Rules of the configuration file `usher.toml`: which programs get a seat, run as background work
 //! or are never managed, and their weights and names.
 //!
-//! 1. [`file`] reads and checks the file.
+//! 1. [`mod@file`] reads and checks the file.
 //! 2. A rule matches a program if all its conditions hold: executable, command line, systemd unit,
 //!    cgroup, user. Patterns are globs, which match in time linear in the text.
 //! 3. The first matching rule of the file determines the options of the program. Options of the

@@ -5,7 +5,7 @@
 //!    examined in two scans, because a process usually executes its program after its start. After
 //!    a reload, all pids are examined again.
 //! 2. The first rule that matches a process decides. If the rule has `attach = true`, and
-//!    [`candidates`](super::candidates) permits it, the engine attaches the process for its owner.
+//!    [`candidates`] permits it, the engine attaches the process for its owner.
 //! 3. A process that was attached before is not attached again, so that `usher detach` lasts.
 //!
 //! Bounds: one scan attaches at most 64 programs ([`ATTACHED_MAX`]); the next scan continues. A
