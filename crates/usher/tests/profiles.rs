@@ -105,6 +105,10 @@ fn a_forced_measurement_beside_two_busy_loops_is_printed_but_not_stored() {
         last.starts_with("usher: the profile was not stored, because"),
         "{message}"
     );
+    let output = world.run(&[&["--json"], &args[..]].concat());
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let disturbance = answer["disturbance"].as_str().unwrap();
+    assert!(disturbance.contains("other programs use"), "{disturbance}");
     assert_eq!(profiles(&world), 0);
 }
 

@@ -192,6 +192,7 @@ fn show(name: &str, measured: &MeasuredProfile, out: Output) -> anyhow::Result<(
         "seconds": measured.points.iter().map(|p| &p.seconds).collect::<Vec<_>>(),
         "spinners": measured.spinners,
         "active_wait": measured.active_wait,
+        "disturbance": measured.disturbance,
     });
     out.answer(&value, || text(measured, out))
 }
