@@ -86,11 +86,6 @@ impl Output {
         write_out(&format!("{}{end}", filtered(text, self.color)))
     }
 
-    /// Sends one of Usher's control sequences to a terminal.
-    pub fn control(self, sequence: &'static str) -> anyhow::Result<()> {
-        write_out(sequence)
-    }
-
     /// Prints a value as one JSON document, indented for a terminal.
     pub fn json(self, value: &impl Serialize) -> anyhow::Result<()> {
         let text = match self.is_terminal() {

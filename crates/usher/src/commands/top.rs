@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher top`: draws the machine with the seats of all programs, and the output of `usher status`
-//! below, until Ctrl-C.
+//! `usher top`: a live view of the machine with the seats of all programs, until `q` or Ctrl-C.
 //!
-//! 1. Request the daemon's state, with the time limit of `client`, 10 s for each read and write.
-//! 2. Draw the picture on the terminal's alternate screen.
-//! 3. Sleep for the interval, 1 s by default, in parts of at most 0.25 s, and repeat until SIGINT
-//!    or SIGTERM.
+//! 1. A thread requests the daemon's state at each interval, 1 s by default, with the time limit of
+//!    `client`. A daemon that does not answer therefore does not block the keys.
+//! 2. The main thread waits for a key, a signal or a new state, changes the view (`view`) and draws
+//!    it (`draw`) on the terminal's alternate screen (`terminal`).
+//! 3. `q`, Ctrl-C, SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command; the terminal is restored
+//!    then, after an error, and after a panic. Ctrl-Z and SIGTSTP stop it, and SIGCONT continues it.
 //!
-//! The interval begins after the drawing. If the daemon ends or does not answer, the command
-//! restores the screen and fails. Without a terminal, or with `--json`, the state is printed once.
-//! The topology is read once at the start.
+//! If the daemon ends or does not answer, the command restores the screen and fails. Without a
+//! terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The topology is
+//! read once at the start.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+mod draw;
+mod keys;
+mod live;
+mod terminal;
+mod view;
 
-use anyhow::Context;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use usher_model::{CpuSet, Topology};
 
 use crate::api::{Program_mode, State};
@@ -26,70 +27,44 @@ use crate::failure::Outcome;
 use crate::machine;
 use crate::output::{Output, shown};
 
-/// Shows the CPUs and the progress of each program, live, until Ctrl-C
+/// Shows the CPUs and the progress of each program, live, until q or Ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The picture shows the CPUs of the machine; the letter on a CPU identifies the program whose
-seat contains that CPU. Below the picture, `usher top` prints the output of `usher status`.
-If standard output is not a terminal, the picture and the table are printed once.
+The line CPUs contains one letter per CPU: the letter identifies the program whose seat contains
+the CPU; brackets enclose the CPUs of a last-level cache. The columns are those of `usher status`;
+HISTORY is the rate of progress at each update. Narrow terminals show fewer columns.
+If standard output is not a terminal, a picture of the machine and the table are printed once.
+
+Keys:
+  q, Ctrl-C         quit
+  s, < >            sort by the next or previous column; r reverses the order
+  /                 show only programs whose name, user or command contains a text
+  Up, Down, j, k    select a program
+  Space             update now
+  ?                 help
 
 Examples:
   usher top
-  usher top --interval 0.2")]
+  usher top --interval 0.2
+  usher top --json | jq '.programs[].busy_cpus'")]
 pub struct Args {
-    /// Update the picture every SECONDS seconds
+    /// Update the view every SECONDS seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = crate::cli::numbers::seconds)]
     interval: f64,
 }
 
-/// Control sequences that are written before the first picture, between pictures, and after the
-/// last picture.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-const HOME: &str = "\x1b[H\x1b[2J";
-const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-
-/// Draws repeatedly.
+/// Shows the live view, or prints the state once.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
     let topology = machine::usable_machine()?;
-    if out.json || !out.is_terminal() {
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    if out.json || dumb || !out.is_terminal() {
         let state = daemon.status()?;
         out.answer(&state, || picture(&state, &topology, out))?;
         return Ok(0);
     }
-    let end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, end.clone()).context("catching signals")?;
-    }
-    out.control(ENTER)?;
-    let outcome = watch(&mut daemon, &topology, args.interval, &end, out);
-    out.control(LEAVE)?;
-    outcome?;
+    live::run(daemon, &topology, args.interval, out)?;
     Ok(0)
-}
-
-fn watch(
-    daemon: &mut Daemon,
-    topology: &Topology,
-    interval: f64,
-    end: &AtomicBool,
-    out: Output,
-) -> anyhow::Result<()> {
-    while !end.load(Ordering::Relaxed) {
-        let state = daemon.status()?;
-        let picture = picture(&state, topology, out);
-        out.control(HOME)?;
-        out.text(&picture)?;
-        // On some platforms, a signal does not end a sleep early. The sleep is therefore divided
-        // into quarters of a second, after which Ctrl-C takes effect.
-        let mut left = interval;
-        while left > 0.0 && !end.load(Ordering::Relaxed) {
-            let nap = left.min(0.25);
-            std::thread::sleep(Duration::from_secs_f64(nap));
-            left -= nap;
-        }
-    }
-    Ok(())
 }
 
 fn picture(state: &State, topology: &Topology, out: Output) -> String {

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Draws the view of `usher top` into a buffer: the headline, the CPUs with the letters of their
+//! programs, the table with sparklines, and a line with the keys.
+//!
+//! Columns of the table that do not fit are left out, the least important first
+//! ([`Column::BY_IMPORTANCE`]); the rest of the line is the command. Text of programs is escaped by
+//! [`shown`]. A picture of any size can be drawn, including 0 x 0.
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier, Style};
+use ratatui_core::widgets::Widget;
+use ratatui_widgets::block::Block;
+use ratatui_widgets::clear::Clear;
+use ratatui_widgets::sparkline::Sparkline;
+use unicode_width::UnicodeWidthStr;
+use usher_model::{CpuSet, Topology};
+
+use super::view::{Mode, Row, View, letter};
+use crate::api::Program_mode;
+use crate::commands::status;
+use crate::output::{self, shown};
+
+/// Width of a sparkline.
+const HISTORY_WIDTH: usize = 16;
+/// Least width of the command.
+const COMMAND_WIDTH_MIN: usize = 12;
+/// Maximum number of lines for the CPUs.
+const CPU_LINES_MAX: usize = 6;
+
+const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+/// A column of the table, except the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Letter,
+    Id,
+    Name,
+    User,
+    Pid,
+    Seats,
+    Ntt,
+    Busy,
+    Time,
+    Progress,
+    History,
+}
+
+impl Column {
+    /// In the order of the table.
+    const ALL: [Self; 11] = [
+        Self::Letter,
+        Self::Id,
+        Self::Name,
+        Self::User,
+        Self::Pid,
+        Self::Seats,
+        Self::Ntt,
+        Self::Busy,
+        Self::Time,
+        Self::Progress,
+        Self::History,
+    ];
+    /// The most important column first.
+    const BY_IMPORTANCE: [Self; 11] = [
+        Self::Letter,
+        Self::Name,
+        Self::Seats,
+        Self::Busy,
+        Self::History,
+        Self::Progress,
+        Self::Ntt,
+        Self::Time,
+        Self::User,
+        Self::Id,
+        Self::Pid,
+    ];
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Letter => "",
+            Self::Id => "ID",
+            Self::Name => "PROGRAM",
+            Self::User => "USER",
+            Self::Pid => "PID",
+            Self::Seats => "SEATS",
+            Self::Ntt => "NTT",
+            Self::Busy => "BUSY",
+            Self::Time => "TIME",
+            Self::Progress => "PROGRESS",
+            Self::History => "HISTORY",
+        }
+    }
+
+    /// Maximum width; longer texts are shortened.
+    fn width_max(self) -> usize {
+        match self {
+            Self::Name => 16,
+            Self::User => 10,
+            Self::Seats => 24,
+            _ => 20,
+        }
+    }
+
+    fn text(self, row: &Row) -> String {
+        let program = row.program;
+        match self {
+            Self::Letter => row.letter.to_string(),
+            Self::Id => program.id.to_string(),
+            Self::Name => shown(&program.name),
+            Self::User => shown(row.user),
+            Self::Pid => program.pid.to_string(),
+            Self::Seats => status::seats(program),
+            Self::Ntt => program
+                .ntt
+                .map_or("–".to_owned(), |ntt| format!("{ntt:.2}")),
+            Self::Busy => format!("{:.1}", program.busy_cpus),
+            Self::Time => status::cpu_time(program.cpu_seconds),
+            Self::Progress => program
+                .progress
+                .as_ref()
+                .map_or("–".to_owned(), status::rate),
+            // The sparkline is drawn over the cell.
+            Self::History => " ".repeat(HISTORY_WIDTH),
+        }
+    }
+}
+
+/// Draws the view.
+pub fn draw(view: &View, topology: &Topology, area: Rect) -> Buffer {
+    let mut picture = Buffer::empty(area);
+    let mut lines = Lines {
+        picture: &mut picture,
+        area,
+        y: 0,
+    };
+    head(view, &mut lines);
+    cpus(view, topology, &mut lines);
+    let bottom = usize::from(area.height).saturating_sub(1);
+    table(view, &mut lines, bottom);
+    lines.y = bottom;
+    keys(view, &mut lines);
+    if view.mode == Mode::Help {
+        help(&mut picture, area);
+    }
+    picture
+}
+
+/// The lines of a picture, from the top to the bottom.
+struct Lines<'a> {
+    picture: &'a mut Buffer,
+    area: Rect,
+    y: usize,
+}
+
+impl Lines<'_> {
+    /// Writes a line, shortened to the width.
+    fn line(&mut self, text: &str, style: Style) {
+        self.part(0, text, style);
+        self.y += 1;
+    }
+
+    /// Writes a text at a column of the present line.
+    fn part(&mut self, x: usize, text: &str, style: Style) {
+        let (width, height) = (usize::from(self.area.width), usize::from(self.area.height));
+        if x >= width || self.y >= height {
+            return;
+        }
+        let text = output::cut(text, width - x);
+        // Both fit in 16 bits: they are inside the area.
+        self.picture
+            .set_stringn(x as u16, self.y as u16, text, width - x, style);
+    }
+
+    fn styled(&mut self, style: Style) {
+        let line = Rect::new(0, self.y.min(u16::MAX.into()) as u16, self.area.width, 1);
+        self.picture.set_style(line.intersection(self.area), style);
+    }
+}
+
+fn head(view: &View, lines: &mut Lines) {
+    let state = &view.state;
+    let headline = match (state.abstains, state.antt, state.antt_time_sharing) {
+        (true, ..) => "no program has a seat: all programs share all CPUs".to_owned(),
+        (_, Some(antt), Some(sharing)) => {
+            format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
+        }
+        (_, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
+        (_, None, _) => "ANTT (mean normalised turnaround time): no prediction yet".to_owned(),
+    };
+    lines.line(&headline, STRONG);
+    let reason = state.abstention.as_ref();
+    let detail = match reason {
+        Some(why) => shown(&why.reason),
+        None => format!(
+            "policy {}, {}, running for {}",
+            shown(&state.policy),
+            usher_report::text::count(state.programs.len(), "program"),
+            status::duration(state.uptime_seconds)
+        ),
+    };
+    lines.line(&detail, FAINT);
+    if let Some(remedy) = reason.and_then(|why| why.remedy.as_ref()) {
+        lines.line(&format!("remedy: {}", shown(remedy)), FAINT);
+    }
+    if let Some(warning) = state.warnings.last() {
+        lines.line(
+            &format!("! {}", shown(warning)),
+            Style::new().fg(Color::Yellow),
+        );
+    }
+}
+
+/// Draws one character per CPU, in the order of the LLC domains, which brackets enclose: the letter
+/// of the program with this CPU in its seat, or a dot.
+fn cpus(view: &View, topology: &Topology, lines: &mut Lines) {
+    let mut owners = std::collections::BTreeMap::new();
+    for (at, program) in view.state.programs.iter().enumerate() {
+        let seated = matches!(program.mode, Program_mode::seated);
+        let cpus = program.cpus.parse::<CpuSet>().unwrap_or_default();
+        for cpu in cpus.iter().filter(|_| seated) {
+            owners.insert(cpu, letter(at));
+        }
+    }
+    let width = usize::from(lines.area.width);
+    let mut text = String::from("CPUs ");
+    let first = lines.y;
+    for domain in &topology.domains {
+        let letters = domain
+            .cpus
+            .iter()
+            .map(|cpu| owners.get(&cpu).copied().unwrap_or('·'));
+        let domain: String = std::iter::once('[').chain(letters).chain([']']).collect();
+        if text.width() + domain.width() > width && text.width() > 5 {
+            lines.line(&text, Style::new().fg(Color::Cyan));
+            text = " ".repeat(5);
+        }
+        if lines.y - first == CPU_LINES_MAX {
+            return;
+        }
+        text.push_str(&domain);
+    }
+    lines.line(&text, Style::new().fg(Color::Cyan));
+}
+
+fn table(view: &View, lines: &mut Lines, bottom: usize) {
+    let rows = view.rows();
+    lines.y += 1;
+    if rows.is_empty() {
+        let text = match view.filter.is_empty() {
+            true => "the daemon manages no program; 'usher run -- CMD' adds a program",
+            false => "no program matches the filter",
+        };
+        lines.line(text, Style::new());
+        return;
+    }
+    let width = usize::from(lines.area.width);
+    let columns = columns(&rows, width);
+    titles(view, &columns, lines);
+    let room = bottom.saturating_sub(lines.y);
+    let selected = rows
+        .iter()
+        .position(|row| Some(row.program.id) == view.selected);
+    // The selected row is the last one that is visible, if it would not be visible otherwise.
+    let skipped = selected.map_or(0, |at| (at + 1).saturating_sub(room));
+    for (at, row) in rows.iter().enumerate().skip(skipped).take(room) {
+        draw_row(row, &columns, lines);
+        if Some(at) == selected {
+            lines.styled(REVERSED);
+            lines.part(1, ">", REVERSED);
+        }
+        lines.y += 1;
+    }
+}
+
+/// Returns the columns that fit, with their widths, in the order of the table.
+fn columns(rows: &[Row], width: usize) -> Vec<(Column, usize)> {
+    let wide = |column: Column| {
+        let texts = rows.iter().map(|row| column.text(row).width());
+        let widest = texts.max().unwrap_or(0).max(column.title().width());
+        (column, widest.min(column.width_max()))
+    };
+    let mut chosen: Vec<(Column, usize)> = Vec::new();
+    let mut used = 0;
+    for column in Column::BY_IMPORTANCE {
+        let (column, wide) = wide(column);
+        if used + wide <= width {
+            used += wide + 2;
+            chosen.push((column, wide));
+        }
+    }
+    let place = |column: Column| Column::ALL.iter().position(|&other| other == column);
+    chosen.sort_by_key(|&(column, _)| place(column));
+    chosen
+}
+
+fn titles(view: &View, columns: &[(Column, usize)], lines: &mut Lines) {
+    let mut x = 0;
+    for &(column, wide) in columns {
+        let sorted = column.title() == view.sort.title();
+        let style = if sorted { REVERSED } else { STRONG };
+        lines.part(x, column.title(), style);
+        x += wide + 2;
+    }
+    if has_command(x, lines.area) {
+        lines.part(x, "COMMAND", STRONG);
+    }
+    lines.y += 1;
+}
+
+fn has_command(x: usize, area: Rect) -> bool {
+    x + COMMAND_WIDTH_MIN <= usize::from(area.width)
+}
+
+fn draw_row(row: &Row, columns: &[(Column, usize)], lines: &mut Lines) {
+    let mut x = 0;
+    for &(column, wide) in columns {
+        let style = match column {
+            Column::Letter => Style::new().fg(Color::Cyan),
+            _ => Style::new(),
+        };
+        lines.part(x, &output::cut(&column.text(row), wide), style);
+        if column == Column::History {
+            sparkline(row, x, lines);
+        }
+        x += wide + 2;
+    }
+    if has_command(x, lines.area) {
+        lines.part(x, &shown(&row.program.command), FAINT);
+    }
+}
+
+/// Draws the latest values of the history, scaled to their maximum.
+fn sparkline(row: &Row, x: usize, lines: &mut Lines) {
+    let Some(history) = row.history else {
+        return;
+    };
+    let values = history
+        .iter()
+        .skip(history.len().saturating_sub(HISTORY_WIDTH));
+    let values: Vec<f64> = values.map(|value| value.max(0.0)).collect();
+    let max = values.iter().copied().fold(0.0, f64::max);
+    // The widget draws whole numbers: 0 to 800, of which 100 is the lowest bar.
+    let scaled = values.iter().map(|value| match max > 0.0 {
+        true => (value / max * 800.0) as u64,
+        false => 0,
+    });
+    let scaled: Vec<u64> = scaled.collect();
+    let place = Rect::new(x as u16, lines.y as u16, HISTORY_WIDTH as u16, 1);
+    let place = place.intersection(lines.area);
+    if !place.is_empty() {
+        let bars = Sparkline::default().data(&scaled).max(800);
+        bars.style(Style::new().fg(Color::Green))
+            .render(place, lines.picture);
+    }
+}
+
+fn keys(view: &View, lines: &mut Lines) {
+    let text = match view.mode {
+        Mode::Filter => format!(
+            "filter: {}_   Enter: keep   Esc: clear",
+            shown(&view.filter)
+        ),
+        _ => {
+            let order = if view.reversed { " (reversed)" } else { "" };
+            let filter = match view.filter.is_empty() {
+                true => String::new(),
+                false => format!(" = {}", shown(&view.filter)),
+            };
+            format!(
+                "q quit  ? help  s sort: {}{order}  r reverse  / filter{filter}",
+                view.sort.title()
+            )
+        }
+    };
+    lines.line(&text, REVERSED);
+}
+
+const HELP: [&str; 13] = [
+    "q, Ctrl-C      quit",
+    "s, < >         sort by the next, previous column",
+    "r              reverse the order",
+    "/              filter by name, user or command",
+    "Esc            clear the filter",
+    "Up, Down, j k  select a program",
+    "Space          update now",
+    "Ctrl-Z         suspend",
+    "",
+    "CPUs: [ab] is an LLC domain; the letter is that",
+    "of the program whose seat contains the CPU.",
+    "HISTORY: the rate of progress at each update,",
+    "or busy CPUs if progress is unknown.",
+];
+
+fn help(picture: &mut Buffer, area: Rect) {
+    let width = HELP.iter().map(|line| line.width()).max().unwrap_or(0) as u16 + 4;
+    let height = HELP.len() as u16 + 2;
+    let (x, y) = (
+        area.width.saturating_sub(width) / 2,
+        area.height.saturating_sub(height) / 2,
+    );
+    let frame = Rect::new(x, y, width, height).intersection(area);
+    Clear.render(frame, picture);
+    let block = Block::bordered().title(" usher top ");
+    let inner = block.inner(frame);
+    block.render(frame, picture);
+    for (line, y) in HELP.iter().zip(inner.top()..inner.bottom()) {
+        let width = usize::from(inner.width);
+        picture.set_stringn(inner.x + 1, y, line, width.saturating_sub(1), Style::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use usher_topology::Source;
+
+    use super::super::keys::Key;
+    use super::super::view::tests::{program, state};
+    use super::*;
+
+    fn machine() -> Topology {
+        let source = Source::parse("package:1 l3:2 core:4 pu:1").unwrap();
+        usher_topology::load(source).unwrap()
+    }
+
+    fn sample() -> View {
+        let mut view = View::new(state(vec![
+            program(1, "encode", "0-3", 3.5),
+            program(2, "solver", "4-7", 0.5),
+            program(3, "shared", "", 1.0),
+        ]));
+        let faster = vec![
+            program(1, "encode", "0-3", 7.0),
+            program(2, "solver", "4-7", 0.5),
+        ];
+        view.update(state(faster));
+        view
+    }
+
+    fn lines(view: &View, width: u16, height: u16) -> Vec<String> {
+        let picture = draw(view, &machine(), Rect::new(0, 0, width, height));
+        let cells: Vec<&str> = picture.content.iter().map(|cell| cell.symbol()).collect();
+        let lines = cells.chunks(width.into());
+        lines
+            .map(|line| line.concat().trim_end().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn sixty_columns_show_the_seats_and_the_history() {
+        let lines = lines(&sample(), 60, 12);
+        let text = lines.join("\n");
+        assert!(text.contains("CPUs [aaaa][bbbb]"), "{text}");
+        for part in ["PROGRAM", "SEATS", "BUSY", "HISTORY", "encode", "0-3", "▄█"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("COMMAND"), "{text}");
+        assert!(lines[11].starts_with("q quit"), "{text}");
+    }
+
+    #[test]
+    fn wide_terminals_show_every_column() {
+        for width in [200, 300] {
+            let text = lines(&sample(), width, 12).join("\n");
+            for column in Column::ALL {
+                assert!(text.contains(column.title()), "{column:?}: {text}");
+            }
+            assert!(text.contains("/usr/bin/encode --input file"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_sorted_column_exists() {
+        let mut view = sample();
+        for _ in 0..6 {
+            let title = view.sort.title();
+            assert!(
+                Column::ALL.iter().any(|column| column.title() == title),
+                "{title}"
+            );
+            view.key(Key::Char('s'));
+        }
+    }
+
+    #[test]
+    fn the_selected_row_is_visible() {
+        let programs = (1..=30).map(|id| program(id, &format!("p{id}"), "", 1.0));
+        let mut view = View::new(state(programs.collect()));
+        for _ in 0..25 {
+            view.key(Key::Down);
+        }
+        let lines = lines(&view, 80, 15);
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.contains("> ") && line.contains("p25")),
+            "{lines:?}"
+        );
+        assert!(lines[14].starts_with("q quit"));
+    }
+
+    #[test]
+    fn names_cannot_change_the_terminal() {
+        let view = View::new(state(vec![program(1, "a\x1b[2J", "0", 1.0)]));
+        let text = lines(&view, 100, 10).join("\n");
+        assert!(text.contains("a\\u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn the_help_and_the_filter_are_shown() {
+        let mut view = sample();
+        view.key(Key::Char('?'));
+        assert!(
+            lines(&view, 60, 24)
+                .join("\n")
+                .contains("reverse the order")
+        );
+        view.key(Key::Escape);
+        "/sol".chars().for_each(|c| {
+            view.key(Key::Char(c));
+        });
+        let text = lines(&view, 60, 24).join("\n");
+        assert!(
+            text.contains("filter: sol_") && !text.contains("encode"),
+            "{text}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_size_can_be_drawn(width in 0..320u16, height in 0..60u16, help: bool) {
+            let mut view = sample();
+            if help {
+                view.key(Key::Char('?'));
+            }
+            let picture = draw(&view, &machine(), Rect::new(0, 0, width, height));
+            prop_assert_eq!(picture.area, Rect::new(0, 0, width, height));
+        }
+    }
+}
