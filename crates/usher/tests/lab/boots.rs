@@ -123,7 +123,7 @@ fn long() -> Vec<Boot> {
             .as_deref()
             .map(AsRef::as_ref),
     );
-    let kernels = cache.and_then(|cache| kernels::here(&cache)).unwrap();
+    let kernels = cache.and_then(|cache| kernels::cached(&cache)).unwrap();
     let machines = [
         ("dies", "package:2 die:2 core:2 pu:1"),
         ("hardware_threads", "package:2 [numa:1] core:2 pu:2"),
