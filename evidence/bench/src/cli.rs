@@ -31,7 +31,8 @@ enum Command {
     Here(here::HereArgs),
     /// Measures seats: planning, overhead, latency, lending, kills, mixes of real programs
     Seats(Box<seats::SeatsArgs>),
-    /// Measures what a new user meets first: the automatic start of a daemon
+    /// Measures what a new user meets first: the automatic start of a daemon, and
+    /// measurements on a busy machine
     First(first::FirstArgs),
     Hosts(Box<hosts::HostsArgs>),
     /// Measures how well each source of progress (heartbeats, instructions) agrees with wall time

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench first`: measures what a new user of Usher meets first, and compares the figures with
-//! their bars. Parts: the automatic start of a daemon (`start`), and measurements on a busy machine
+//! their bars. The parts are: the automatic start of a daemon (`start`), and measurements on a busy machine
 //! (`busy`).
 
 mod busy;
