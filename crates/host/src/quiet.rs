@@ -4,8 +4,7 @@
 //!
 //! 1. Before the measurement, [`LoadGuard::wait_until_quiet`] measures the other programs over
 //!    windows of 0.5 s. It returns after the first window that is within the limits, and refuses
-//!    after 60 s of waiting in all, by default
-//!    ([`WAIT_MAX`]).
+//!    after 60 s of waiting in all, by default ([`WAIT_MAX`]).
 //! 2. Each run lies between [`LoadGuard::begin`] and [`LoadGuard::end`]. A run that was disturbed is
 //!    discarded, and repeated after another wait. The measurement is refused after three discarded
 //!    runs ([`DISCARDED_MAX`]).
@@ -199,10 +198,10 @@ impl LoadGuard {
             return Ok(None);
         };
         let load = self.snapshot()?.since(before);
-        self.judge(&load)
+        self.evaluate(&load)
     }
 
-    fn judge(&mut self, load: &OtherLoad) -> Result<Option<String>, RunError> {
+    fn evaluate(&mut self, load: &OtherLoad) -> Result<Option<String>, RunError> {
         let sum = add(&self.accepted, load);
         let reason = self.excess(load).or_else(|| self.excess(&sum));
         let Some(reason) = reason else {
@@ -316,13 +315,13 @@ mod tests {
     #[test]
     fn a_disturbed_run_is_discarded_and_the_fourth_ends_the_measurement() {
         let mut guard = guard(LoadCheck::Wait, None);
-        assert_eq!(guard.judge(&load(1.0, 0.1)).unwrap(), None);
+        assert_eq!(guard.evaluate(&load(1.0, 0.1)).unwrap(), None);
         let reason = "other programs use 1.9 of 2 CPUs (limit 0.1): loop (pid 7) 1.9";
         for _ in 0..DISCARDED_MAX {
-            let found = guard.judge(&load(1.0, 1.9)).unwrap();
+            let found = guard.evaluate(&load(1.0, 1.9)).unwrap();
             assert_eq!(found.as_deref(), Some(reason));
         }
-        let error = guard.judge(&load(1.0, 1.9)).unwrap_err().to_string();
+        let error = guard.evaluate(&load(1.0, 1.9)).unwrap_err().to_string();
         assert!(
             error.contains(reason) && error.contains("--force"),
             "{error}"
@@ -333,7 +332,7 @@ mod tests {
     #[test]
     fn a_forced_measurement_keeps_the_run_and_the_disturbance() {
         let mut guard = guard(LoadCheck::Force, None);
-        assert_eq!(guard.judge(&load(1.0, 1.9)).unwrap(), None);
+        assert_eq!(guard.evaluate(&load(1.0, 1.9)).unwrap(), None);
         assert!(guard.disturbance().unwrap().contains("1.9 of 2 CPUs"));
     }
 
@@ -341,7 +340,7 @@ mod tests {
     fn short_runs_are_added_up() {
         let mut guard = guard(LoadCheck::Wait, None);
         // Each run of 20 ms is within the slack, because the busy loop gets 20 ms of CPU time.
-        let discarded = (0..10).filter_map(|_| guard.judge(&load(0.02, 1.0)).ok()?);
+        let discarded = (0..10).filter_map(|_| guard.evaluate(&load(0.02, 1.0)).ok()?);
         assert!(discarded.count() > 0);
     }
 
@@ -353,16 +352,16 @@ mod tests {
             ..OtherLoad::default()
         };
         let mut guard = guard(LoadCheck::Wait, None);
-        assert_eq!(guard.judge(&stolen(0.1)).unwrap(), None);
-        let reason = guard.judge(&stolen(5.0)).unwrap().unwrap();
+        assert_eq!(guard.evaluate(&stolen(0.1)).unwrap(), None);
+        let reason = guard.evaluate(&stolen(5.0)).unwrap().unwrap();
         assert!(reason.contains("20 % of the CPU time"), "{reason}");
     }
 
     #[test]
     fn the_limit_can_be_raised_up_to_no_check() {
         let mut raised = guard(LoadCheck::Wait, Some(1.5));
-        assert_eq!(raised.judge(&load(1.0, 1.4)).unwrap(), None);
-        assert!(raised.judge(&load(1.0, 1.9)).unwrap().is_some());
+        assert_eq!(raised.evaluate(&load(1.0, 1.4)).unwrap(), None);
+        assert!(raised.evaluate(&load(1.0, 1.9)).unwrap().is_some());
         let off = guard(LoadCheck::Wait, Some(2.0));
         assert!(off.begin().unwrap().is_none());
     }

@@ -9,9 +9,9 @@
 //! Not counted: accesses to mapped files, io_uring, and the bytes between the last sample and the end
 //! of a process that no process of the program waited for.
 //!
-//! A sample reads two files per process. The count ends for ever when the
-//! program has more than 64 processes ([`PROCESSES_MAX`]), or when a file of a living process cannot
-//! be read, which requires the rights of ptrace(2).
+//! A sample reads two files per process. The count ends permanently when the program has more than 64
+//! processes ([`PROCESSES_MAX`]), or when a file of a living process cannot be read. Reading such a
+//! file requires the rights of ptrace(2).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

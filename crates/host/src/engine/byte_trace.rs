@@ -16,7 +16,7 @@ use usher_store::SOURCE_ERROR_MAX;
 
 /// Maximum number of points of a trace.
 const POINTS_MAX: usize = 256;
-/// Minimum number of points, time and bytes of a run whose bytes are judged.
+/// Minimum number of points, time and bytes of a run whose bytes are evaluated.
 const POINTS_MIN: usize = 4;
 const SPAN_NS_MIN: u64 = 500_000_000;
 const BYTES_MIN: u64 = 1 << 20;
@@ -29,12 +29,12 @@ pub(super) struct ByteTrace {
     start_bytes: Option<u64>,
     /// Time and bytes since the start.
     points: Vec<(u64, u64)>,
-    /// Every this many samples are kept.
+    /// The trace keeps every N-th sample.
     stride: usize,
     skipped: usize,
 }
 
-/// The judgement of a run.
+/// The rate and the error of the bytes of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ByteRate {
     /// Bytes per second.
@@ -82,9 +82,9 @@ impl ByteTrace {
         }
     }
 
-    /// Judges the run that has ended, and starts the trace of the next run.
+    /// Evaluates the run that has ended, and starts the trace of the next run.
     pub fn ended(&mut self, at_ns: u64) -> Option<ByteRate> {
-        let result = self.judged();
+        let result = self.evaluated();
         let last = self.points.last().map(|(_, bytes)| *bytes);
         let start_bytes = self.start_bytes.zip(last).map(|(start, last)| start + last);
         *self = Self {
@@ -94,7 +94,7 @@ impl ByteTrace {
         result
     }
 
-    fn judged(&self) -> Option<ByteRate> {
+    fn evaluated(&self) -> Option<ByteRate> {
         let &(span_ns, total) = self.points.last()?;
         let is_short = self.points.len() < POINTS_MIN || span_ns < SPAN_NS_MIN;
         if is_short || total < BYTES_MIN {
@@ -116,8 +116,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns the judgement of samples every 100 ms with these megabytes.
-    fn judged(megabytes: &[u64]) -> Option<ByteRate> {
+    /// Evaluates a run with samples every 100 ms and these megabytes.
+    fn evaluated(megabytes: &[u64]) -> Option<ByteRate> {
         let mut trace = ByteTrace::new(0);
         for (at, &count) in (1..).zip(megabytes) {
             trace.add(at * 100 * MS, count * 1_000_000);
@@ -128,20 +128,20 @@ mod tests {
     #[test]
     fn bytes_in_proportion_to_time_are_progress() {
         let steady: Vec<u64> = (0..600).map(|at| 3 * at).collect();
-        let rate = judged(&steady).unwrap();
+        let rate = evaluated(&steady).unwrap();
         assert!(rate.is_progress() && rate.error < 0.01, "{rate:?}");
         assert!((rate.per_second / 30e6 - 1.0).abs() < 0.01, "{rate:?}");
-        let at_the_start = judged(&[0, 90, 95, 96, 98, 98, 99, 100, 100, 100]).unwrap();
+        let at_the_start = evaluated(&[0, 90, 95, 96, 98, 98, 99, 100, 100, 100]).unwrap();
         assert!(!at_the_start.is_progress(), "{at_the_start:?}");
-        let at_the_end = judged(&[0, 1, 1, 1, 2, 2, 2, 3, 50, 100]).unwrap();
+        let at_the_end = evaluated(&[0, 1, 1, 1, 2, 2, 2, 3, 50, 100]).unwrap();
         assert!(!at_the_end.is_progress(), "{at_the_end:?}");
     }
 
     #[test]
-    fn short_runs_and_few_bytes_are_not_judged() {
-        assert_eq!(judged(&[0, 10, 20]), None);
-        assert_eq!(judged(&[0, 100, 200, 300]), None, "0.4 s");
-        assert_eq!(judged(&[0, 0, 0, 0, 0, 1, 1]), None, "1 MB");
+    fn short_runs_and_few_bytes_are_not_evaluated() {
+        assert_eq!(evaluated(&[0, 10, 20]), None);
+        assert_eq!(evaluated(&[0, 100, 200, 300]), None, "0.4 s");
+        assert_eq!(evaluated(&[0, 0, 0, 0, 0, 1, 1]), None, "1 MB");
     }
 
     #[test]

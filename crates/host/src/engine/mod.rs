@@ -322,8 +322,8 @@ impl EngineHandle {
         self.requests.call(Request::Topology)
     }
 
-    /// Returns the number of managed programs. The request costs less than [`Self::status`], because it
-    /// reads nothing of the programs.
+    /// Returns the number of managed programs. The request costs less than [`Self::status`], because
+    /// no sample of the programs is read.
     ///
     /// # Errors
     /// The engine has been stopped.
