@@ -130,7 +130,7 @@ pub fn read(text: &[u8]) -> Result<Vec<ProfileEntry>, ExchangeError> {
         _ => {
             return rejected(format!(
                 "this is no file of profiles: the fields \"format\": \"{FORMAT}\" and \
-                 \"version\" are missing"
+                 \"version\": {VERSION} are required"
             ));
         }
     }
@@ -289,8 +289,8 @@ impl ExchangedPoint {
 }
 
 fn check_text(field: &str, text: &str, bytes_max: usize) -> Result<(), String> {
-    let odd = text.is_empty() || text.len() > bytes_max || text.contains(char::is_control);
-    match odd {
+    let is_invalid = text.is_empty() || text.len() > bytes_max || text.contains(char::is_control);
+    match is_invalid {
         true => Err(format!(
             "{field} must have 1 to {bytes_max} bytes and no control characters"
         )),
