@@ -47,7 +47,7 @@ const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 500_000,
 };
-/// Upper limit of daemons to which one call is sent, if each of them ends before it replies.
+/// Maximum number of daemons to which one call is sent, if each of them ends before it replies.
 const ATTEMPTS_MAX: usize = 3;
 /// Upper limit of the bytes of a daemon's reason that are read.
 const REASON_BYTES_MAX: u64 = 4096;
@@ -141,7 +141,7 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
         }
         if Instant::now() > deadline {
             let path = dir.join(LAUNCH_LOCK);
-            bail!("another command has held '{}' for 10 s", path.display());
+            bail!("another command has held '{}' for 10 s; try again", path.display());
         }
         pause();
     }
@@ -168,7 +168,11 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
             bail!(reason.unwrap_or_else(|| "the daemon ended without a message".to_owned()));
         }
         if Instant::now() > deadline {
-            bail!("the daemon does not listen 10 s after its start");
+            let log = dir.join(LOG);
+            bail!(
+                "the daemon does not listen 10 s after its start; its messages are in '{}'",
+                log.display()
+            );
         }
         process.wait_for_output(PAUSE);
     }
@@ -329,7 +333,7 @@ const RAISED_LIMITS: [libc::__rlimit_resource_t; 6] = [
 ];
 /// Bytes of the affinity mask with all CPUs, more than the kernel supports.
 const MASK_BYTES: usize = 1024;
-/// Upper limit of the numbers of signals.
+/// Highest number of a signal.
 const SIGNAL_MAX: libc::c_int = 64;
 
 /// Makes the daemon independent of the process that starts it, between `fork` and `exec`:

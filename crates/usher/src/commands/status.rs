@@ -29,8 +29,8 @@ NTT       predicted turnaround time relative to running alone on the best number
 BUSY      number of CPUs that the program keeps busy
 TIME      CPU time of the program, in minutes and seconds
 PROGRESS  work per second over the last 10 s, with its source and confidence. The sources
-          are, best first: heartbeat, repetitions, ompt, instructions, cpu-time (which shows
-          only demand).
+          are, best first: heartbeat, repetitions, ompt, instructions, bytes, cpu-time (which
+          shows only demand).
 COMMAND   the command line; only the program's user and root can see it
 
 On a terminal, COMMAND is shortened, and columns are left out, so that no line is too long.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Formats the cause for which programs have no seat, with a remedy, for `usher status` and
-//! `usher explain`.
+//! Formats the reason why programs have no seat, with a remedy, for `usher status` and `usher
+//! explain`.
 //!
 //! The policy states the cause in its plan ([`Abstention`]). The text is made at each request from
 //! the plan and the state of the programs at that time, so that a reason never outlives its cause:

@@ -20,6 +20,7 @@ use crate::api;
 /// With more foreground programs than this, the effect of leaving out one program is too small to
 /// be shown.
 const LEFT_OUT_MAX: usize = 8;
+
 /// Returns the present plan and its alternatives; empty without foreground programs.
 pub(super) fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
     // Background work has no seat, and therefore does not change the seats of other programs.

@@ -2,8 +2,8 @@
 //! The end of a daemon that is no longer needed (`usher daemon --exit-when-idle`, which `usher run`
 //! and `usher sched start` start).
 //!
-//! A thread checks every 200 ms ([`CHECK_EVERY`]) whether the daemon is needed. It ends when it
-//! manages no program, and in addition one of these holds:
+//! A thread checks every 200 ms ([`CHECK_EVERY`]) whether the daemon is needed. The daemon ends when
+//! it manages no program, and in addition one of these holds:
 //!
 //! - The scheduler was stopped on request or could not be started.
 //! - No scheduler was requested, and the last program ended 5 s ago ([`LINGER`]). A script that runs
@@ -17,10 +17,10 @@
 //! The decision to end and the admission of a program exclude each other (`activity`): the client of
 //! a refused program starts another daemon.
 //!
-//! Without a scheduler, the thread asks the control loop once a second ([`QUERY_EVERY`]) whether it
-//! manages a program, and at each check after a second without a program. Such a request waits for
-//! the answer without a time limit. An error of the request counts as a managed program. The thread
-//! also empties the daemon's log when it exceeds 1 MiB ([`LOG_BYTES_MAX`]).
+//! Without a scheduler, the thread queries the number of managed programs from the control loop: once
+//! a second ([`QUERY_EVERY`]) while there is a program, and then at each check. Such a query waits for
+//! the answer without a time limit. An error of the query counts as a managed program. The thread
+//! also empties the daemon's log when the log exceeds 1 MiB ([`LOG_BYTES_MAX`]).
 
 use std::io;
 use std::os::fd::OwnedFd;

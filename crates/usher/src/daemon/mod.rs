@@ -11,7 +11,8 @@
 //! 5. Start the threads of `--exit-when-idle` (`idle`) and `--metrics` (`metrics`).
 //! 6. Serve the socket in one thread that never blocks on a peer (`server`); other threads answer
 //!    the calls (`workers`).
-//! 7. At SIGTERM, SIGINT, a request (`usher daemon stop`) or a failure, undo all changes, unload the scheduler and release the lock.
+//! 7. At SIGTERM, SIGINT, a request (`usher daemon stop`) or a failure, undo all changes, unload the
+//!    scheduler and release the lock.
 //!
 //! An error in one of the steps 1 to 6 ends the daemon with exit status 125; the changes so far are
 //! undone. Step 7 has no time limit of its own. A change that cannot be undone is printed.

@@ -44,9 +44,12 @@ impl Pattern {
     fn matches(&self, process: &MatchedProcess) -> bool {
         let executable = process.executable.as_deref();
         let name = executable.and_then(Path::file_name);
-        let by = |glob: &Option<GlobMatcher>, text: Option<&Path>| matches!((glob, text), (Some(glob), Some(text)) if glob.is_match(text));
-        by(&self.name, name.map(Path::new))
-            || by(&self.path, executable)
+        let is_match = |glob: &Option<GlobMatcher>, text: Option<&Path>| match (glob, text) {
+            (Some(glob), Some(text)) => glob.is_match(text),
+            _ => false,
+        };
+        is_match(&self.name, name.map(Path::new))
+            || is_match(&self.path, executable)
             || self.command.is_match(&process.command)
     }
 }

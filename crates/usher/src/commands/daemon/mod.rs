@@ -33,9 +33,10 @@ then becomes the next daemon; under systemd, systemd starts the next daemon. On 
 SIGINT and `usher daemon stop`, the daemon releases all programs, which keep running, and
 ends.
 
-The daemon reads settings and rules from the file of --config at its start, at `usher daemon
-reload` and at SIGHUP; options of the command line take precedence. If the file has an error, the
-daemon does not start. The page configuration.md of the documentation describes the file.
+At its start, the daemon reads settings and rules from the file of --config; options of the
+command line take precedence. If the file has an error, the daemon does not start. At `usher
+daemon reload` and at SIGHUP, the daemon reads the rules again. The page configuration.md of
+the documentation describes the file.
 
 Policies:
   usher  measures programs while they run together, lends idle CPUs, detects phases, and

@@ -21,9 +21,9 @@ use crate::api::Program_mode;
 use crate::commands::status;
 use crate::output::{self, shown};
 
-/// Width of a sparkline.
+/// Width of a sparkline in columns.
 const HISTORY_WIDTH: usize = 16;
-/// Least width of the command.
+/// Minimum width of the command in columns.
 const COMMAND_WIDTH_MIN: usize = 12;
 /// Maximum number of lines for the CPUs.
 const CPU_LINES_MAX: usize = 6;

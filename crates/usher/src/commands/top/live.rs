@@ -25,7 +25,7 @@ use crate::output::Output;
 /// A state of the daemon, or the error with which the requests ended.
 type Answer = anyhow::Result<State>;
 
-/// What woke the loop, apart from keys and states.
+/// Flags of the signals that have arrived since the loop handled them last.
 struct Signals {
     ends: Arc<AtomicBool>,
     stops: Arc<AtomicBool>,

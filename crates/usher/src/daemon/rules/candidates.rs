@@ -109,12 +109,12 @@ impl Candidates {
         self.table.keys().copied()
     }
 
-    /// Returns the user of a process that the user `asking` may attach because of a pattern. Root
+    /// Returns the user of a process that the user `requester` may attach because of a pattern. Root
     /// may attach the processes of all users.
     ///
     /// # Errors
     /// Why the process is excluded.
-    pub fn check(&self, pid: i32, asking: u32) -> Result<u32, &'static str> {
+    pub fn check(&self, pid: i32, requester: u32) -> Result<u32, &'static str> {
         let Some(stat) = self.table.get(&pid) else {
             return Err("it has ended");
         };
@@ -137,7 +137,7 @@ impl Candidates {
             return Err("it is init or a kernel thread");
         }
         let uid = facts.uids[0];
-        if facts.uids != [uid; 4] || ![0, uid].contains(&asking) {
+        if facts.uids != [uid; 4] || ![0, uid].contains(&requester) {
             return Err("it belongs to another user");
         }
         if own_process::check(pid).is_err() {

@@ -29,7 +29,7 @@ use usher_model::Regulation;
 
 use process::MatchedProcess;
 
-/// What the configuration file contains besides the settings of the daemon.
+/// The rules and default values of the configuration file.
 #[derive(Debug, Clone, Default)]
 pub struct Ruleset {
     /// The file; `None` if there is none.
@@ -97,7 +97,7 @@ pub enum Action {
 /// The options that the caller of a request gave, which take precedence over rules.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GivenOptions {
-    /// The request has a weight.
+    /// Whether the request has a weight.
     pub weight: bool,
 }
 

@@ -15,12 +15,12 @@ use usher_host::engine::ReviewedProcess;
 
 /// Upper limit of the bytes of a command line that are compared.
 const COMMAND_BYTES_MAX: u64 = 64 * 1024;
-/// What the kernel appends to the path of an executable that was removed or replaced.
+/// Suffix that the kernel appends to the path of an executable that was removed or replaced.
 const DELETED: &[u8] = b" (deleted)";
 /// Ends of the names of systemd units that contain processes.
 const UNIT_ENDS: [&str; 2] = [".service", ".scope"];
 
-/// A process, as rules see it.
+/// The properties of a process that conditions of rules compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MatchedProcess {
     /// Path of the executable.

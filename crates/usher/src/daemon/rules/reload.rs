@@ -3,7 +3,7 @@
 //!
 //! The new rules replace the old ones at once. If the file has an error, the old rules stay in
 //! force. The settings of the table `[daemon]` take effect at the next start of the daemon; a note
-//! names this if they have changed.
+//! reports this if they have changed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ pub struct Reloaded {
     pub file: Option<PathBuf>,
     /// Number of rules.
     pub rules: usize,
-    /// What takes effect later.
+    /// Notes about changes that take effect later.
     pub notes: Vec<String>,
 }
 

@@ -10,7 +10,7 @@
 //!
 //! Bounds: one scan attaches at most 64 programs ([`ATTACHED_MAX`]); the next scan continues. A
 //! program that lives for less than 2 s is usually not found. A process that executes a matching
-//! program later than its second scan is not found. If a process ends and another one gets its pid
+//! program after its second scan is not found. If a process ends and another one gets its pid
 //! between two scans, the new process is not examined. Without such rules, the thread waits for the
 //! next reload and costs no CPU time.
 
@@ -88,10 +88,10 @@ impl Scanner {
             return Ok(());
         }
         let candidates = Candidates::read(Path::new("/proc"));
-        let asking = rustix::process::geteuid().as_raw();
+        let requester = rustix::process::geteuid().as_raw();
         let mut owners = BTreeMap::new();
         for pid in matching {
-            if let Ok(uid) = candidates.check(pid, asking)
+            if let Ok(uid) = candidates.check(pid, requester)
                 && self.engine.program_of(pid)?.is_none()
             {
                 owners.insert(pid, uid);
