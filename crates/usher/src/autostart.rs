@@ -141,7 +141,10 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
         }
         if Instant::now() > deadline {
             let path = dir.join(LAUNCH_LOCK);
-            bail!("another command has held '{}' for 10 s; try again", path.display());
+            bail!(
+                "another command has held '{}' for 10 s; try again",
+                path.display()
+            );
         }
         pause();
     }

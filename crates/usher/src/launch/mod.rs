@@ -14,11 +14,13 @@
 //! program. After the daemon's death, the launcher ensures that the changes to the program are
 //! undone, and registers the program with the next daemon.
 //!
-//! Bounds: the start of a daemon delays the program by at most 10 s, and the registration by at most
-//! 10 s for each read and write of the socket (`crate::client`). A refused program runs unmanaged, and a refused background program at
-//! the lowest priority. After a late answer, the program runs at its own priority, and the launcher
-//! tries to register the program again. Less than 64 KiB and fewer than 4,096 words of the command
-//! line are sent. The wait for the program has no time limit.
+//! Bounds: the start of a daemon delays the program by at most 30 s, 10 s for each of its steps
+//! (`crate::autostart`). Up to 3 daemons are started if each of them ends before it replies. The
+//! registration takes at most 10 s for each read and write of the socket (`crate::client`). A refused
+//! program runs unmanaged, and a refused background program at the lowest priority. After a late
+//! answer, the program runs at its own priority, and the launcher tries to register the program
+//! again. Less than 64 KiB and fewer than 4,096 words of the command line are sent. The wait for the
+//! program has no time limit.
 
 mod managed_wait;
 mod progress_page;
