@@ -23,7 +23,7 @@ use crate::client::Daemon;
 use crate::output::Output;
 
 /// A state of the daemon, or the error with which the requests ended.
-type Answer = anyhow::Result<State>;
+type StateResult = anyhow::Result<State>;
 
 /// Flags of the signals that have arrived since the loop handled them last.
 struct Signals {
@@ -110,7 +110,7 @@ fn request_states(
     mut daemon: Daemon,
     interval: f64,
     waker: UnixStream,
-) -> anyhow::Result<(Sender<()>, Receiver<Answer>)> {
+) -> anyhow::Result<(Sender<()>, Receiver<StateResult>)> {
     let (refresh, refreshes) = mpsc::channel();
     let (sender, states) = mpsc::channel();
     let interval = Duration::from_secs_f64(interval);
