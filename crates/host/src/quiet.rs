@@ -77,7 +77,7 @@ impl Default for LoadRule {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error(
     "the machine is too busy to measure: {reason}; end the other programs and try again, or use \
-     --force, which measures but stores nothing"
+     --force, which measures but stores no disturbed result"
 )]
 pub struct BusyMachine {
     /// Use by other programs, the limit, and the busiest processes.

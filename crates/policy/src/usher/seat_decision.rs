@@ -119,7 +119,8 @@ impl SeatDecision {
             by_comparison,
         } = self;
         let gain = 100.0 * (1.0 - antt_seats / antt_sharing);
-        let required = 100.0 * margin;
+        // The margin increases the time with seats; `gain` is a part of the time without them.
+        let required = 100.0 * margin / (1.0 + margin);
         match (narrows, explores, favours_seats) {
             (false, ..) => format!(
                 "all programs share all CPUs, because the plan gives all CPUs to every program \

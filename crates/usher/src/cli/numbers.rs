@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The parsers of numbers on the command line: whole numbers, pids (1 to 4,194,304), weights (0.001
-//! to 1000), seconds (positive and finite), CPUs (0 or more) and numbers without a
-//! range.
+//! to 1000), seconds (positive, at most a year), CPUs (0 or more) and numbers without a range.
 //!
 //! Each error states the accepted range; the texts of the standard library's parsers ("number too
 //! large to fit in target type") do not.
@@ -15,6 +14,10 @@ pub const PID_MAX: i32 = 1 << 22;
 
 /// Upper limit of a wait in seconds: a day.
 const WAIT_SECONDS_MAX: f64 = 86_400.0;
+
+/// Upper limit of a number of seconds: a year. `Duration::from_secs_f64` panics on numbers from
+/// 1.8e19 on.
+const SECONDS_MAX: f64 = 31_536_000.0;
 
 /// Returns a parser of whole numbers in a range.
 pub fn whole<T>(
@@ -56,9 +59,14 @@ pub fn weight(text: &str) -> Result<f64, String> {
 /// # Errors
 /// The accepted range.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
-    seconds.ok_or_else(|| "the number of seconds must be positive".to_owned())
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+    let seconds = seconds.ok_or_else(|| "the number of seconds must be positive".to_owned())?;
+    match seconds <= SECONDS_MAX {
+        true => Ok(seconds),
+        false => Err(format!(
+            "the number of seconds must be at most {SECONDS_MAX}"
+        )),
+    }
 }
 
 /// Parses a number of CPUs that may be zero or a fraction.
@@ -121,8 +129,11 @@ mod tests {
         for text in ["-1", "inf", "nan", "x", "1e9"] {
             assert!(wait(text).unwrap_err().contains("from 0 to 86400"));
         }
-        for text in ["0", "-1", "inf", "nan", "x"] {
+        for text in ["0", "-1", "nan", "x"] {
             assert!(seconds(text).unwrap_err().contains("must be positive"));
+        }
+        for text in ["inf", "1e300", "31536001"] {
+            assert!(seconds(text).unwrap_err().contains("at most 31536000"));
         }
     }
 }

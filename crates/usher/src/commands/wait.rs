@@ -120,13 +120,14 @@ impl Waiter {
             let had_ended = self.watched.values().all(Watched::has_ended);
             match self.daemon.status() {
                 Ok(state) => self.update(&state.programs)?,
-                Err(_) if had_ended => {
+                Err(_) if had_ended && self.daemon.is_gone() => {
                     let rest = std::mem::take(&mut self.watched);
                     self.ended.extend(rest.into_values().map(|one| one.program));
                 }
-                Err(error) => {
+                Err(error) if self.daemon.is_gone() => {
                     return Err(error.context("waiting for programs whose daemon has ended"));
                 }
+                Err(error) => return Err(error.context("waiting for programs")),
             }
         }
         Ok(self.ended)

@@ -112,7 +112,8 @@ fn small_gain(antt_seats: f64, antt_sharing: f64, required: f64) -> api::Abstent
         true => format!(
             "seats would gain {gain:.0} %, and at least {:.0} % are required (ANTT \
              {antt_seats:.2} with seats, {antt_sharing:.2} if all share all CPUs)",
-            100.0 * required
+            // The margin increases the time with seats; `gain` is a part of the time without them.
+            100.0 * required / (1.0 + required)
         ),
         false => format!(
             "seats would gain nothing (ANTT {antt_seats:.2} with seats, {antt_sharing:.2} if all \
