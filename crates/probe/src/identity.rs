@@ -137,6 +137,20 @@ pub fn command_of(proc_root: &Path, pid: i32) -> Result<ProgramCommand, ProbeErr
     })
 }
 
+/// Returns the words of the command line of a process, at most its first [`COMMAND_BYTES_MAX`]
+/// bytes.
+///
+/// # Errors
+/// The process has ended, or procfs cannot be read.
+pub fn command_line_of(proc_root: &Path, pid: i32) -> Result<Vec<OsString>, ProbeError> {
+    let path = live_dir(proc_root, pid).join("cmdline");
+    match read_at_most(&path, COMMAND_BYTES_MAX) {
+        Ok(line) => Ok(entries(&line).collect()),
+        Err(error) if is_gone(&error) => Err(ProbeError::Gone { pid }),
+        Err(error) => Err(ProbeError::read(&path, error)),
+    }
+}
+
 /// Returns at most the first `bytes` bytes of a file.
 fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();

@@ -36,7 +36,7 @@ mod waits;
 pub use capabilities::{Capabilities, Capability};
 pub use counters::{CounterGap, CounterKind, PerfCounters};
 pub use error::ProbeError;
-pub use identity::{ProgramCommand, THREAD_VARIABLES, command_of, identify};
+pub use identity::{ProgramCommand, THREAD_VARIABLES, command_line_of, command_of, identify};
 pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, usable_cpus};
 pub use other_load::{BusyProcess, LoadSnapshot, OtherLoad};
 pub use process::ProcessFacts;

@@ -184,6 +184,15 @@ impl Daemon {
         runtime::sockets(runtime_dir).iter().find_map(foreign)
     }
 
+    /// Connects to all daemons that listen: the system's and the user's own.
+    pub fn find_all(runtime_dir: Option<&Path>) -> Vec<Self> {
+        let sockets = runtime::sockets(runtime_dir);
+        let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
+        let safe = sockets.iter().filter(safe);
+        safe.filter_map(|path| Self::connect(path, ANSWER_TIMEOUT).ok())
+            .collect()
+    }
+
     fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
         let trusted = TrustedConnection::open(path, timeout)?;
         Ok(Self {

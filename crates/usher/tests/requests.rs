@@ -92,7 +92,7 @@ fn wait_fails_when_a_program_is_detached_or_the_daemon_ends() {
 }
 
 #[test]
-fn wait_ends_at_sigint_and_returns_at_once_without_a_daemon() {
+fn wait_ends_at_sigint_and_returns_without_a_daemon() {
     let mut world = World::new();
     assert_eq!(world.json(&["wait"]), Some(json!({ "ended": [] })));
     assert_eq!(world.run(&["wait", "x"]).status.code(), Some(125));

@@ -245,6 +245,28 @@ fn running_processes_are_attached_by_a_rule_and_stay_detached() {
 }
 
 #[test]
+fn rules_for_executables_apply_to_attached_programs() {
+    let mut world = World::new();
+    let (background, ignored) = (Copied::new(&world, "lowered"), Copied::new(&world, "kept"));
+    let text = format!(
+        "[[rule]]\nexecutable = '{}'\naction = 'background'\n\
+         [[rule]]\nexecutable = '{}'\naction = 'ignore'\n",
+        background.path.display(),
+        ignored.name
+    );
+    daemon(&mut world, &text);
+    let (background_process, ignored_process) = (background.start(), ignored.start());
+    let refused = world.run(&["attach", &ignored_process.pid().to_string()]);
+    assert_eq!(refused.status.code(), Some(125), "{}", stdout(&refused));
+    let attached = world.run(&["attach", &background_process.pid().to_string()]);
+    assert!(attached.status.success(), "{}", stderr(&attached));
+    let programs = world.programs(1);
+    assert_eq!(programs[0]["mode"], "background");
+    let command = format!("{} {}", background.path.display(), ENDLESS.join(" "));
+    assert_eq!(programs[0]["command"], json!(command));
+}
+
+#[test]
 fn match_attaches_the_roots_of_matching_trees() {
     let mut world = World::new();
     world.daemon(&["--policy", "linux"]);

@@ -126,13 +126,18 @@ impl Managed {
     fn new() -> Self {
         let mut world = World::new();
         world.daemon(&[]);
-        let start = |name: &str| {
-            let command = ["run", "--name", name, "--", "sleep", "1000"];
-            world.usher(&command).spawn().unwrap()
-        };
-        let launchers = ["alpha", "beta"].map(start).into();
-        world.programs(2);
-        Self { world, launchers }
+        let launchers = Vec::new();
+        let mut managed = Self { world, launchers };
+        managed.launch("alpha");
+        managed.launch("beta");
+        managed.world.programs(2);
+        managed
+    }
+
+    fn launch(&mut self, name: &str) {
+        let command = ["run", "--name", name, "--", "sleep", "1000"];
+        let launcher = self.world.usher(&command).spawn().unwrap();
+        self.launchers.push(launcher);
     }
 
     fn top(&self, columns: u16, rows: u16) -> Top {
@@ -215,6 +220,23 @@ fn signals_and_the_end_of_the_daemon_restore_the_terminal() {
     let pid = managed.world.status()["pid"].as_i64().unwrap() as i32;
     assert_eq!(managed.world.end(pid), Some(0));
     assert_eq!(top.end(), Some(125));
+}
+
+#[test]
+fn the_view_continues_with_the_daemon_that_the_keeper_starts() {
+    let mut managed = Managed::new();
+    let mut top = managed.top(80, 24);
+    top.until("the table", shows_both);
+    let killed = managed.world.status()["pid"].as_i64().unwrap() as i32;
+    signal(killed, libc::SIGKILL);
+    managed.world.reap(killed);
+    managed.world.programs(2);
+    managed.launch("gamma");
+    top.until("the next daemon's programs", |text| {
+        shows_both(text) && text.contains("gamma")
+    });
+    top.press("q");
+    assert_eq!(top.end(), Some(0));
 }
 
 #[test]

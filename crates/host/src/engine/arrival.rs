@@ -24,7 +24,7 @@ use usher_heartbeat::Page;
 use usher_model::{
     CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource,
 };
-use usher_probe::{ProcessFacts, ProgramCommand, command_of, identify};
+use usher_probe::{ProcessFacts, ProgramCommand, command_line_of, command_of, identify};
 
 use super::config::{AdoptOptions, EngineError, ReviewedProcess};
 use super::profiles::Profiles;
@@ -103,10 +103,17 @@ impl ArrivingProgram {
                 .or_else(|| identify(command.as_ref()?).ok());
             let page = adopt.heartbeat.as_deref();
             let page = page.map(|path| open_page(path, asking, asking != own));
-            (command, key, page.transpose())
+            let line = match adopt.argv.is_empty() {
+                true => command_line_of(proc_root, pid).unwrap_or_default(),
+                false => adopt.argv.clone(),
+            };
+            (command, key, page.transpose(), line)
         };
-        let (command, key, page) = with_rights(&facts.rights, read).map_err(EngineError::Start)?;
-        let review = facts.review(command.as_ref(), &mut adopt)?;
+        let (command, key, page, line) =
+            with_rights(&facts.rights, read).map_err(EngineError::Start)?;
+        let executable = command.as_ref().filter(|_| held);
+        let executable = executable.map(|command| command.executable.as_path());
+        let review = facts.review(executable, held, &mut adopt)?;
         check_weight(&adopt)?;
         let name = truncated(adopt.display_name(), NAME_BYTES_MAX);
         let named = adopt.name.is_some() || !adopt.argv.is_empty();
@@ -120,7 +127,7 @@ impl ArrivingProgram {
         Ok(Self {
             root: facts.root,
             uid: facts.uid,
-            command: command_line(&adopt.argv, command.as_ref()),
+            command: joined(&line),
             heartbeat: page?,
             asking,
             key,
@@ -225,7 +232,8 @@ impl ProcessInfo {
     /// Lets the review change the options. Returns the reason of its changes.
     fn review(
         &self,
-        command: Option<&ProgramCommand>,
+        executable: Option<&Path>,
+        held: bool,
         adopt: &mut AdoptOptions,
     ) -> Result<Option<String>, EngineError> {
         let Some(review) = adopt.review.clone() else {
@@ -234,7 +242,8 @@ impl ProcessInfo {
         let process = ReviewedProcess {
             pid: self.root.pid,
             uid: self.uid,
-            executable: command.map(|command| command.executable.as_path()),
+            executable,
+            held,
         };
         review
             .apply(&process, adopt)
@@ -282,17 +291,9 @@ fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Opti
     })
 }
 
-/// Returns the command line for display.
-fn command_line(argv: &[OsString], command: Option<&ProgramCommand>) -> String {
-    let given = argv.iter().map(|word| word.to_string_lossy());
-    let mut text = given.collect::<Vec<_>>().join(" ");
-    if let (true, Some(command)) = (argv.is_empty(), command) {
-        let executable = command.executable.to_string_lossy();
-        let arguments = command.arguments.iter().map(|word| word.to_string_lossy());
-        text = std::iter::once(executable)
-            .chain(arguments)
-            .collect::<Vec<_>>()
-            .join(" ");
-    }
+/// Returns a command line for display.
+fn joined(words: &[OsString]) -> String {
+    let words = words.iter().map(|word| word.to_string_lossy());
+    let text = words.collect::<Vec<_>>().join(" ");
     truncated(text, COMMAND_BYTES_MAX)
 }

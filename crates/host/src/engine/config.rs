@@ -108,8 +108,11 @@ pub struct ReviewedProcess<'a> {
     pub pid: i32,
     /// Real user id of the process.
     pub uid: u32,
-    /// The executable that the process runs or is about to run; `None` if it cannot be determined.
+    /// The executable that the process is about to run; `None` if the process runs its program
+    /// already, or if the executable cannot be determined.
     pub executable: Option<&'a Path>,
+    /// Whether the process waits before its `exec`.
+    pub held: bool,
 }
 
 /// Changes the options of a program before it is managed, or rejects the program. The review runs

@@ -8,8 +8,9 @@
 //! 3. `q`, Ctrl-C, SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command; the terminal is restored
 //!    then, after an error, and after a panic. Ctrl-Z and SIGTSTP stop it, and SIGCONT continues it.
 //!
-//! If the daemon ends or does not answer, the command restores the screen and fails. Without a
-//! terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The topology is
+//! If the daemon ends, the view waits up to 3 s for the next daemon, which the keeper starts. If no
+//! daemon listens then, or if the daemon does not answer, the command restores the screen and fails.
+//! Without a terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The topology is
 //! read once at the start.
 
 mod draw;
@@ -63,7 +64,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         out.answer(&state, || picture(&state, &topology, out))?;
         return Ok(0);
     }
-    live::run(daemon, &topology, args.interval, out)?;
+    let dir = global.runtime_dir.clone();
+    live::run(daemon, dir, &topology, args.interval, out)?;
     Ok(0)
 }
 

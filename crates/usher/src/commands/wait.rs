@@ -2,8 +2,9 @@
 //! `usher wait`: returns when managed programs have ended.
 //!
 //! 1. With arguments, the command waits for the selected programs (`crate::cli::target`). Without
-//!    arguments, it waits until the daemon manages no program of this user; root waits for the
-//!    programs of all users.
+//!    arguments, it waits until no daemon that listens (the system's, the user's own) manages a
+//!    program of this user, for one daemon after the other; root waits for the programs of all
+//!    users. If no daemon listens, it waits for one second for a daemon that is being started.
 //! 2. For each program, the command opens a pidfd of the oldest living process. It polls the pidfds
 //!    and the daemon's connection.
 //! 3. After each event, and at least once per second ([`CHECK_EVERY`]), the command requests the
@@ -18,7 +19,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,8 +38,9 @@ use crate::output::{Output, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("\
 Without arguments, the command waits until the daemon manages none of your programs (as root:
-no program of any user). If no daemon runs, it returns at once. It waits only for programs;
-`usher run` returns the exit status of its program.
+no program of any user). If no daemon runs, it waits for one second for a daemon that a
+launcher starts, and then returns. If your daemon and the system's run, it asks both. It waits
+only for programs; `usher run` returns the exit status of its program.
 
 {}
 
@@ -56,22 +59,47 @@ pub struct Args {
 
 /// Upper limit of the time between two requests for the daemon's state.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Pause after the end of a process that the daemon still lists.
+/// Time for which the command waits for a daemon that a launcher or a keeper may be starting.
+const DAEMON_START: Duration = Duration::from_secs(1);
+/// Pause after the end of a process that the daemon still lists, and between two searches for a
+/// daemon.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits for the programs.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let dir = global.runtime_dir.as_deref();
-    let ended = match Daemon::find(dir) {
-        Some(daemon) => Waiter::new(daemon, &args.programs)?.wait()?,
-        // Without a daemon, no program is managed, and the wait is over.
-        None if args.programs.is_empty() && Daemon::problem(dir).is_none() => Vec::new(),
-        None => Waiter::new(Daemon::need(dir)?, &args.programs)?.wait()?,
+    let ended = match args.programs.is_empty() {
+        true => wait_for_all(dir)?,
+        false => Waiter::new(Daemon::need(dir)?, &args.programs)?.wait()?,
     };
     let one = |program: &Program| json!({ "id": program.id, "name": program.name });
     let value = json!({ "ended": ended.iter().map(one).collect::<Vec<_>>() });
     out.answer(&value, || ended.iter().map(line).collect())?;
     Ok(0)
+}
+
+/// Waits for the programs of all daemons that listen. Returns the ended programs.
+fn wait_for_all(dir: Option<&Path>) -> anyhow::Result<Vec<Program>> {
+    let began = Instant::now();
+    loop {
+        let daemons = Daemon::find_all(dir);
+        if !daemons.is_empty() {
+            let waits = daemons
+                .into_iter()
+                .map(|daemon| Waiter::new(daemon, &[])?.wait());
+            let ended: Vec<_> = waits.collect::<anyhow::Result<_>>()?;
+            return Ok(ended.into_iter().flatten().collect());
+        }
+        if began.elapsed() >= DAEMON_START {
+            if Daemon::problem(dir).is_none() {
+                // Without a daemon, no program is managed.
+                return Ok(Vec::new());
+            }
+            // The error states why the daemon cannot be used.
+            Daemon::need(dir)?;
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 fn line(program: &Program) -> String {

@@ -4,10 +4,15 @@
 //!
 //! If the user names a page in `USHER_HEARTBEAT`, this page is offered and not removed. A launcher
 //! that was killed cannot remove its page; the next launch removes it, unless another process has
-//! the same pid now. This cleanup reads the directory `/dev/shm` once per launch. If no page can be
-//! created, the program runs without a page.
+//! the same pid now. Containers may share `/dev/shm`, and the same pid belongs to another process
+//! there. Therefore a launcher holds a lock (`flock`) on its page, and a locked page is never
+//! removed. This cleanup reads the directory `/dev/shm` once per launch. If no page can be created,
+//! the program runs without a page.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
 
 /// Directory of heartbeat pages, in memory.
 const PAGES: &str = "/dev/shm";
@@ -21,16 +26,28 @@ fn remove_stale_pages(prefix: &str) {
             .to_str()
             .and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
         let is_dead = |pid: u32| pid == own || !Path::new("/proc").join(pid.to_string()).exists();
-        if pid.is_some_and(is_dead) {
-            let _ = std::fs::remove_file(entry.path());
+        let path = entry.path();
+        if pid.is_some_and(is_dead)
+            && lock(&path, FlockOperation::NonBlockingLockExclusive).is_some()
+        {
+            let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Locks a file. Returns `None` if the file cannot be opened, or if another process holds the lock.
+fn lock(path: &Path, operation: FlockOperation) -> Option<File> {
+    let file = File::open(path).ok()?;
+    flock(&file, operation).ok()?;
+    Some(file)
 }
 
 /// The heartbeat page that is offered to a program; the launcher removes the page at its end.
 pub struct PageFile {
     path: Option<PathBuf>,
     is_own: bool,
+    /// The locked page; other launchers do not remove it.
+    _lock: Option<File>,
 }
 
 impl PageFile {
@@ -42,15 +59,18 @@ impl PageFile {
             return Self {
                 path,
                 is_own: false,
+                _lock: None,
             };
         }
         let prefix = format!("usher-{}-", rustix::process::geteuid().as_raw());
         remove_stale_pages(&prefix);
         let path = Path::new(PAGES).join(format!("{prefix}{}", std::process::id()));
         let made = usher_heartbeat::Page::create(&path).is_ok();
+        let own_lock = made.then(|| lock(&path, FlockOperation::NonBlockingLockShared));
         Self {
             path: made.then_some(path),
             is_own: made,
+            _lock: own_lock.flatten(),
         }
     }
 

@@ -4,10 +4,11 @@
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,6 +25,12 @@ use crate::output::Output;
 
 /// A state of the daemon, or the error with which the requests ended.
 type StateResult = anyhow::Result<State>;
+
+/// Time for which the view waits for the next daemon after the end of a daemon. The keeper starts
+/// the next daemon within a second.
+const NEXT_DAEMON: Duration = Duration::from_secs(3);
+/// Pause between two attempts to find the next daemon.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Flags of the signals that have arrived since the loop handled them last.
 struct Signals {
@@ -60,6 +67,7 @@ impl Signals {
 /// The daemon does not answer, or the terminal cannot be used.
 pub fn run(
     mut daemon: Daemon,
+    runtime_dir: Option<PathBuf>,
     topology: &Topology,
     interval: f64,
     out: Output,
@@ -71,7 +79,7 @@ pub fn run(
     }
     let signals = Signals::catch(&waker).context("catching signals")?;
     let mut view = View::new(daemon.status()?);
-    let (refresh, states) = request_states(daemon, interval, waker)?;
+    let (refresh, states) = request_states(daemon, runtime_dir, interval, waker)?;
     terminal::restore_on_panic();
     let mut screen = Screen::enter(out.color)?;
     loop {
@@ -108,6 +116,7 @@ pub fn run(
 /// on the returned channel. After each state, the thread makes the other end of `waker` readable.
 fn request_states(
     mut daemon: Daemon,
+    runtime_dir: Option<PathBuf>,
     interval: f64,
     waker: UnixStream,
 ) -> anyhow::Result<(Sender<()>, Receiver<StateResult>)> {
@@ -116,7 +125,7 @@ fn request_states(
     let interval = Duration::from_secs_f64(interval);
     let body = move || {
         while refreshes.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
-            let state = daemon.status();
+            let state = next_state(&mut daemon, runtime_dir.as_deref());
             let failed = state.is_err();
             let sent = sender.send(state).is_ok();
             // If the socket is full, the main thread will be woken anyway.
@@ -131,6 +140,24 @@ fn request_states(
         .spawn(body)
         .context("starting a thread")?;
     Ok((refresh, states))
+}
+
+/// Returns the daemon's state. If the daemon has ended, waits up to [`NEXT_DAEMON`] for the next
+/// daemon, which the keeper starts.
+fn next_state(daemon: &mut Daemon, runtime_dir: Option<&Path>) -> StateResult {
+    let state = daemon.status();
+    if state.is_ok() || !daemon.is_gone() {
+        return state;
+    }
+    let ended = Instant::now();
+    while ended.elapsed() < NEXT_DAEMON {
+        std::thread::sleep(PAUSE);
+        if let Some(next) = Daemon::find(runtime_dir) {
+            *daemon = next;
+            return daemon.status();
+        }
+    }
+    state
 }
 
 /// Waits until a key is pressed, or the other end of `wake` was written. Returns the keys.

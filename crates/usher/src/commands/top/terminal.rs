@@ -22,6 +22,9 @@ use rustix::termios::{self, OptionalActions, Termios};
 /// Alternate screen, hidden cursor, no line wrap.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[m\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// Upper limit of the columns and of the rows that are drawn: a terminal may report up to 65,535, and
+/// the memory of a picture is in proportion to their product.
+const SIZE_MAX: u16 = 2000;
 const CLEAR: &str = "\x1b[m\x1b[2J";
 
 /// Settings of the terminal before [`Screen::enter`]; `None`: the terminal is not in raw mode.
@@ -129,12 +132,13 @@ pub fn restore_on_panic() {
     }));
 }
 
-/// Returns the area of the terminal; 80 x 24 if it has no size.
+/// Returns the area of the terminal, at most [`SIZE_MAX`] columns and rows; 80 x 24 if it has no
+/// size.
 pub fn area() -> Rect {
     let size = termios::tcgetwinsize(io::stdout()).ok();
     let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
     let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col, size.ws_row));
-    Rect::new(0, 0, columns, rows)
+    Rect::new(0, 0, columns.min(SIZE_MAX), rows.min(SIZE_MAX))
 }
 
 fn write_out(text: &str) -> anyhow::Result<()> {

@@ -39,7 +39,10 @@ impl MatchedProcess {
     pub fn of_arrival(arriving: &ReviewedProcess<'_>, argv: &[OsString]) -> Self {
         let dir = dir(Path::new("/proc"), arriving.pid);
         Self {
-            executable: arriving.executable.map(Path::to_owned),
+            executable: match arriving.held {
+                true => arriving.executable.map(Path::to_owned),
+                false => executable(&dir),
+            },
             command: match argv.is_empty() {
                 true => command(&dir),
                 false => joined(argv.iter().map(|word| word.to_string_lossy())),
