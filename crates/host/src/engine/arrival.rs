@@ -103,31 +103,22 @@ impl ArrivingProgram {
                 .or_else(|| identify(command.as_ref()?).ok());
             let page = adopt.heartbeat.as_deref();
             let page = page.map(|path| open_page(path, asking, asking != own));
-            let line = match adopt.argv.is_empty() {
-                true => command_line_of(proc_root, pid).unwrap_or_default(),
-                false => adopt.argv.clone(),
-            };
+            let line = command_line(proc_root, pid, &adopt);
             (command, key, page.transpose(), line)
         };
         let (command, key, page, line) =
             with_rights(&facts.rights, read).map_err(EngineError::Start)?;
-        let executable = command.as_ref().filter(|_| held);
-        let executable = executable.map(|command| command.executable.as_path());
-        let review = facts.review(executable, held, &mut adopt)?;
+        let review = facts.review(command.as_ref(), held, &mut adopt)?;
         check_weight(&adopt)?;
         let name = truncated(adopt.display_name(), NAME_BYTES_MAX);
         let named = adopt.name.is_some() || !adopt.argv.is_empty();
         let name = if named { name } else { facts.comm };
         let stored = key.as_ref().map(|key| profiles.recall(key));
         let stored = stored.unwrap_or_default();
-        let bound_to = match (facts.allowed, adopt.bound_to) {
-            (Some(a), Some(b)) => Some(a.and(&b)),
-            (a, b) => a.or(b),
-        };
         Ok(Self {
             root: facts.root,
             uid: facts.uid,
-            command: joined(&line),
+            command: line,
             heartbeat: page?,
             asking,
             key,
@@ -148,7 +139,7 @@ impl ArrivingProgram {
                 llc_bytes: stored.llc_bytes,
                 bandwidth_gbps: stored.bandwidth_gbps,
                 background: adopt.background,
-                bound_to,
+                bound_to: intersection(facts.allowed, adopt.bound_to),
                 pinned_to: None,
             },
             misleading: stored.misleading,
@@ -232,7 +223,7 @@ impl ProcessInfo {
     /// Lets the review change the options. Returns the reason of its changes.
     fn review(
         &self,
-        executable: Option<&Path>,
+        command: Option<&ProgramCommand>,
         held: bool,
         adopt: &mut AdoptOptions,
     ) -> Result<Option<String>, EngineError> {
@@ -242,7 +233,9 @@ impl ProcessInfo {
         let process = ReviewedProcess {
             pid: self.root.pid,
             uid: self.uid,
-            executable,
+            executable: command
+                .filter(|_| held)
+                .map(|command| command.executable.as_path()),
             held,
         };
         review
@@ -261,6 +254,14 @@ impl ProcessInfo {
                 asking,
             }),
         }
+    }
+}
+
+/// Returns the CPUs that both sets contain; `None` stands for all CPUs.
+fn intersection(a: Option<CpuSet>, b: Option<CpuSet>) -> Option<CpuSet> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.and(&b)),
+        (a, b) => a.or(b),
     }
 }
 
@@ -291,9 +292,15 @@ fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Opti
     })
 }
 
-/// Returns a command line for display.
-fn joined(words: &[OsString]) -> String {
-    let words = words.iter().map(|word| word.to_string_lossy());
+/// Returns the command line of the program for display: the requested command, or the command of
+/// the running process.
+fn command_line(proc_root: &Path, pid: i32, adopt: &AdoptOptions) -> String {
+    let running = match adopt.argv.is_empty() {
+        true => command_line_of(proc_root, pid).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let words = adopt.argv.iter().chain(&running);
+    let words = words.map(|word| word.to_string_lossy());
     let text = words.collect::<Vec<_>>().join(" ");
     truncated(text, COMMAND_BYTES_MAX)
 }
