@@ -137,8 +137,7 @@ pub fn command_of(proc_root: &Path, pid: i32) -> Result<ProgramCommand, ProbeErr
     })
 }
 
-/// Returns the words of the command line of a process, at most its first [`COMMAND_BYTES_MAX`]
-/// bytes.
+/// Returns the words of the command line of a process, of which at most 1 MiB is read.
 ///
 /// # Errors
 /// The process has ended, or procfs cannot be read.
