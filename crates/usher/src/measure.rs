@@ -38,6 +38,9 @@ pub fn engine_config(global: &Global) -> anyhow::Result<EngineConfig> {
     if let Some(problem) = runtime::journal_problem(&runtime_dir) {
         bail!(problem);
     }
+    // The actuator would make the directory for this user only, and a daemon that uses it later
+    // could not be reached by other users.
+    runtime::make_dir(&runtime_dir)?;
     let mut config = EngineConfig::new(usable_machine()?, ActConfig::new(runtime_dir));
     config.keeper = Some(KeeperCommand {
         exe: std::env::current_exe().context("finding Usher's own executable")?,

@@ -7,6 +7,7 @@ mod common;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use common::{World, stderr, stdout};
@@ -71,6 +72,10 @@ fn a_measurement_beside_two_busy_loops_is_refused_with_one_reason() {
     assert!(!report.exists());
     drop(loops);
     assert_eq!(profiles(&world), 0);
+    // A daemon of root that uses the directory later is reached by all users.
+    let is_root = rustix::process::geteuid().is_root();
+    let mode = fs::metadata(world.runtime_dir()).unwrap().mode() & 0o777;
+    assert_eq!(mode, if is_root { 0o755 } else { 0o700 });
 }
 
 #[test]
