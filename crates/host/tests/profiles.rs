@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use common::bench::{Bench, Idler, ROOT, busy, programs};
@@ -15,18 +16,25 @@ use usher_host::launch::LaunchSpec;
 use usher_model::{CurvePoint, ProfileMatch, ProgressSource};
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
+/// Returns the configuration of an engine that uses this profile store.
+fn with_store(bench: &Bench, store: &Path) -> EngineConfig {
+    EngineConfig {
+        profiles: ProfileUse {
+            store: Some(store.to_owned()),
+            ..ProfileUse::default()
+        },
+        ..bench.config()
+    }
+}
+
 #[test]
 fn a_completed_run_is_stored_and_recalled() {
     let bench = Bench::new();
     let store = bench.path("profiles.db");
     let config = || EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
         // Other tests run on the same CPUs.
         other_cpus_max: Some(f64::INFINITY),
-        ..bench.config()
+        ..with_store(&bench, &store)
     };
     let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
     let spec = LaunchSpec::new(busy(0.6));
@@ -66,16 +74,10 @@ fn a_completed_run_is_stored_and_recalled() {
 fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
     let bench = Bench::new();
     let store = bench.path("profiles.db");
-    let config = EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
+    let config = with_store(&bench, &store);
     let cpu = bench.first_cpu().to_string();
     let mut busy_loop = std::process::Command::new("taskset");
-    busy_loop.args(["-c", &cpu, "sh", "-c", "while :; do :; done"]);
+    busy_loop.args(["-c", &cpu, "sh", "-c", "ulimit -t 60; while :; do :; done"]);
     let mut busy_loop = busy_loop.spawn().unwrap();
     let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let spec = LaunchSpec::new(busy(1.5));
@@ -94,13 +96,7 @@ fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
 fn a_profile_of_other_arguments_is_used_and_noted() {
     let bench = Bench::new();
     let store = bench.path("profiles.db");
-    let config = || EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
+    let config = || with_store(&bench, &store);
     let launch = |engine: &Engine, argv: &[&str]| {
         let spec = LaunchSpec::new(argv);
         engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap()
@@ -153,13 +149,7 @@ fn a_profile_of_other_arguments_is_used_and_noted() {
 fn bytes_are_progress_only_where_the_store_trusts_them() {
     let bench = Bench::new();
     let store = bench.path("profiles.db");
-    let config = EngineConfig {
-        profiles: ProfileUse {
-            store: Some(store.clone()),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
+    let config = with_store(&bench, &store);
     let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let (marker, stop) = (bench.path("marker"), bench.path("stop"));
     let script = format!(
@@ -219,13 +209,7 @@ fn bytes_are_progress_only_where_the_store_trusts_them() {
 fn an_unusable_store_is_a_warning() {
     let bench = Bench::new();
     fs::write(bench.path("file"), "").unwrap();
-    let config = EngineConfig {
-        profiles: ProfileUse {
-            store: Some(bench.path("file/profiles.db")),
-            ..ProfileUse::default()
-        },
-        ..bench.config()
-    };
+    let config = with_store(&bench, &bench.path("file/profiles.db"));
     let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let _idler = Idler::new();
     engine

@@ -316,17 +316,7 @@ impl Store {
     /// # Errors
     /// The store cannot be written.
     pub fn remove(&mut self, entries: &[ProfileEntry]) -> Result<(), StoreError> {
-        let behavior = TransactionBehavior::Immediate;
-        let removed = self
-            .connection
-            .transaction_with_behavior(behavior)
-            .and_then(|transaction| {
-                for entry in entries {
-                    delete(&transaction, entry)?;
-                }
-                transaction.commit()
-            });
-        removed.map_err(|e| self.failed(e))
+        self.change_all(entries, delete)
     }
 
     /// Adds these profiles, all of them or none. A profile replaces the stored profile of the same
@@ -335,18 +325,29 @@ impl Store {
     /// # Errors
     /// The store cannot be written.
     pub fn replace(&mut self, entries: &[ProfileEntry]) -> Result<(), StoreError> {
+        self.change_all(entries, |connection, entry| {
+            delete(connection, entry)?;
+            insert(connection, entry)
+        })
+    }
+
+    /// Makes a change for each of these profiles, for all of them or none.
+    fn change_all(
+        &mut self,
+        entries: &[ProfileEntry],
+        change: impl Fn(&Connection, &ProfileEntry) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
         let behavior = TransactionBehavior::Immediate;
-        let replaced = self
+        let changed = self
             .connection
             .transaction_with_behavior(behavior)
             .and_then(|transaction| {
                 for entry in entries {
-                    delete(&transaction, entry)?;
-                    insert(&transaction, entry)?;
+                    change(&transaction, entry)?;
                 }
                 transaction.commit()
             });
-        replaced.map_err(|e| self.failed(e))
+        changed.map_err(|e| self.failed(e))
     }
 
     fn failed(&self, error: rusqlite::Error) -> StoreError {
