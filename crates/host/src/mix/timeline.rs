@@ -113,16 +113,31 @@ pub(super) fn notes(
     log.iter().filter(inside).filter_map(note).collect()
 }
 
-/// Returns whether no program was seated or frozen in the window.
+/// Returns whether the policy acted on no program until the end of the window: no program was seated
+/// or frozen, and no plan with seats restricted programs to a shared part of the CPUs.
 pub(super) fn left_to_the_kernel(log: &[LogEntry], window: RoundWindow) -> bool {
-    let acted = |entry: &LogEntry| match &entry.change {
+    let inside = |entry: &&LogEntry| entry.at_ns <= window.end_ns;
+    let placements = || {
+        log.iter()
+            .filter(inside)
+            .filter_map(|entry| match &entry.change {
+                LogChange::Placed { placement, .. } => Some(placement),
+                _ => None,
+            })
+    };
+    let all = placements().fold(CpuSet::default(), |all, placement| all.or(&placement.own));
+    let mut abstains = true;
+    !log.iter().filter(inside).any(|entry| match &entry.change {
+        LogChange::Planned { abstains: new } => {
+            abstains = *new;
+            false
+        }
         LogChange::Placed { placement, .. } => {
-            placement.frozen || placement.mode == SeatMode::Seated
+            let is_part = !abstains && placement.own != all;
+            placement.frozen || placement.mode == SeatMode::Seated || is_part
         }
         _ => false,
-    };
-    !log.iter()
-        .any(|entry| entry.at_ns <= window.end_ns && acted(entry))
+    })
 }
 
 #[cfg(test)]
@@ -201,5 +216,28 @@ mod tests {
         );
         assert!(!left_to_the_kernel(&log, window));
         assert!(left_to_the_kernel(&log[..2], window));
+    }
+
+    #[test]
+    fn a_plan_that_shares_parts_of_the_cpus_acts() {
+        let window = RoundWindow {
+            start_ns: 0,
+            end_ns: 20 * SECOND,
+        };
+        let log = |abstains| {
+            let change = LogChange::Planned { abstains };
+            [
+                placed(SECOND, 1, placement("0-1", SeatMode::Shared)),
+                LogEntry {
+                    at_ns: 2 * SECOND,
+                    change,
+                },
+                placed(2 * SECOND, 1, placement("0", SeatMode::Shared)),
+                placed(2 * SECOND, 2, placement("1", SeatMode::Shared)),
+            ]
+        };
+        assert!(!left_to_the_kernel(&log(false), window));
+        // The programs are bound to these CPUs by their users.
+        assert!(left_to_the_kernel(&log(true), window));
     }
 }
