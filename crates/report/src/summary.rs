@@ -3,8 +3,8 @@
 //!
 //! 1. [`antt`] and [`across_mixes`] compute means over rounds and over mixes, with confidence
 //!    intervals.
-//! 2. [`headline`] selects the candidate with the lowest ratio to the baseline. If the 95 %
-//!    interval of this ratio excludes 1, the sentence names the better policy; if it contains 1,
+//! 2. [`headline`] selects the candidate with the lowest ratio to the baseline. If this candidate
+//!    gave no seats in any round, the headline is "No difference". Otherwise, if the 95 % interval of this ratio excludes 1, the sentence names the better policy; if it contains 1,
 //!    the sentence states that no policy is measurably better. Without an interval (fewer than
 //!    three rounds), the sentence states that there are too few rounds. A simulation is judged by
 //!    the ratio alone, and ratios within 0.5 % of 1 count as equal.
@@ -133,10 +133,13 @@ pub fn headline(mix: &MixResult) -> Headline {
 /// baseline if the interval lies above 1.
 fn winner(mix: &MixResult) -> Option<String> {
     let (best, ratio) = best(mix)?;
+    let baseline = mix.baseline()?;
+    if equals_linux(best, baseline) {
+        return None;
+    }
     if ratio.is_below(1.0) {
         return Some(best.name.clone());
     }
-    let baseline = mix.baseline()?;
     ratio.is_above(1.0).then(|| baseline.name.clone())
 }
 
@@ -166,6 +169,12 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         interval(&ratio),
     );
     let (name, base) = (&best.label, &baseline.label);
+    if equals_linux(best, baseline) {
+        return format!(
+            "No difference: {name} gave no seats in any round, so that the programs ran as under \
+             {base}, with {figures}."
+        );
+    }
     if ratio.is_below(1.0) {
         let verb = if ratio.reaches_level() {
             "beats"
@@ -180,7 +189,7 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         format!("No policy is measurably better than {base}; the closest, {name}, has {figures}.")
     } else if !mix.simulated {
         format!("There are too few rounds for a conclusion; {name} has {figures}.")
-    } else if best.abstentions() == best.rounds.len() || is_alike(ratio.value) {
+    } else if is_alike(ratio.value) {
         format!("{name} and {base} are equally good; {name} has {figures}.")
     } else if ratio.value < 1.0 {
         // A simulation with one seed has no interval, so the sentence states the figures without a
@@ -189,6 +198,12 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
     } else {
         format!("{base} is the best policy; the next best, {name}, has {figures}.")
     }
+}
+
+/// Returns whether the baseline is Linux, and the policy left the programs to the kernel in every
+/// round. Any difference between the two is then noise or the cost of the policy's measurements.
+fn equals_linux(policy: &PolicyResult, baseline: &PolicyResult) -> bool {
+    baseline.name == "linux" && policy.abstentions() == policy.rounds.len()
 }
 
 /// Returns whether the ratio differs from 1 by less than the accuracy of the simulation's model.

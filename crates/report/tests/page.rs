@@ -92,8 +92,77 @@ fn sample_pages_pass_all_checks() {
             .iter()
             .filter(|f| f.contains("Seats over time under"))
             .count();
-        assert_eq!(timelines, mix.policies.len() - 1);
+        // Each figure exists in a wide and in a narrow form.
+        assert_eq!(timelines, 2 * (mix.policies.len() - 1));
     }
+}
+
+/// Width of the content of a page on a phone of 390 CSS pixels, with margins of 16 pixels.
+const PHONE_CONTENT: f64 = 358.0;
+
+#[test]
+fn pages_fit_a_phone() {
+    for mix in [sample::small(), sample::paper(), sample::crowd()] {
+        let page = html::page(&mix);
+        let parsed = check(&page);
+        let of = |class: &str| select(&parsed, class).len();
+        assert_eq!(of("svg.wide"), of("svg.narrow"));
+        assert_eq!(2 * of("svg.wide"), of("svg.figure"));
+        for figure in select(&parsed, "svg.narrow, svg.panel") {
+            let size = figure.attr("viewbox").or(figure.attr("viewBox")).unwrap();
+            let width: f64 = size.split(' ').nth(2).unwrap().parse().unwrap();
+            assert!(width <= PHONE_CONTENT, "{size}");
+        }
+        // On a phone, each cell is a line that begins with its heading.
+        let cells = select(&parsed, "td");
+        assert!(cells.iter().all(|cell| cell.attr("data-label").is_some()));
+        assert!(!page.contains("min-width: 8"));
+    }
+}
+
+#[test]
+fn hatching_marks_shared_time() {
+    let mut mix = sample::small();
+    let policy = mix.policies.iter().position(|p| p.name == "linux").unwrap();
+    let hatched = |mix: &MixResult| {
+        let policy = &mix.policies[policy];
+        let round = policy.typical_round().unwrap();
+        let figure = figure::timeline(mix, policy, round, 40.0).into_string();
+        figure.matches("class=\"hatch\"").count()
+    };
+    // Two programs share both CPUs: two bands, in two widths.
+    assert_eq!(hatched(&mix), 4);
+    for round in &mut mix.policies[policy].rounds {
+        round.timeline.truncate(1);
+    }
+    assert_eq!(hatched(&mix), 0, "one program shares nothing");
+}
+
+#[test]
+fn the_headline_of_abstentions_is_no_difference() {
+    let mut mix = sample::small();
+    mix.policies
+        .retain(|p| p.role != PolicyRole::Candidate || p.name == "usher");
+    mix.compare();
+    let page = html::page(&mix);
+    let sentence = text(select(&check(&page), ".sentence")[0]);
+    assert!(
+        sentence.starts_with("No difference: usher gave no seats in any round"),
+        "{sentence}"
+    );
+    // An apparent gain of a policy without seats is no gain.
+    for round in &mut mix.policies.last_mut().unwrap().rounds {
+        round.antt = round.antt.map(|antt| antt * 0.5);
+    }
+    mix.compare();
+    let headline = usher_report::summary::headline(&mix);
+    assert!(headline.sentence.starts_with("No difference"));
+    assert_eq!(headline.winner, None);
+    for round in &mut mix.policies.last_mut().unwrap().rounds {
+        round.abstained = false;
+    }
+    let headline = usher_report::summary::headline(&mix);
+    assert_eq!(headline.winner.as_deref(), Some("usher"));
 }
 
 #[test]
@@ -147,8 +216,14 @@ fn tables_agree_with_the_data() {
 #[test]
 fn bar_lengths_are_proportional_to_values() {
     let mix = sample::paper();
-    let figure = figure::antt(&mix).into_string();
-    let svg = roxmltree::Document::parse(&figure).unwrap();
+    let both = figure::antt(&mix).into_string();
+    for figure in figures_of(&both) {
+        check_bars(&mix, figure);
+    }
+}
+
+fn check_bars(mix: &MixResult, figure: &str) {
+    let svg = roxmltree::Document::parse(figure).unwrap();
     let bars = svg
         .descendants()
         .filter(|n| n.attribute("class").is_some_and(|c| c.ends_with("solid")));
@@ -300,6 +375,7 @@ fn curve_file_is_standalone() {
                 ("q4".to_owned(), "usher".to_owned(), 12.0),
                 ("q3".to_owned(), "casas".to_owned(), f64::NAN),
             ],
+            ..CurveFigure::default()
         };
         let svg = figure::curve_svg(&curve, &figure);
         save(&format!("{name}.svg"), &svg);
@@ -309,8 +385,57 @@ fn curve_file_is_standalone() {
             Some("http://www.w3.org/2000/svg")
         );
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        check_plain_attributes(&parsed);
         check_figures(&svg);
     }
+}
+
+/// Checks that a figure is readable in a program without CSS: colours are presentation attributes.
+fn check_plain_attributes(svg: &roxmltree::Document) {
+    for node in svg.descendants().filter(|node| node.is_element()) {
+        let has = |name: &str| node.attribute(name).is_some_and(|v| !v.contains("var("));
+        let is_drawn = match node.tag_name().name() {
+            "text" => has("fill") && has("font-size"),
+            "rect" | "circle" | "polygon" => has("fill"),
+            "line" | "polyline" => has("stroke"),
+            _ => true,
+        };
+        assert!(is_drawn, "{node:?} has no colour");
+    }
+}
+
+#[test]
+fn curve_file_has_axes_units_and_a_legend() {
+    let measured = Curve::from_rates(&[(1, 1.0), (4, 3.0)].into()).unwrap();
+    let fitted = Curve::from_rates(&[(1, 1.1), (2, 1.9), (3, 2.6), (4, 3.0)].into()).unwrap();
+    let svg = figure::curve_svg(
+        &measured,
+        &CurveFigure {
+            title: "pigz",
+            cores_max: 4.0,
+            fitted: Some(&fitted),
+            ..CurveFigure::default()
+        },
+    );
+    let parsed = roxmltree::Document::parse(&svg).unwrap();
+    for text in [
+        "cores",
+        "speed-up (times one core)",
+        "measured",
+        "fitted curve",
+    ] {
+        let mut texts = parsed.descendants().filter_map(|node| node.text());
+        assert!(texts.any(|shown| shown == text), "no text '{text}'");
+    }
+    let line = parsed
+        .descendants()
+        .find(|n| n.tag_name().name() == "polyline" && n.attribute("class") == Some("curve"));
+    let points = line.unwrap().attribute("points").unwrap();
+    assert_eq!(points.split(' ').count(), 4, "all points of the fit");
+    let dots = parsed
+        .descendants()
+        .filter(|n| n.tag_name().name() == "circle");
+    assert_eq!(dots.count(), 3, "two measured points and the legend's");
 }
 
 #[test]

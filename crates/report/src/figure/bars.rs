@@ -9,12 +9,17 @@
 use maud::{Markup, html};
 
 use crate::data::{MixResult, PolicyResult};
-use crate::figure::svg::{Scale, WIDTH, c, policy_class, program_class};
+use crate::figure::svg::{FigureWidth, Scale, c, in_both_widths, policy_class, program_class};
 use crate::summary::{self, Spread};
 use crate::text;
 
-const LEFT: f64 = 190.0;
+/// Space for the labels on the left of a wide figure. In a narrow figure, the labels are above or
+/// behind the bars.
+const LEFT_WIDE: f64 = 190.0;
+const LEFT_NARROW: f64 = 12.0;
 const RIGHT: f64 = 130.0;
+/// Height of a program's label above its bars in a narrow figure.
+const HEADING: f64 = 22.0;
 const BAR: f64 = 15.0;
 const GROUP_GAP: f64 = 12.0;
 const TOP: f64 = 6.0;
@@ -43,17 +48,30 @@ pub fn ntt(mix: &MixResult) -> Markup {
         return html! { p.empty { "There is no NTT to draw, because each program finished no \
         repetition or has no known time alone." } };
     }
-    let group_height = BAR * mix.policies.len() as f64 + GROUP_GAP;
+    in_both_widths(|width| ntt_figure(mix, &groups, width))
+}
+
+fn ntt_figure(mix: &MixResult, groups: &[Vec<Bar>], width: FigureWidth) -> Markup {
+    let heading = width.pick(0.0, HEADING);
+    let bars_height = BAR * mix.policies.len() as f64;
+    let group_height = heading + bars_height + GROUP_GAP;
     let base = TOP + group_height * groups.len() as f64;
-    let x = axis(groups.iter().flatten());
+    let x = axis(groups.iter().flatten(), width);
+    let title = width.pick(
+        "NTT: time in the mix / best time alone (lower is better, 1 is as fast as alone)",
+        "NTT (lower is better, 1 is as fast as alone)",
+    );
     html! {
-        svg.figure role="img" aria-label="NTT of each program under each policy"
-            viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
-            (grid(&x, base, "NTT: time in the mix / best time alone (lower is better, 1 is as fast as alone)"))
-            @for (i, (program, bars)) in mix.programs.iter().zip(&groups).enumerate() {
+        svg class=(width.class()) role="img" aria-label="NTT of each program under each policy"
+            viewBox={ "0 0 " (c(width.pixels())) " " (c(base + BOTTOM)) } {
+            (grid(&x, base, title))
+            @for (i, (program, bars)) in mix.programs.iter().zip(groups).enumerate() {
                 @let top = TOP + group_height * i as f64 + GROUP_GAP / 2.0;
-                (program_label(i, &program.name, &program.class, top, group_height - GROUP_GAP))
-                @for (j, bar) in bars.iter().enumerate() { (draw(bar, &x, top + BAR * j as f64)) }
+                @match width {
+                    FigureWidth::Wide => (program_label(i, &program.name, &program.class, top, bars_height)),
+                    FigureWidth::Narrow => (program_label(i, &program.name, "", top, HEADING - 4.0)),
+                }
+                @for (j, bar) in bars.iter().enumerate() { (draw(bar, &x, top + heading + BAR * j as f64)) }
             }
         }
     }
@@ -81,16 +99,23 @@ pub fn antt(mix: &MixResult) -> Markup {
         return html! { p.empty { "There is no ANTT to draw: in each round, some program did not \
         finish, or its time alone is unknown." } };
     }
+    in_both_widths(|width| antt_figure(&bars, width))
+}
+
+fn antt_figure(bars: &[Bar], width: FigureWidth) -> Markup {
     let step = 26.0;
     let base = TOP + step * bars.len() as f64;
-    let x = axis(bars.iter());
+    let x = axis(bars.iter(), width);
     html! {
-        svg.figure role="img" aria-label="ANTT under each policy" viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
+        svg class=(width.class()) role="img" aria-label="ANTT under each policy"
+            viewBox={ "0 0 " (c(width.pixels())) " " (c(base + BOTTOM)) } {
             (grid(&x, base, "ANTT: mean NTT of the programs (lower is better)"))
             @for (i, bar) in bars.iter().enumerate() {
                 @let top = TOP + step * i as f64 + 4.0;
-                text.label.end x=(c(LEFT - 10.0)) y=(c(top + 13.0)) { (text::cut(bar.label, 26)) }
-                (shape(bar, &x, top, 18.0, false))
+                @if width == FigureWidth::Wide {
+                    text.label.end x=(c(LEFT_WIDE - 10.0)) y=(c(top + 13.0)) { (text::cut(bar.label, 26)) }
+                }
+                (shape(bar, &x, top, 18.0, width == FigureWidth::Narrow))
             }
         }
     }
@@ -129,16 +154,20 @@ fn describe(value: Option<Spread>, kind: &str) -> String {
     }
 }
 
-fn axis<'a>(bars: impl Iterator<Item = &'a Bar<'a>>) -> Scale {
+fn axis<'a>(bars: impl Iterator<Item = &'a Bar<'a>>, width: FigureWidth) -> Scale {
     let most = bars
         .filter_map(|b| b.value)
         .map(|s| s.high)
         .fold(1.0, f64::max);
-    Scale::new((0.0, most * 1.02), (LEFT, WIDTH - RIGHT))
+    let left = width.pick(LEFT_WIDE, LEFT_NARROW);
+    Scale::new((0.0, most * 1.02), (left, width.pixels() - RIGHT))
 }
 
 fn grid(x: &Scale, base: f64, title: &str) -> Markup {
-    let (ticks, decimals) = x.ticks(7);
+    let (start, end) = x.ends();
+    let (ticks, decimals) = x.ticks(if end - start > 400.0 { 7 } else { 4 });
+    // A narrow axis has no room for the whole title around its middle.
+    let middle = ((start + end) / 2.0).max(150.0);
     html! {
         @for tick in ticks {
             @let at = c(x.at(tick));
@@ -146,7 +175,7 @@ fn grid(x: &Scale, base: f64, title: &str) -> Markup {
             text.small.mid x=(at) y=(c(base + 15.0)) { (text::number(tick, decimals)) }
         }
         line.unit x1=(c(x.at(1.0))) x2=(c(x.at(1.0))) y1=(c(TOP)) y2=(c(base + 3.0)) {}
-        text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 33.0)) { (title) }
+        text.small.mid x=(c(middle)) y=(c(base + 33.0)) { (title) }
     }
 }
 
@@ -174,7 +203,7 @@ fn draw(bar: &Bar, x: &Scale, top: f64) -> Markup {
 fn shape(bar: &Bar, x: &Scale, top: f64, height: f64, named: bool) -> Markup {
     let Some(s) = bar.value else {
         return html! {
-            text.small x=(c(LEFT + 4.0)) y=(c(top + height / 2.0 + 4.0)) { (bar.label) ": no result" }
+            text.small x=(c(x.at(0.0) + 4.0)) y=(c(top + height / 2.0 + 4.0)) { (bar.label) ": no result" }
         };
     };
     let (start, end, low, high) = (x.at(0.0), x.at(s.mean), x.at(s.low), x.at(s.high));

@@ -11,13 +11,16 @@ use maud::{Markup, html};
 /// Style sheet of figures.
 pub const CSS: &str = include_str!("figure.css");
 
-/// The hatching pattern of borrowed CPUs, which each page contains once.
+/// The patterns of shared time (hatching) and of borrowed CPUs (dots), which each page contains once.
 pub fn patterns() -> Markup {
     html! {
         svg.defs width="0" height="0" aria-hidden="true" {
             defs {
                 pattern #hatch width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)" {
-                    rect.stripe width="3" height="7" {}
+                    rect.stripe width="2" height="7" {}
+                }
+                pattern #dotted width="6" height="6" patternUnits="userSpaceOnUse" {
+                    circle.spot cx="3" cy="3" r="1.5" {}
                 }
             }
         }

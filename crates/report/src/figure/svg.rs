@@ -7,10 +7,50 @@
 //! its start. Programs have 16 colours, and policies without a fixed colour three; further programs
 //! and policies repeat the colours.
 
+use maud::{Markup, html};
+
 use crate::data::{MixResult, PolicyRole};
 
-/// Width of a full figure in its own units, which are CSS pixels at full width.
-pub const WIDTH: f64 = 1040.0;
+/// The two widths of a figure. A page contains each figure in both widths and displays the one that
+/// fits the window, so that texts keep their size on a phone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FigureWidth {
+    /// For windows of more than 700 CSS pixels.
+    Wide,
+    /// For phones: fits a window of 390 CSS pixels.
+    Narrow,
+}
+
+impl FigureWidth {
+    /// Width of the figure in CSS pixels.
+    pub fn pixels(self) -> f64 {
+        match self {
+            Self::Wide => 1040.0,
+            Self::Narrow => 358.0,
+        }
+    }
+
+    /// The class of the `svg` element.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Wide => "figure wide",
+            Self::Narrow => "figure narrow",
+        }
+    }
+
+    /// Selects a value by width.
+    pub fn pick<T>(self, wide: T, narrow: T) -> T {
+        match self {
+            Self::Wide => wide,
+            Self::Narrow => narrow,
+        }
+    }
+}
+
+/// Draws a figure in both widths.
+pub fn in_both_widths(draw: impl Fn(FigureWidth) -> Markup) -> Markup {
+    html! { (draw(FigureWidth::Wide)) (draw(FigureWidth::Narrow)) }
+}
 
 /// Maps values linearly to coordinates.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +67,11 @@ impl Scale {
         let sane = (from.1 - from.0).is_finite() && from.1 - from.0 > least;
         let from = if sane { from } else { (0.0, 1.0) };
         Self { from, to }
+    }
+
+    /// Returns the coordinates of the ends of the range.
+    pub fn ends(&self) -> (f64, f64) {
+        self.to
     }
 
     /// The coordinate of a value, clamped to the figure.

@@ -6,7 +6,7 @@
 //! 2. A block of one program is drawn as a rectangle. A block of several programs is drawn as one
 //!    band per program, or as one grey rectangle if the bands would be lower than 2 pixels
 //!    ([`BAND_MIN`]).
-//! 3. Notes of the policy become numbered marks above the rows; notes closer than 24 pixels share a
+//! 3. Notes of the policy become numbered marks above the rows; notes closer than 36 pixels share a
 //!    mark.
 //!
 //! Lengths are in CSS pixels. The rows have a total height of 440 ([`ROWS_HEIGHT`]), but each row
@@ -16,11 +16,13 @@
 use maud::{Markup, html};
 
 use crate::data::{Lender, MixResult, PolicyResult, RoundResult, SpanMode};
-use crate::figure::svg::{Scale, WIDTH, c, program_class, text_width};
+use crate::figure::svg::{FigureWidth, Scale, c, in_both_widths, program_class, text_width};
 use crate::layout::{Layout, Occupant, Row, TimelineBlock, layout};
 use crate::text;
 
-const LEFT: f64 = 118.0;
+/// Space for the labels of the rows.
+const LEFT_WIDE: f64 = 118.0;
+const LEFT_NARROW: f64 = 78.0;
 const RIGHT: f64 = 12.0;
 /// Space above the rows, whether or not there are marks.
 const TOP: f64 = 26.0;
@@ -40,7 +42,7 @@ const LABEL_MIN: f64 = 10.5;
 /// lower are drawn together.
 const BAND_MIN: f64 = 2.0;
 /// Distance below which two notes share a mark.
-const MARK_WIDTH: f64 = 24.0;
+const MARK_WIDTH: f64 = 36.0;
 
 /// Draws the timeline of one round. All policies of a mix get the same time axis, up to
 /// `seconds_max`, so that their timelines are comparable. For a round without spans, returns a
@@ -55,13 +57,25 @@ pub fn timeline(
     if layout.blocks.is_empty() {
         return html! { p.empty { "No seats were recorded under the policy " (policy.label) "." } };
     }
-    let axes = TimelineAxes::new(&layout.rows, seconds_max, !round.notes.is_empty());
     let what = format!("Seats over time under {}", policy.label);
+    in_both_widths(|width| draw_round(mix, round, &layout, &what, (seconds_max, width)))
+}
+
+fn draw_round(
+    mix: &MixResult,
+    round: &RoundResult,
+    layout: &Layout,
+    what: &str,
+    (seconds_max, width): (f64, FigureWidth),
+) -> Markup {
+    let marked = !round.notes.is_empty();
+    let axes = TimelineAxes::new(&layout.rows, seconds_max, marked, width);
     html! {
-        svg.figure role="img" aria-label=(what) viewBox={ "0 0 " (c(WIDTH)) " " (c(axes.height)) } {
+        svg class=(width.class()) role="img" aria-label=(what)
+            viewBox={ "0 0 " (c(width.pixels())) " " (c(axes.height)) } {
             (domains(mix, &layout.rows, &axes))
             (time_axis(&axes))
-            @for block in &layout.blocks { (draw(&layout, block, &axes)) }
+            @for block in &layout.blocks { (draw(layout, block, &axes)) }
             (marks(round, &axes))
         }
     }
@@ -73,10 +87,15 @@ struct TimelineAxes {
     tops: Vec<f64>,
     row: f64,
     height: f64,
+    figure_width: FigureWidth,
+    left: f64,
+    right: f64,
 }
 
 impl TimelineAxes {
-    fn new(rows: &[Row], seconds_max: f64, marked: bool) -> Self {
+    fn new(rows: &[Row], seconds_max: f64, marked: bool, figure_width: FigureWidth) -> Self {
+        let left = figure_width.pick(LEFT_WIDE, LEFT_NARROW);
+        let right = figure_width.pixels() - RIGHT;
         let row = (ROWS_HEIGHT / rows.len().max(1) as f64).clamp(ROW_MIN, ROW_MAX);
         let mut y = if marked { TOP } else { TOP_BARE };
         let mut tops = Vec::new();
@@ -91,7 +110,10 @@ impl TimelineAxes {
             y += row;
         }
         Self {
-            x: Scale::new((0.0, seconds_max), (LEFT, WIDTH - RIGHT)),
+            x: Scale::new((0.0, seconds_max), (left, right)),
+            figure_width,
+            left,
+            right,
             tops,
             row,
             height: y + BOTTOM,
@@ -128,11 +150,11 @@ fn domains(mix: &MixResult, rows: &[Row], axes: &TimelineAxes) -> Markup {
     html! {
         @for ((first, last), labelled) in groups.into_iter().zip(labelled) {
             @let (top, height) = axes.span(first, last);
-            rect.lane x=(c(LEFT)) y=(c(top)) width=(c(WIDTH - RIGHT - LEFT)) height=(c(height)) {}
-            @if labelled { (domain_label(mix, rows[first], top, height)) }
+            rect.lane x=(c(axes.left)) y=(c(top)) width=(c(axes.right - axes.left)) height=(c(height)) {}
+            @if labelled { (domain_label(mix, rows[first], (top, height), axes.figure_width)) }
             @if axes.row >= 14.0 && last > first {
                 @for (i, row) in rows.iter().enumerate().take(last + 1).skip(first) {
-                    text.small.end x=(c(LEFT - 6.0)) y=(c(axes.tops[i] + axes.row / 2.0 + 4.0)) {
+                    text.small.end x=(c(axes.left - 6.0)) y=(c(axes.tops[i] + axes.row / 2.0 + 4.0)) {
                         (row.cpu)
                     }
                 }
@@ -141,17 +163,22 @@ fn domains(mix: &MixResult, rows: &[Row], axes: &TimelineAxes) -> Markup {
     }
 }
 
-fn domain_label(mix: &MixResult, row: Row, top: f64, height: f64) -> Markup {
+fn domain_label(
+    mix: &MixResult,
+    row: Row,
+    (top, height): (f64, f64),
+    width: FigureWidth,
+) -> Markup {
     let domain = &mix.machine.topology.domains[row.domain];
     let name = match domain.llc {
         Some(cache) => format!("L{} {}", cache.level, row.domain),
         None => format!("domain {}", row.domain),
     };
     let package = match mix.machine.topology.packages.len() {
-        0 | 1 => String::new(),
-        _ => format!("pkg {}, ", row.package),
+        2.. if width == FigureWidth::Wide => format!("pkg {}, ", row.package),
+        _ => String::new(),
     };
-    let cpus = text::cut(&format!("CPU {}", domain.cpus), 16);
+    let cpus = text::cut(&format!("CPU {}", domain.cpus), width.pick(16, 9));
     let middle = top + height / 2.0;
     html! {
         @if height >= TWO_LINES {
@@ -164,7 +191,7 @@ fn domain_label(mix: &MixResult, row: Row, top: f64, height: f64) -> Markup {
 }
 
 fn time_axis(axes: &TimelineAxes) -> Markup {
-    let (ticks, decimals) = axes.x.ticks(8);
+    let (ticks, decimals) = axes.x.ticks(axes.figure_width.pick(8, 4));
     let base = axes.bottom();
     html! {
         @for tick in ticks {
@@ -172,7 +199,7 @@ fn time_axis(axes: &TimelineAxes) -> Markup {
             line.grid x1=(x) x2=(x) y1=(c(axes.tops[0])) y2=(c(base + 5.0)) {}
             text.small.mid x=(x) y=(c(base + 18.0)) { (text::number(tick, decimals)) }
         }
-        text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 34.0)) { "seconds since the start of the round" }
+        text.small.mid x=(c((axes.left + axes.right) / 2.0)) y=(c(base + 34.0)) { "seconds since the start of the round" }
     }
 }
 
@@ -198,7 +225,7 @@ fn draw(layout: &Layout, block: &TimelineBlock, axes: &TimelineAxes) -> Markup {
             @let area = Rectangle { left, top: top + i as f64 * band, width: right - left, height: band };
             g {
                 title { (tooltip(layout, block, occupant, &cpus)) }
-                (fill(occupant, &area))
+                (fill(occupant, block.occupants.len() > 1, &area))
             }
             (label(layout, occupant, &area))
         }
@@ -212,7 +239,7 @@ fn all_share(block: &TimelineBlock) -> bool {
     block.occupants.iter().all(|o| o.mode == SpanMode::Shared)
 }
 
-/// Draws one grey rectangle for a block with too many programs for one band each.
+/// Draws one grey, hatched rectangle for a block with too many programs for one band each.
 fn shared_area(layout: &Layout, block: &TimelineBlock, area: &Rectangle, cpus: &str) -> Markup {
     let names = block
         .occupants
@@ -220,7 +247,8 @@ fn shared_area(layout: &Layout, block: &TimelineBlock, area: &Rectangle, cpus: &
         .filter_map(|o| layout.names.get(o.program));
     let names: Vec<String> = names.cloned().collect();
     html! {
-        rect.shared_area x=(c(area.left)) y=(c(area.top)) width=(c(area.width.max(0.5))) height=(c(area.height)) {
+        rect.throng x=(c(area.left)) y=(c(area.top)) width=(c(area.width.max(0.5))) height=(c(area.height)) {}
+        rect.hatch x=(c(area.left)) y=(c(area.top)) width=(c(area.width.max(0.5))) height=(c(area.height)) {
             title { "shared by " (text::list(&names)) "\nCPU " (cpus) "\n" (text::seconds(block.start_s)) " to " (text::seconds(block.end_s)) }
         }
     }
@@ -243,7 +271,10 @@ struct Rectangle {
     height: f64,
 }
 
-fn fill(occupant: &Occupant, area: &Rectangle) -> Markup {
+/// Fills the rectangle of a program. Hatching marks time in which several programs share the CPUs;
+/// dots mark borrowed CPUs.
+fn fill(occupant: &Occupant, has_others: bool, area: &Rectangle) -> Markup {
+    let is_shared = occupant.mode == SpanMode::Shared && has_others;
     let mode = match (occupant.mode, &occupant.lender) {
         (SpanMode::Frozen, _) => "frozen",
         (SpanMode::Shared, _) => "pale",
@@ -256,8 +287,11 @@ fn fill(occupant: &Occupant, area: &Rectangle) -> Markup {
     let (w, h) = (c(area.width.max(0.5)), c((area.height - trim).max(0.5)));
     html! {
         rect class=(class) x=(x) y=(y) width=(w) height=(h) {}
-        @if occupant.lender.is_some() {
+        @if is_shared {
             rect.hatch x=(x) y=(y) width=(w) height=(h) {}
+        }
+        @if occupant.lender.is_some() {
+            rect.dotted x=(x) y=(y) width=(w) height=(h) {}
         }
     }
 }
@@ -278,7 +312,7 @@ fn label(layout: &Layout, occupant: &Occupant, area: &Rectangle) -> Markup {
     let ink = match (occupant.mode, &occupant.lender) {
         (SpanMode::Seated, None) | (SpanMode::InTurn, _) => "ink",
         (SpanMode::Seated, Some(_)) => "halo",
-        _ => "plain",
+        _ => "over",
     };
     let class = format!("small {ink} {}", program_class(occupant.program));
     let y = area.top + area.height / 2.0 + 3.8;
@@ -335,7 +369,7 @@ fn marks(round: &RoundResult, axes: &TimelineAxes) -> Markup {
         @for (x, first, last) in groups {
             @let text = if first == last { first.to_string() } else { format!("{first}\u{2013}{last}") };
             @let half = 6.0_f64.max(text_width(&text, 10.0) / 2.0 + 3.0);
-            @let middle = x.min(WIDTH - RIGHT - half);
+            @let middle = x.min(axes.right - half);
             line.mark x1=(c(x)) x2=(c(x)) y1="16" y2=(c(axes.bottom())) {}
             rect.mark x=(c(middle - half)) y="3" width=(c(2.0 * half)) height="14" rx="7" {}
             text.marktext x=(c(middle)) y="13.6" { (text) }

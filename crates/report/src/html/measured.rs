@@ -88,13 +88,13 @@ fn programs(mix: &MixResult) -> Markup {
             tbody {
                 @for (i, p) in mix.programs.iter().enumerate() {
                     tr {
-                        td { b class={ "chip " (program_class(i)) } { (text::key(i)) } (p.name) }
-                        td { (p.class) }
-                        td.n { (text::short(p.weight, 2)) }
-                        td.n { (text::seconds(p.alone_best_seconds)) }
-                        td.n { (p.alone_best_cores.map_or(text::NONE.to_owned(), |n| text::short(n, 2))) }
-                        td { (p.curve_source) }
-                        td { code { (p.command) } }
+                        td data-label="Program" { b class={ "chip " (program_class(i)) } { (text::key(i)) } (p.name) }
+                        td data-label="Class" { (p.class) }
+                        td.n data-label="Weight" { (text::short(p.weight, 2)) }
+                        td.n data-label="Best alone" { (text::seconds(p.alone_best_seconds)) }
+                        td.n data-label="on cores" { (p.alone_best_cores.map_or(text::NONE.to_owned(), |n| text::short(n, 2))) }
+                        td data-label="Curve" { (p.curve_source) }
+                        td data-label="Command" { code { (p.command) } }
                     }
                 }
             }

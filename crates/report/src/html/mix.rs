@@ -123,6 +123,7 @@ fn curves(mix: &MixResult) -> Markup {
                             class: &figure::program_class(i),
                             cores_max,
                             seats: seats(mix, &program.name),
+                            ..CurveFigure::default()
                         }, width, height)),
                         None => { h3 { (text::key(i)) " " (program.name) } p.empty { "No curve was measured." } },
                     }
@@ -184,11 +185,11 @@ fn timelines(mix: &MixResult) -> Markup {
 
 fn timeline_legend(mix: &MixResult, shown: &[(&PolicyResult, &RoundResult)]) -> Markup {
     let spans = || shown.iter().flat_map(|(_, round)| &round.timeline);
-    let sample = |class: &str, hatched: bool| {
+    let sample = |class: &str, pattern: Option<&str>| {
         html! {
             svg.swatch.p0 viewBox="0 0 20 14" aria-hidden="true" {
                 rect class=(class) x="1" y="1" width="18" height="12" {}
-                @if hatched { rect.hatch x="1" y="1" width="18" height="12" {} }
+                @if let Some(pattern) = pattern { rect class=(pattern) x="1" y="1" width="18" height="12" {} }
             }
         }
     };
@@ -199,16 +200,17 @@ fn timeline_legend(mix: &MixResult, shown: &[(&PolicyResult, &RoundResult)]) -> 
             }
         }
         div.legend {
-            @if spans().any(|s| s.mode == SpanMode::Seated) { span { (sample("solid", false)) "seated" } }
-            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", false)) "in turn: one program runs, the others \
+            @if spans().any(|s| s.mode == SpanMode::Seated) { span { (sample("solid", None)) "seated" } }
+            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", None)) "in turn: one program runs, the others \
                                                                                                are stopped" } }
-            @if spans().any(|s| s.borrowed_from.is_some()) { span { (sample("solid", true)) "on CPUs borrowed from another program" } }
+            @if spans().any(|s| s.borrowed_from.is_some()) { span { (sample("solid", Some("dotted"))) "on CPUs borrowed from another program" } }
             @if spans().any(|s| s.mode == SpanMode::Shared) {
-                span { (sample("pale", false)) "without a seat; programs that share CPUs are \
-                                                drawn as bands, or as one grey area if there are \
-                                                many" }
+                span { (sample("pale", Some("hatch"))) "shared time: the kernel schedules several programs \
+                                                        on the same CPUs (one band per program, or one \
+                                                        grey area for many programs)" }
+                span { (sample("pale", None)) "without a seat, but alone on its CPUs" }
             }
-            @if spans().any(|s| s.mode == SpanMode::Frozen) { span { (sample("frozen", false)) "stopped" } }
+            @if spans().any(|s| s.mode == SpanMode::Frozen) { span { (sample("frozen", None)) "stopped" } }
         }
     }
 }

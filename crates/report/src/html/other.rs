@@ -109,18 +109,20 @@ fn table(head: &[String], rows: &[Vec<Cell>]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr { @for (i, heading) in head.iter().enumerate() { th.n[numeric(i)] { (heading) } } } }
-            tbody { @for row in rows { tr { @for cell in row { (draw_cell(cell)) } } } }
+            tbody { @for row in rows { tr { @for (i, cell) in row.iter().enumerate() { (draw_cell(cell, head.get(i).map_or("", String::as_str))) } } } }
         } }
         @if rows.is_empty() { p.empty { "This part of the report has no measurements." } }
     }
 }
 
-fn draw_cell(cell: &Cell) -> Markup {
+fn draw_cell(cell: &Cell, heading: &str) -> Markup {
     match cell {
-        Cell::Text(text) => html! { td { (text) } },
-        Cell::Number(value, decimals) => html! { td.n { (text::number(*value, *decimals)) } },
-        Cell::Pass(true) => html! { td.good { "✓ met" } },
-        Cell::Pass(false) => html! { td.good { "✗ missed" } },
+        Cell::Text(text) => html! { td data-label=(heading) { (text) } },
+        Cell::Number(value, decimals) => {
+            html! { td.n data-label=(heading) { (text::number(*value, *decimals)) } }
+        }
+        Cell::Pass(true) => html! { td.good data-label=(heading) { "✓ met" } },
+        Cell::Pass(false) => html! { td.good data-label=(heading) { "✗ missed" } },
     }
 }
 
@@ -155,7 +157,7 @@ pub fn profile_page(profile: &Profile) -> String {
         title: "Speed-up of the program over one core",
         class: "p0",
         cores_max,
-        seats: Vec::new(),
+        ..CurveFigure::default()
     };
     let rows = crate::table::curve_rows(profile.curve);
     let content = html! {
@@ -165,14 +167,16 @@ pub fn profile_page(profile: &Profile) -> String {
             p.soft { (profile.machine.host) " · " (profile.machine.cpu_model) " · " (measured::topology(&profile.machine.topology)) }
         }
         main {
-            (framed(&figure::curve_panel(profile.curve, &curve, 1040.0, 430.0)))
+            (framed(&figure::curve_figure(profile.curve, &curve)))
             @for note in &profile.notes { p { (note) } }
             h2 { "Figures" }
             p.soft { (profile.source) }
-            table {
+            div.scroll { table {
                 thead { tr { @for heading in crate::table::CURVE_HEAD { th.n { (heading) } } } }
-                tbody { @for row in rows { tr { @for cell in row { td.n { (cell) } } } } }
-            }
+                tbody { @for row in rows { tr {
+                    @for (heading, cell) in crate::table::CURVE_HEAD.iter().zip(row) { td.n data-label=(heading) { (cell) } }
+                } } }
+            } }
         }
     };
     frame(&title, None, &content)

@@ -37,13 +37,13 @@ fn policy_row(mix: &MixResult, policy: &PolicyResult) -> Markup {
     let ratio = policy.comparison.as_ref().and_then(|c| c.antt);
     html! {
         tr {
-            td.name { (policy_name(mix, policy)) }
-            td.n { (text::number(antt.map(|e| e.value), 3)) }
-            td.n { (interval(antt)) }
-            td.n.good[ratio.is_some_and(|r| r.is_below(1.0))] { (text::number(ratio.map(|e| e.value), 3)) }
-            td.n { (interval(ratio)) }
-            td.n { (policy.rounds.len()) }
-            td.n { (policy.abstentions()) }
+            td.name data-label="Policy" { (policy_name(mix, policy)) }
+            td.n data-label="ANTT" { (text::number(antt.map(|e| e.value), 3)) }
+            td.n data-label="95 % interval of ANTT" { (interval(antt)) }
+            td.n.good[ratio.is_some_and(|r| r.is_below(1.0))] data-label="against baseline" { (text::number(ratio.map(|e| e.value), 3)) }
+            td.n data-label="95 % interval of ratio" { (interval(ratio)) }
+            td.n data-label="rounds" { (policy.rounds.len()) }
+            td.n data-label="abstained" { (policy.abstentions()) }
         }
     }
 }
@@ -69,7 +69,7 @@ fn rounds(mix: &MixResult) -> Markup {
                 thead { tr { th.n { "Round" } @for policy in &mix.policies { th.n { (policy_name(mix, policy)) } } } }
                 tbody {
                     @for i in 0..most {
-                        tr { td.n { (i + 1) } @for policy in &mix.policies { td.n { (text::number(antt(policy, i), 3)) } } }
+                        tr { td.n data-label="Round" { (i + 1) } @for policy in &mix.policies { td.n data-label=(policy.label) { (text::number(antt(policy, i), 3)) } } }
                     }
                 }
             } }
@@ -121,16 +121,16 @@ fn program_row(
     let cores = cores(mix, policy, &program.name);
     html! {
         tr.first[j == 0].last[j + 1 == mix.policies.len()] {
-            td.name { @if j == 0 { b class={ "chip " (program_class(i)) } { (text::key(i)) } (program.name) } }
-            td.n { @if j == 0 { (text::seconds(program.alone_best_seconds)) } }
-            td.name { (policy_name(mix, policy)) }
-            td.n { (text::number(spread.map(|s| s.mean), 3)) }
-            td.n { @match spread { Some(s) => { (text::number(s.low, 2)) " to " (text::number(s.high, 2)) }, None => (text::NONE) } }
-            td.n.good[ratio.is_some_and(|r| r.is_below(1.0))] { (text::number(ratio.map(|r| r.value), 3)) }
-            td.n { (text::seconds(stats::mean(&seconds))) }
-            td.n { (seconds.len()) }
-            td.n { (cores) }
-            td { (source(&rounds)) }
+            td.name data-label="Program" { @if j == 0 { b class={ "chip " (program_class(i)) } { (text::key(i)) } (program.name) } }
+            td.n data-label="alone, best" { @if j == 0 { (text::seconds(program.alone_best_seconds)) } }
+            td.name data-label="Policy" { (policy_name(mix, policy)) }
+            td.n data-label="NTT" { (text::number(spread.map(|s| s.mean), 3)) }
+            td.n data-label="range" { @match spread { Some(s) => { (text::number(s.low, 2)) " to " (text::number(s.high, 2)) }, None => (text::NONE) } }
+            td.n.good[ratio.is_some_and(|r| r.is_below(1.0))] data-label="against baseline" { (text::number(ratio.map(|r| r.value), 3)) }
+            td.n data-label="mean time" { (text::seconds(stats::mean(&seconds))) }
+            td.n data-label="runs" { (seconds.len()) }
+            td.n data-label="cores" { (cores) }
+            td data-label="progress from" { (source(&rounds)) }
         }
     }
 }

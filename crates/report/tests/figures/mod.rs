@@ -34,7 +34,7 @@ pub fn check_figures(page: &str) {
             .collect();
         let nested = document
             .descendants()
-            .any(|n| n.attribute("transform").is_some());
+            .any(|n| n.tag_name().name() == "g" && n.attribute("transform").is_some());
         for node in document.descendants().filter(Node::is_element) {
             check_numbers(node, (!nested).then_some((size[2], size[3])));
         }
@@ -93,6 +93,17 @@ fn shown(node: Node) -> Shown {
         .filter_map(|n| n.is_text().then(|| n.text()).flatten())
         .collect();
     let width = text.chars().count() as f64 * size * 0.52;
+    if has("turned") {
+        // A text from bottom to top, with its middle at the coordinates.
+        let middle = number("y");
+        return Shown {
+            text,
+            left: number("x") - size * 0.72,
+            right: number("x"),
+            top: middle - width / 2.0,
+            bottom: middle + width / 2.0,
+        };
+    }
     let left = match () {
         _ if has("end") => number("x") - width,
         _ if has("mid") || has("key") || has("marktext") => number("x") - width / 2.0,

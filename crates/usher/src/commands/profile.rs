@@ -285,11 +285,14 @@ pub fn cores(count: u32) -> String {
 }
 
 fn draw(path: &Path, name: &str, measured: &MeasuredProfile, cores: f64) -> anyhow::Result<()> {
+    // The fit that the planner uses.
+    let fit = usher_policy::fit::fit(measured.curve.points(), cores as u32);
     let figure = CurveFigure {
         title: name,
         class: "p0",
         cores_max: cores,
-        seats: Vec::new(),
+        fitted: fit.as_ref().map(|fit| &fit.curve),
+        ..CurveFigure::default()
     };
     let picture = curve_svg(&measured.curve, &figure);
     fs::write(path, picture).with_context(|| unwritable(path))
