@@ -5,9 +5,10 @@
 //! is the intersection of the seat with the thread's former mask. A new thread inherits Usher's
 //! mask or the former mask of its parent thread. Therefore [`narrow`] repeats its scan until two
 //! consecutive scans change nothing, but begins no further scan after 50 ms ([`NARROW_MAX`]) or 64
-//! scans. This limit is no error: the next call narrows the remaining threads. A scan lists all
-//! threads of the program and costs a few system calls per thread. [`pins`] examines at most 4096
-//! threads of a program.
+//! scans. This limit is no error: the next call narrows the remaining threads. The result of
+//! [`narrow`] states whether such a call is needed, also because the kernel gave a thread fewer CPUs
+//! than requested ([`SeatState`]). A scan lists all threads of the program and costs a few system
+//! calls per thread. [`pins`] examines at most 4096 threads of a program.
 //!
 //! **Origin of a mask.** Each scan classifies the present mask of each thread:
 //!
@@ -192,6 +193,18 @@ pub(crate) fn pins(
     })
 }
 
+/// Whether a seat is complete after [`narrow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SeatState {
+    /// Every thread has the seat or keeps a pin that an earlier call has seen.
+    Complete,
+    /// The seat must be applied again later. The kernel restricted a mask to CPUs that its cpusets
+    /// had at that moment, a pinned thread was new, or the scans reached their limit. While a CPU
+    /// comes online, the first two are transient: the kernel lists the CPU as online before cpusets
+    /// contain it and before `sched_getaffinity` reports it.
+    Incomplete,
+}
+
 /// Applies a seat to all threads of a program, by scans until two consecutive scans find no thread
 /// without the seat. Pinned threads are recorded in `own` and not changed. If `owner` is set, only
 /// processes of this user are changed.
@@ -205,11 +218,13 @@ pub(crate) fn narrow(
     cpus: &CpuSet,
     own: &mut OwnMasks,
     owner: Option<u32>,
-) -> Result<(), ActError> {
+) -> Result<SeatState, ActError> {
     let online = procs.online_cpus();
     note_initial(journal, program, own)?;
     let begun = Instant::now();
     let mut quiet = 0;
+    let mut found_new_pins = false;
+    let mut restricted = false;
     for _ in 0..SCANS_MAX {
         let Some(state) = journal.state().programs.get(&program) else {
             return Err(ActError::Unknown(program));
@@ -227,6 +242,8 @@ pub(crate) fn narrow(
             cpus,
             own,
             online: &online,
+            found_new_pins: false,
+            restricted: false,
         };
         let mut again = narrowing.all(&found)?;
         if let Some(mut new) = new {
@@ -236,12 +253,17 @@ pub(crate) fn narrow(
                 return Err(error);
             }
         }
+        found_new_pins |= narrowing.found_new_pins;
+        restricted = narrowing.restricted;
         quiet = if again { 0 } else { quiet + 1 };
         if quiet == 2 || begun.elapsed() >= NARROW_MAX {
             break;
         }
     }
-    Ok(())
+    match quiet == 2 && !found_new_pins && !restricted {
+        true => Ok(SeatState::Complete),
+        false => Ok(SeatState::Incomplete),
+    }
 }
 
 /// One scan that applies a seat to all threads of a program.
@@ -253,6 +275,10 @@ struct SeatScan<'a> {
     cpus: &'a CpuSet,
     own: &'a mut OwnMasks,
     online: &'a CpuSet,
+    /// Whether a pinned thread was found that no earlier scan has seen.
+    found_new_pins: bool,
+    /// Whether the kernel gave a thread fewer CPUs than requested.
+    restricted: bool,
 }
 
 impl ThreadChange for SeatScan<'_> {
@@ -305,7 +331,7 @@ impl SeatScan<'_> {
             allowed = allowed.or(&own);
             seated |= !wanted.is_empty();
             if !wanted.is_empty() && wanted != current {
-                to_set.push((thread, wanted));
+                to_set.push((thread, wanted, current));
             }
         }
         if !seated && !allowed.is_empty() {
@@ -315,23 +341,41 @@ impl SeatScan<'_> {
                 allowed,
             });
         }
-        for (thread, wanted) in &to_set {
-            self.set(*thread, wanted)?;
+        let mut again = missed;
+        for (thread, wanted, current) in &to_set {
+            let given = self.set(*thread, wanted)?;
+            again |= given.is_none_or(|given| given != *current);
         }
-        Ok(missed || !to_set.is_empty())
+        Ok(again)
     }
 
-    fn set(&mut self, thread: ThreadId, cpus: &CpuSet) -> Result<(), ActError> {
-        let program = self.program;
-        let state = self.journal.state().programs.get(&program);
+    /// Sets the mask of a thread. Returns the mask that the kernel gave the thread; `None` if the
+    /// thread has ended. A mask with fewer CPUs than requested also counts as Usher's.
+    fn set(&mut self, thread: ThreadId, cpus: &CpuSet) -> Result<Option<CpuSet>, ActError> {
+        let state = self.journal.state().programs.get(&self.program);
         if state.is_none_or(|state| state.masks.last() != Some(cpus)) {
-            let cpus = cpus.clone();
-            self.journal.write(Record::Mask { program, cpus })?;
+            self.note_mask(cpus.clone())?;
         }
         match set(thread.tid, cpus) {
-            Err(error) if !files::is(&error, Errno::SRCH) => Err(failed(thread, error)),
-            _ => Ok(()),
+            Err(error) if !files::is(&error, Errno::SRCH) => return Err(failed(thread, error)),
+            _ => {}
         }
+        let Ok(given) = get(thread.tid) else {
+            return Ok(None);
+        };
+        if given != *cpus && given.is_subset(cpus) {
+            self.restricted = true;
+            let state = self.journal.state().programs.get(&self.program);
+            if state.is_some_and(|state| !ours(state, self.online).contains(&given)) {
+                self.note_mask(given.clone())?;
+            }
+        }
+        Ok(Some(given))
+    }
+
+    fn note_mask(&mut self, cpus: CpuSet) -> Result<(), ActError> {
+        let program = self.program;
+        self.journal.write(Record::Mask { program, cpus })
     }
 
     /// Returns the mask that a thread would have without Usher; `None` if the program itself has
@@ -360,6 +404,7 @@ impl SeatScan<'_> {
         if self.own.pinned.get(&thread) == Some(mask) {
             return Ok(());
         }
+        self.found_new_pins = true;
         self.own.pinned.insert(thread, mask.clone());
         self.note_own(thread, mask.clone())
     }

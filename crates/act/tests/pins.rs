@@ -7,6 +7,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use common::*;
@@ -222,6 +223,78 @@ fn a_seat_that_equals_an_older_pin_does_not_take_it_over() {
         assert_eq!(pinner.masks(), [second, second], "unpinned, so seated");
         act.leave(ONE);
         let all = cpu_list();
+        assert_eq!(pinner.masks(), [&*all, &*all]);
+    });
+}
+
+/// A cpuset (cgroup v1) with one CPU, which contains the processes that [`Self::enter`] moves.
+struct Cpuset(PathBuf);
+
+impl Cpuset {
+    /// Creates a cpuset. If there is no hierarchy of cpusets or no right to change it, reports the
+    /// test as skipped and returns `None`.
+    fn with(cpu: &str) -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        let is_cpuset = |fields: &Vec<&str>| {
+            fields.get(2) == Some(&"cgroup") && fields[3].split(',').any(|word| word == "cpuset")
+        };
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect());
+        let top = mounts.find(is_cpuset).map(|fields| fields[1].to_owned());
+        let Some(top) = top.filter(|_| has_rights()) else {
+            usher_skip::skip!("needs cpusets (cgroup v1) and the rights to change them");
+            return None;
+        };
+        let dir = Path::new(&top).join(format!("usher-test-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let mems = std::fs::read_to_string(Path::new(&top).join("cpuset.mems")).unwrap();
+        std::fs::write(dir.join("cpuset.mems"), mems).unwrap();
+        std::fs::write(dir.join("cpuset.cpus"), cpu).unwrap();
+        Some(Self(dir))
+    }
+
+    fn enter(&self, pid: i32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn leave(&self, pid: i32) {
+        std::fs::write(self.0.with_file_name("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        wait_until("the cpuset to be empty", || {
+            std::fs::remove_dir(&self.0).is_ok()
+        });
+    }
+}
+
+#[test]
+fn a_seat_that_a_cpuset_restricted_is_applied_again() {
+    let Some((first, _)) = two_cpus() else {
+        return;
+    };
+    let Some(cpuset) = Cpuset::with(&first) else {
+        return;
+    };
+    in_every_way("1", &move |act, pinner, admit, first, _| {
+        let (all, pid) = (cpu_list(), pinner.id().pid);
+        admit(act);
+        act.act(&seat(first)).unwrap();
+        cpuset.enter(pid);
+        act.act(&seat(&all)).unwrap();
+        for _ in 0..3 {
+            assert_eq!(pinner.masks(), [first, first]);
+            assert_eq!(act.pins(ONE), None);
+            act.refresh(ONE).unwrap();
+        }
+        cpuset.leave(pid);
+        // A kernel that does not remember the requested mask leaves the restricted mask.
+        pinner.pin(0, first);
+        pinner.pin(1, first);
+        act.refresh(ONE).unwrap();
+        assert_eq!(pinner.masks(), [&*all, &*all]);
+        act.leave(ONE);
         assert_eq!(pinner.masks(), [&*all, &*all]);
     });
 }

@@ -24,6 +24,7 @@ use usher_model::{CpuSet, ProcessId, ProgramId};
 use super::Actuator;
 use crate::error::{ActError, join};
 use crate::journal::{DirKind, Record};
+use crate::mask::SeatState;
 use crate::procs::Process;
 use crate::release::{RestoreScope, RetryLimits};
 use crate::scan::{Scan, ScanUrgency};
@@ -39,8 +40,10 @@ impl Actuator {
         let owner = self.owners.get(&program).copied();
         let mut own = std::mem::take(&mut self.managed(program)?.own_masks);
         let narrowed = mask::narrow(&procs, &mut self.journal, program, cpus, &mut own, owner);
-        self.managed(program)?.own_masks = own;
-        narrowed
+        let managed = self.managed(program)?;
+        managed.own_masks = own;
+        managed.seat_is_incomplete = narrowed? == SeatState::Incomplete;
+        Ok(())
     }
 
     /// Begins to restore the affinity masks of a program's threads by a scan, which

@@ -104,6 +104,8 @@ struct ManagedProgram {
     own_masks: OwnMasks,
     /// The seat; `None` if the program is not restricted.
     seat: Option<CpuSet>,
+    /// Whether the seat must be applied again at the next refresh.
+    seat_is_incomplete: bool,
     /// The time of the freeze; `None` if the program is not frozen. This field is the only place
     /// that stores whether the program is frozen; other code queries [`Actuator::frozen_since`].
     frozen_since: Option<Instant>,
@@ -412,8 +414,9 @@ impl Actuator {
     }
 
     /// Extends the program's seat, freeze and demotion to new threads, new processes and processes
-    /// that left the program's cgroup since the last call. Also completes unfinished departures. If
-    /// no process of the machine has forked since the last call, the call is cheap.
+    /// that left the program's cgroup since the last call. Also applies an incomplete seat again and
+    /// completes unfinished departures. If the seat is complete and no process of the machine has
+    /// forked since the last call, the call is cheap.
     ///
     /// # Errors
     /// The program is not managed, or a system call failed.
@@ -423,6 +426,7 @@ impl Actuator {
         let managed = self.managed(program)?;
         let forked = last_pid.is_none() || managed.last_scan_pid != last_pid;
         let (seat, frozen) = (managed.seat.clone(), managed.frozen_since.is_some());
+        let must_seat = forked || managed.seat_is_incomplete;
         managed.last_scan_pid = last_pid;
         if forked {
             self.follow(program, frozen)?;
@@ -430,7 +434,7 @@ impl Actuator {
         }
         self.follow_demotion(program)?;
         match seat {
-            Some(cpus) if forked => self.seat(program, &cpus),
+            Some(cpus) if must_seat => self.seat(program, &cpus),
             Some(_) => Ok(()),
             None => self.continue_scans(),
         }
