@@ -13,6 +13,10 @@
 //! The time limit does not cover the request to the control loop for its state. A peer that accepts
 //! only parts of a write can prolong the write in progress. If no descriptor is left, the thread
 //! accepts no connection for 20 ms. A page costs a pass over the programs and loans.
+//!
+//! `program_metrics` contains the metrics of single programs. `docs/metrics.md` lists all metrics.
+
+mod program_metrics;
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -115,6 +119,7 @@ pub fn page(status: &Status, timings: &Timings) -> Result<String, std::fmt::Erro
     let mut registry = Registry::with_prefix("usher");
     register_seats(&mut registry, status);
     register_background(&mut registry, status);
+    program_metrics::register(&mut registry, status);
     register_loop(&mut registry, status);
     register_predictions(&mut registry, status);
     registry.register_with_unit(
