@@ -60,6 +60,7 @@ fn program(id: u64) -> Program {
         ran_before: false,
         stops_unseen: true,
         cpu_quota: None,
+        cores: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background: None,

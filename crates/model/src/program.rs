@@ -125,6 +125,10 @@ pub struct Program {
     /// More cores than the quota do not make the program faster. `None`: no quota.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
+    /// Number of physical cores of the program's seat, at least 1, if its user has fixed it. The
+    /// seat then needs no profile, and never changes its size. `None`: the policy chooses the size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
 }
 
 impl Program {

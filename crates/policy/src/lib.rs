@@ -3,9 +3,10 @@
 //! freezes and demotions. This crate uses no clock, file, thread, environment variable, random
 //! number or hash-ordered iteration.
 //!
-//! [`by_name`] creates the policy with a given name from three layers: the seating policy (`linux`,
-//! `equal`, `casas` or `usher`), [`SuspendablePolicy`], which gives no seats while another daemon
-//! plans the machine, and [`RegulatedPolicy`], which regulates background work.
+//! [`by_name`] creates the policy with a given name from four layers: the seating policy (`linux`,
+//! `equal`, `casas` or `usher`), [`FixedSeats`], which gives programs a fixed number of cores,
+//! [`SuspendablePolicy`], which gives no seats while another daemon plans the machine, and
+//! [`RegulatedPolicy`], which regulates background work.
 
 mod action_diff;
 pub mod background;
@@ -13,6 +14,7 @@ pub mod baselines;
 mod casas;
 mod decide;
 pub mod fit;
+pub mod fixed;
 pub mod planfile;
 pub mod seating;
 mod simple;
@@ -23,6 +25,7 @@ pub mod usher;
 pub use background::{RegulatedPolicy, Thresholds};
 pub use casas::Casas;
 pub use decide::Policy;
+pub use fixed::FixedSeats;
 pub use simple::{Equal, Linux};
 pub use suspendable::SuspendablePolicy;
 pub use usher::Usher;
@@ -49,7 +52,10 @@ pub fn by_name_with(
     let machine = topology.clone();
     let seating = SuspendablePolicy::new(
         topology.clone(),
-        Box::new(move || seating(name, machine.clone())),
+        Box::new(move || {
+            let inner = seating(name, machine.clone());
+            Box::new(FixedSeats::new(machine.clone(), inner))
+        }),
     );
     Some(Box::new(
         RegulatedPolicy::new(seating).with_thresholds(thresholds),

@@ -83,6 +83,7 @@ impl MixEntry {
             ran_before: false,
             stops_unseen: true,
             cpu_quota: None,
+            cores: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

@@ -277,6 +277,7 @@ impl Daemon {
             request.heartbeat,
             request.running.then_some(true),
             request.background.map(|policy| policy.name().to_owned()),
+            request.cores.map(i64::from),
         );
         let result = call.call();
         let outcome = self.outcome(result);
@@ -413,6 +414,8 @@ pub struct RegisterRequest {
     pub cwd: Option<String>,
     /// `--weight`.
     pub weight: Option<f64>,
+    /// `--cores`.
+    pub cores: Option<u32>,
     /// Path of the program's heartbeat page.
     pub heartbeat: Option<String>,
     /// Whether the process has already executed its program.

@@ -126,6 +126,7 @@ impl ArrivingProgram {
                 id: ProgramId(0),
                 name,
                 weight: adopt.weight,
+                cores: adopt.cores.filter(|_| adopt.background.is_none()),
                 profile: stored.curve,
                 profile_match: match stored.similar_to {
                     Some(_) => ProfileMatch::OtherArguments,

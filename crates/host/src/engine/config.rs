@@ -196,6 +196,9 @@ pub struct AdoptOptions {
     pub env: BTreeMap<OsString, OsString>,
     /// Weight of its NTT in the mean, 0.001 to 1000.
     pub weight: f64,
+    /// Number of physical cores of its seat, at least 1; `None`: the policy chooses the number.
+    /// Background programs have no seat.
+    pub cores: Option<u32>,
     /// Heartbeat page of the program.
     pub heartbeat: Option<PathBuf>,
     /// The regulation of a background program. `None` for a foreground program, which gets a seat.
@@ -218,6 +221,7 @@ impl AdoptOptions {
             cwd: None,
             env: BTreeMap::new(),
             weight: 1.0,
+            cores: None,
             heartbeat: None,
             background: None,
             bound_to: None,

@@ -227,6 +227,7 @@ impl ManagedProgram {
             uid: self.uid,
             command: self.command.clone(),
             weight: self.program.weight,
+            cores: self.program.cores,
             seconds,
             cpus: self.seat.clone(),
             soft: self.soft,

@@ -75,6 +75,9 @@ pub struct ProgramStatus {
     pub command: String,
     /// Weight of its NTT in the mean.
     pub weight: f64,
+    /// Number of cores of its seat, if fixed.
+    #[serde(default)]
+    pub cores: Option<u32>,
     /// Seconds since the program came under management.
     pub seconds: f64,
     /// The CPUs of the program's seat; `None` if the program has no seat.

@@ -15,6 +15,7 @@
 
 mod child;
 mod exit;
+mod group;
 mod held;
 mod prepare;
 mod repeater;
@@ -22,6 +23,7 @@ mod signals;
 
 pub use child::{adjust_attributes, exec_in_place};
 pub use exit::{Exit, LaunchError, OWN_FAILURE};
+pub use group::wait_for_all;
 pub use held::{ChildProcess, HeldChild, StartingChild, hold, hold_in};
 pub use prepare::{LaunchSpec, Stream};
 pub use repeater::{Repeater, Repetition, repeat, repeat_in};

@@ -82,18 +82,26 @@ impl Forwarder {
     /// Forwards the signals that have arrived since the last call. Returns whether one of these
     /// signals requests the end of a program.
     pub fn forward(&mut self, program: &ChildProcess) -> bool {
+        self.forward_to(&[program])
+    }
+
+    /// Forwards the signals that have arrived since the last call to each of several programs.
+    /// Returns whether one of these signals requests the end of a program.
+    pub fn forward_to(&mut self, programs: &[&ChildProcess]) -> bool {
         let mut end_requested = false;
         for origin in self.pending() {
             end_requested |= ENDING.contains(&origin.signal);
             let by_kernel = matches!(origin.cause, Cause::Kernel);
             let from_terminal = is_from_terminal(origin.signal, by_kernel);
-            match self.own_session {
-                // SIGSTOP replaces SIGTSTP, because the kernel ignores SIGTSTP in a session without
-                // a shell.
-                true if origin.signal == SIGTSTP => program.signal_group(SIGSTOP),
-                true => program.signal_group(origin.signal),
-                false if from_terminal => {}
-                false => program.signal(origin.signal),
+            for program in programs {
+                match self.own_session {
+                    // SIGSTOP replaces SIGTSTP, because the kernel ignores SIGTSTP in a session
+                    // without a shell.
+                    true if origin.signal == SIGTSTP => program.signal_group(SIGSTOP),
+                    true => program.signal_group(origin.signal),
+                    false if from_terminal => {}
+                    false => program.signal(origin.signal),
+                }
             }
             if origin.signal == SIGTSTP {
                 stop_self();

@@ -57,6 +57,7 @@ pub fn program(id: u64, background: Option<Regulation>) -> Program {
         ran_before: false,
         stops_unseen: true,
         cpu_quota: None,
+        cores: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background,

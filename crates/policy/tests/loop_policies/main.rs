@@ -6,6 +6,7 @@
 
 mod baselines;
 mod casas;
+mod fixed;
 mod lending;
 mod properties;
 mod seats;

@@ -80,6 +80,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> TrueProgram {
         active_wait: None,
         ran_before: false,
         stops_unseen: true,
+        cores: None,
         cpu_quota: None,
         llc_bytes: None,
         bandwidth_gbps: None,

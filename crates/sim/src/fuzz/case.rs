@@ -216,6 +216,7 @@ fn planned(id: u64, topology: &Topology, random: &mut Rand32) -> PlannedArrival 
             ran_before: random.rand_range(0..8) == 0,
             stops_unseen: random.rand_range(0..4) != 0,
             cpu_quota: None,
+            cores: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

@@ -42,6 +42,7 @@ fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival
             ran_before: false,
             stops_unseen: true,
             cpu_quota: None,
+            cores: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

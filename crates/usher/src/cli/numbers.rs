@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The parsers of numbers on the command line: whole numbers, pids (1 to 4,194,304), weights (0.001
-//! to 1000), seconds (positive, at most a year), CPUs (0 or more) and numbers without a range.
+//! to 1000), cores of this machine, seconds (positive, at most a year), CPUs (0 or more) and numbers without a range.
 //!
 //! Each error states the accepted range; the texts of the standard library's parsers ("number too
 //! large to fit in target type") do not.
@@ -52,6 +52,29 @@ pub fn weight(text: &str) -> Result<f64, String> {
     let weight = text.parse().ok();
     let weight = weight.filter(|weight| usher_host::engine::WEIGHTS.contains(weight));
     weight.ok_or_else(|| "the weight of a program must be a number from 0.001 to 1000".to_owned())
+}
+
+/// Parses a number of physical cores of this machine that this process may use.
+///
+/// # Errors
+/// The accepted range.
+pub fn cores(text: &str) -> Result<u32, String> {
+    let machine = crate::machine::usable_machine();
+    cores_of(
+        text,
+        machine.map_or(u32::MAX, |machine| machine.cores.len() as u32),
+    )
+}
+
+/// Parses a number of cores of a machine with `max` usable cores.
+fn cores_of(text: &str, max: u32) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|cores| (1..=max).contains(cores));
+    number.ok_or_else(|| {
+        format!(
+            "the number of cores must be a whole number from 1 to {max}, the number of physical \
+             cores that this process may use"
+        )
+    })
 }
 
 /// Parses a number of seconds.
@@ -120,6 +143,14 @@ mod tests {
         assert_eq!(weight("0.5"), Ok(0.5));
         for text in ["0", "-1", "NaN", "1e9", "x"] {
             assert!(weight(text).unwrap_err().contains("from 0.001 to 1000"));
+        }
+        assert_eq!((cores_of("1", 8), cores_of("8", 8)), (Ok(1), Ok(8)));
+        for text in ["0", "9", "-1", "x", "", "1.5", "99999999999999999999"] {
+            let error = cores_of(text, 8).unwrap_err();
+            assert!(
+                error.contains("must be a whole number from 1 to 8,"),
+                "{error}"
+            );
         }
         assert_eq!((cpus("0"), cpus("1.5")), (Ok(0.0), Ok(1.5)));
         for text in ["-1", "inf", "nan", "x", ""] {

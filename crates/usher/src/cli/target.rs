@@ -175,6 +175,7 @@ mod tests {
             borrowed: String::new(),
             lent: String::new(),
             cpu_quota: None,
+            cores: None,
             pinned_to: None,
             domains: Vec::new(),
             ntt: None,

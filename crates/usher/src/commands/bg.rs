@@ -124,6 +124,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         argv: args.command.clone(),
         name: args.name.clone(),
         weight: None,
+        cores: None,
         hints: false,
         background: Some(args.policy.into()),
         no_daemon: args.no_daemon,

@@ -21,9 +21,15 @@ the environment variable USHER_HEARTBEAT.
 
 Streams, environment and signals are passed to the program; `nohup usher run …` works.
 
+With --copies, only the first copy reads the standard input, and all copies write to the same
+output. A copy that fails does not end the others; the exit status is that of the first copy
+that failed, by its number.
+
 Examples:
   usher run -- x264 --preset slow -o out.264 in.y4m
   usher run --name nightly --weight 0.5 -- make -j8 check
+  usher run --cores 4 -- ./solver      a seat of 4 physical cores, whatever else runs
+  usher run --copies 4 -- sh -c 'x264 --threads {cpus} -o out{copy}.264 in{copy}.y4m'
   usher run --no-daemon -- make check  changes nothing: no seat, no daemon
   usher run --hints -- ./solver        sets OMP_NUM_THREADS and similar variables
   usher run -- sh -c 'pigz < a > b'    assigns a seat to the whole process tree")]
@@ -36,6 +42,27 @@ pub struct Args {
     /// to 1000; by default, 1
     #[arg(long, value_parser = crate::cli::numbers::weight, allow_negative_numbers = true)]
     weight: Option<f64>,
+    /// Give the program a seat of exactly N physical cores, with all their hardware threads, from
+    /// its start to its end; the seat needs no profile, and its CPUs are not lent
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = crate::cli::numbers::cores,
+        allow_negative_numbers = true,
+        conflicts_with = "no_daemon"
+    )]
+    cores: Option<u32>,
+    /// Run N copies of CMD as N programs with equal seats of their own: --cores cores each, or an
+    /// equal part of all cores. `{cpus}` in CMD is replaced by the number of CPUs of a copy, and
+    /// `{copy}` by the number of the copy, from 1
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = crate::cli::numbers::whole(1..=launch::copies::COPIES_MAX),
+        allow_negative_numbers = true,
+        conflicts_with = "no_daemon"
+    )]
+    copies: Option<u32>,
     /// Set OMP_NUM_THREADS and similar variables, unless they are set, to the number of CPUs that
     /// the program gets at its start; a thread pool of that size does not use CPUs that the program
     /// gets later
@@ -58,15 +85,20 @@ pub struct Args {
 
 /// Runs the program.
 pub fn run(args: &Args, global: &Global) -> Outcome {
-    launch::run(&RunOptions {
+    let options = RunOptions {
         argv: args.command.clone(),
         name: args.name.clone(),
         weight: args.weight,
+        cores: args.cores,
         hints: args.hints,
         background: None,
         no_daemon: args.no_daemon,
         regulation: RegulationArgs::default(),
         runtime_dir: global.runtime_dir.clone(),
         store: args.store.path.clone(),
-    })
+    };
+    match args.copies {
+        Some(copies) => launch::copies::run(&options, copies),
+        None => launch::run(&options),
+    }
 }

@@ -146,6 +146,12 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         true => format!("the program has a soft seat on {} ({size})", named(&own)),
         false => format!("the program has a seat on {} ({size})", named(&own)),
     };
+    if let Some(cores) = program.cores {
+        text.push_str(&format!(
+            ", fixed at {} by --cores or a rule",
+            text::count(cores as usize, "core")
+        ));
+    }
     let Some(curve) = &program.profile else {
         return text;
     };
@@ -244,6 +250,7 @@ pub mod samples {
             uid: 0,
             command: String::new(),
             weight: 1.0,
+            cores: None,
             seconds: 1.0,
             cpus: None,
             soft: false,

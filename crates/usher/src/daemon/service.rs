@@ -206,11 +206,8 @@ impl Service {
         }
     }
 
-    /// Returns the review of a program by the rules; a given weight takes precedence.
-    fn review(&self, weight: Option<f64>) -> ProgramReview {
-        let given = GivenOptions {
-            weight: weight.is_some(),
-        };
+    /// Returns the review of a program by the rules; given options take precedence.
+    fn review(&self, given: GivenOptions) -> ProgramReview {
         self.shared.reloader.rules().review(given)
     }
 
@@ -253,6 +250,20 @@ fn regulation(name: Option<&str>) -> Result<Option<Regulation>, Refusal> {
     name.map(known).transpose()
 }
 
+/// Returns the number of cores of a fixed seat.
+fn fixed_cores(cores: Option<i64>) -> Result<Option<u32>, Refusal> {
+    let checked = |cores: i64| {
+        let number = u32::try_from(cores).ok().filter(|&cores| cores > 0);
+        number.ok_or_else(|| {
+            bad(
+                "cores",
+                format!("{cores} is not a positive number of cores"),
+            )
+        })
+    };
+    cores.map(checked).transpose()
+}
+
 fn program_id(id: i64) -> Result<ProgramId, Refusal> {
     let known = u64::try_from(id).map(ProgramId);
     known.map_err(|_| Refusal::NoSuchProgram(id.to_string()))
@@ -274,18 +285,27 @@ impl VarlinkInterface for Service {
         heartbeat: Option<String>,
         running: Option<bool>,
         background: Option<String>,
+        cores: Option<i64>,
     ) -> varlink::Result<()> {
         let background = match regulation(background.as_deref()) {
             Ok(background) => background,
             Err(refusal) => return refusal.reply(call),
         };
+        let cores = match fixed_cores(cores) {
+            Ok(cores) => cores,
+            Err(refusal) => return refusal.reply(call),
+        };
         let adopt = AdoptOptions {
             background,
+            cores,
             name,
             cwd: cwd.map(PathBuf::from),
             weight: weight.unwrap_or(1.0),
             heartbeat: heartbeat.map(PathBuf::from),
-            review: Some(self.review(weight)),
+            review: Some(self.review(GivenOptions {
+                weight: weight.is_some(),
+                cores: cores.is_some(),
+            })),
             ..AdoptOptions::new(argv)
         };
         let admission = match running {
@@ -319,7 +339,10 @@ impl VarlinkInterface for Service {
             background,
             name,
             weight: weight.unwrap_or(1.0),
-            review: Some(self.review(weight)),
+            review: Some(self.review(GivenOptions {
+                weight: weight.is_some(),
+                ..GivenOptions::default()
+            })),
             ..AdoptOptions::new(Vec::<String>::new())
         };
         match self.take_in(pid, adopt, Admission::Attached) {

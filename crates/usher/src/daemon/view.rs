@@ -87,6 +87,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         uid: program.uid.into(),
         command: program.command.clone(),
         weight: program.weight,
+        cores: program.cores.map(i64::from),
         mode: match program.mode {
             _ if program.background.is_some() => Program_mode::background,
             None => Program_mode::arriving,

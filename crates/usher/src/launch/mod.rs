@@ -22,7 +22,9 @@
 //! again. Less than 64 KiB and fewer than 4,096 words of the command line are sent. The wait for the
 //! program has no time limit.
 
+pub mod copies;
 mod managed_wait;
+pub mod placeholders;
 mod progress_page;
 
 use std::ffi::OsString;
@@ -55,6 +57,8 @@ pub struct RunOptions {
     pub name: Option<String>,
     /// `--weight`.
     pub weight: Option<f64>,
+    /// `--cores`.
+    pub cores: Option<u32>,
     /// `--hints`.
     pub hints: bool,
     /// The policy of `usher bg`; `None`: foreground.
@@ -290,6 +294,7 @@ impl RunOptions {
             argv: argv.take_while(short).collect(),
             cwd: cwd.map(|dir| dir.display().to_string()),
             weight: self.weight,
+            cores: self.cores,
             heartbeat: page.map(|page| page.display().to_string()),
             running: false,
             background: self.background,

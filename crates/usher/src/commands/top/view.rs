@@ -306,6 +306,7 @@ pub mod tests {
             borrowed: String::new(),
             lent: String::new(),
             cpu_quota: None,
+            cores: None,
             pinned_to: None,
             domains: Vec::new(),
             ntt: Some(1.0 + busy_cpus / 10.0),

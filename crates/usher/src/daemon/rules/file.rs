@@ -93,6 +93,7 @@ struct RuleTable {
     action: Option<Spanned<String>>,
     background_policy: Option<Spanned<String>>,
     weight: Option<Spanned<f64>>,
+    cores: Option<Spanned<i64>>,
     name: Option<Spanned<String>>,
     attach: bool,
 }
@@ -244,12 +245,13 @@ impl Source<'_> {
 
     /// Returns the key in the line of a position.
     fn key(self, at: usize) -> Option<&'static str> {
-        const KEYS: [&str; 14] = [
+        const KEYS: [&str; 15] = [
             "policy",
             "metrics",
             "thresholds",
             "ignore",
             "weight",
+            "cores",
             "executable",
             "command",
             "unit",
@@ -317,6 +319,7 @@ impl Source<'_> {
             line: self.line(at),
             action,
             weight: self.weight(table.weight)?,
+            cores: self.convert("cores", table.cores, cores)?,
             name: self.convert("name", table.name, |name| program_name(&name))?,
             attach: table.attach,
             conditions: Conditions {
@@ -374,6 +377,9 @@ fn contradiction(rule: &Rule) -> Option<&'static str> {
         Action::Ignore if rule.weight.is_some() || rule.name.is_some() => {
             Some("`weight` and `name` have no effect with action = \"ignore\"")
         }
+        Action::Ignore | Action::Background(_) if rule.cores.is_some() => {
+            Some("`cores` has an effect only with action = \"seat\"")
+        }
         Action::Background(_) if rule.weight.is_some() => {
             Some("`weight` has no effect on background work")
         }
@@ -391,6 +397,11 @@ fn one_of(word: String, known: &[&str]) -> Result<String, String> {
         format!("; a similar name exists: '{name}'")
     });
     Err(format!("'{word}' is not one of {}{tip}", known.join(", ")))
+}
+
+fn cores(cores: i64) -> Result<u32, &'static str> {
+    let number = u32::try_from(cores).ok().filter(|&cores| cores > 0);
+    number.ok_or("the number of cores must be a positive whole number")
 }
 
 fn executable(pattern: String) -> Result<Executable, String> {
@@ -459,7 +470,7 @@ mod tests {
     }
 
     /// Texts and the beginnings of their errors.
-    const ERRORS: [(&str, &str); 17] = [
+    const ERRORS: [(&str, &str); 19] = [
         (
             "[[rule]]\nexecutabel = 'x'\n",
             "/x.toml:2: unknown field `executabel`",
@@ -491,6 +502,14 @@ mod tests {
         (
             "[[rule]]\nuser=0\nweight = 0.0\n",
             "/x.toml:3: `weight`: the weight of a program",
+        ),
+        (
+            "[[rule]]\nuser=0\ncores = 0\n",
+            "/x.toml:3: `cores`: the number of cores must be a positive",
+        ),
+        (
+            "[[rule]]\nuser=0\naction = 'ignore'\ncores = 2\n",
+            "/x.toml:1: rule 1: `cores` has an effect only",
         ),
         (
             "[[rule]]\nuser=0\nweight = 'x'\n",

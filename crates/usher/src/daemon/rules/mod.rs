@@ -53,6 +53,8 @@ pub struct Rule {
     pub action: Action,
     /// Weight of matching programs.
     pub weight: Option<f64>,
+    /// Number of cores of the seat of matching programs.
+    pub cores: Option<u32>,
     /// Name of matching programs in reports and profiles.
     pub name: Option<String>,
     /// Whether matching processes that run already are attached.
@@ -99,6 +101,8 @@ pub enum Action {
 pub struct GivenOptions {
     /// Whether the request has a weight.
     pub weight: bool,
+    /// Whether the request has a number of cores.
+    pub cores: bool,
 }
 
 impl Conditions {
@@ -161,6 +165,9 @@ impl Ruleset {
             return Ok(None);
         };
         let named = self.describe(rule);
+        if !given.cores {
+            adopt.cores = rule.cores;
+        }
         if adopt.name.is_none() {
             adopt.name.clone_from(&rule.name);
         }
@@ -273,7 +280,7 @@ mod tests {
         let rules = rules(
             "[defaults]\nweight = 3.0\n\
              [[rule]]\nexecutable = 'a'\naction = 'background'\n\
-             [[rule]]\nexecutable = 'b'\nweight = 0.5\nname = 'nightly'\n\
+             [[rule]]\nexecutable = 'b'\nweight = 0.5\ncores = 3\nname = 'nightly'\n\
              [[rule]]\nexecutable = 'c'\naction = 'ignore'\n",
         );
         let apply = |name: &str, given: GivenOptions, mut adopt: AdoptOptions| {
@@ -292,17 +299,23 @@ mod tests {
         assert_eq!(kept.background, Some(Regulation::Eii));
         let ruled = apply("b", none, plain()).unwrap();
         assert_eq!(
-            (ruled.weight, ruled.name.as_deref()),
-            (0.5, Some("nightly"))
+            (ruled.weight, ruled.name.as_deref(), ruled.cores),
+            (0.5, Some("nightly"), Some(3))
         );
         let own = AdoptOptions {
             weight: 2.0,
+            cores: Some(1),
             ..plain().named("own")
         };
-        let kept = apply("b", GivenOptions { weight: true }, own).unwrap();
+        let given = GivenOptions {
+            weight: true,
+            cores: true,
+        };
+        let kept = apply("b", given, own).unwrap();
         assert_eq!((kept.weight, kept.name.as_deref()), (2.0, Some("own")));
+        assert_eq!(kept.cores, Some(1));
         let excluded = apply("c", none, plain()).unwrap_err();
-        let expected = "rule 3 (/etc/usher/usher.toml:10) excludes this program";
+        let expected = "rule 3 (/etc/usher/usher.toml:11) excludes this program";
         assert_eq!(excluded, expected);
         assert_eq!(apply("d", none, plain()).unwrap().weight, 3.0);
     }

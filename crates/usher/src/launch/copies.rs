@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher run --copies N`: runs N copies of a command as N programs, each with a fixed seat.
+//!
+//! 1. Divide the physical cores that this process may use evenly: each copy gets `--cores` cores,
+//!    or the number of cores divided by N, rounded down. With more copies than cores, each copy has
+//!    a seat of one core, which it shares with other copies.
+//! 2. Replace `{cpus}` in the command by the number of CPUs of a copy, and `{copy}` by the number of
+//!    the copy, from 1.
+//! 3. Start one launcher (`usher run --cores`) per copy, and forward signals to all of them. The
+//!    first copy reads the standard input of this command; the standard inputs of the other copies
+//!    are empty. All copies write to the same output and error streams.
+//! 4. Wait until all copies have ended. A copy that fails does not end the others. The exit status
+//!    is that of the first copy, by its number, that failed.
+//!
+//! Bounds: at most [`COPIES_MAX`] copies. If a launcher cannot be started, the started ones receive
+//! SIGTERM, and the command returns when they have ended.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, bail};
+use usher_host::launch::{
+    ChildProcess, Forwarder, LaunchError, LaunchSpec, Stream, hold, wait_for_all,
+};
+use usher_model::Topology;
+use usher_report::text;
+
+use super::{RunOptions, check_named, placeholders};
+use crate::failure::Outcome;
+use crate::machine::usable_machine;
+
+/// Largest number of copies.
+pub const COPIES_MAX: u32 = 4096;
+
+/// How the machine is divided among copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyShare {
+    /// Physical cores of the seat of each copy.
+    pub cores: u32,
+    /// Value of `{cpus}`: hardware threads of each copy.
+    pub cpus: usize,
+}
+
+impl CopyShare {
+    /// Divides a machine among copies. `cores`: the number of cores of each copy, if given.
+    ///
+    /// # Errors
+    /// The copies need more cores than the machine has.
+    pub fn new(topology: &Topology, copies: u32, cores: Option<u32>) -> anyhow::Result<Self> {
+        let all = u32::try_from(topology.cores.len())?;
+        let threads = (topology.cpus.len() / topology.cores.len()).max(1);
+        if let Some(each) = cores
+            && u64::from(each) * u64::from(copies) > u64::from(all)
+        {
+            bail!(
+                "{copies} copies with {} each need {} cores, and this process may use {all}; \
+                 reduce --copies or --cores, or omit --cores to divide the cores evenly",
+                text::count(each as usize, "core"),
+                u64::from(each) * u64::from(copies),
+            );
+        }
+        Ok(
+            match cores.or((copies <= all).then(|| all / copies.max(1))) {
+                Some(cores) => Self {
+                    cores,
+                    cpus: cores as usize * threads,
+                },
+                None => Self {
+                    cores: 1,
+                    cpus: (topology.cpus.len() / copies as usize).max(1),
+                },
+            },
+        )
+    }
+}
+
+/// Runs the copies and returns the exit status.
+pub fn run(options: &RunOptions, copies: u32) -> Outcome {
+    check_named(&options.argv)?;
+    let share = CopyShare::new(&usable_machine()?, copies, options.cores)?;
+    // The program of every copy is checked, since its name may contain a placeholder.
+    let commands: Vec<Vec<OsString>> = (1..=copies as usize)
+        .map(|copy| placeholders::replace(&options.argv, share.cpus, copy))
+        .collect();
+    for command in &commands {
+        LaunchSpec::new(command).resolve()?;
+    }
+    let mut signals = Forwarder::new(false).map_err(|source| LaunchError::System {
+        program: options.argv.first().cloned().unwrap_or_default(),
+        doing: "catching signals",
+        source,
+    })?;
+    let mut children = Vec::new();
+    let mut failure = None;
+    for (at, command) in commands.iter().enumerate() {
+        match start(options, share, command, at == 0) {
+            Ok(child) => children.push(child),
+            Err(error) => {
+                children
+                    .iter()
+                    .for_each(|child| child.signal(libc::SIGTERM));
+                failure = Some(error);
+                break;
+            }
+        }
+    }
+    let exits = wait_for_all(&mut children, &mut signals).context("waiting for the copies")?;
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let codes = exits.iter().map(|exit| exit.code());
+    Ok(codes.into_iter().find(|&code| code != 0).unwrap_or(0))
+}
+
+/// Starts the launcher of one copy.
+fn start(
+    options: &RunOptions,
+    share: CopyShare,
+    command: &[OsString],
+    reads_input: bool,
+) -> anyhow::Result<ChildProcess> {
+    let own = std::env::current_exe().context("finding Usher's own executable")?;
+    let mut words: Vec<OsString> = vec![own.into(), "run".into()];
+    words.extend(["--cores".into(), share.cores.to_string().into()]);
+    let mut option = |name: &str, value: Option<OsString>| {
+        words.extend(value.into_iter().flat_map(|value| [name.into(), value]));
+    };
+    option("--name", options.name.clone().map(Into::into));
+    option("--weight", options.weight.map(|w| w.to_string().into()));
+    option("--runtime-dir", options.runtime_dir.clone().map(Into::into));
+    option("--store", options.store.clone().map(Into::into));
+    words.extend(options.hints.then(|| "--hints".into()));
+    words.push("--".into());
+    words.extend(command.iter().cloned());
+    let spec = LaunchSpec {
+        stdin: if reads_input {
+            Stream::Inherit
+        } else {
+            Stream::Null
+        },
+        ..LaunchSpec::new(words)
+    };
+    Ok(hold(&spec)?.release()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::synthetic;
+
+    fn share(machine: &str, copies: u32, cores: Option<u32>) -> anyhow::Result<(u32, usize)> {
+        let share = CopyShare::new(&synthetic(machine)?, copies, cores)?;
+        Ok((share.cores, share.cpus))
+    }
+
+    #[test]
+    fn the_cores_are_divided_evenly() {
+        let machine = "package:2 core:8 pu:2";
+        assert_eq!(share(machine, 1, None).unwrap(), (16, 32));
+        assert_eq!(share(machine, 3, None).unwrap(), (5, 10));
+        assert_eq!(share(machine, 16, None).unwrap(), (1, 2));
+        // Two copies share a core, with one hardware thread each.
+        assert_eq!(share(machine, 32, None).unwrap(), (1, 1));
+        assert_eq!(share(machine, 33, None).unwrap(), (1, 1));
+        assert_eq!(share(machine, 4, Some(2)).unwrap(), (2, 4));
+    }
+
+    #[test]
+    fn too_many_cores_are_an_error_with_the_numbers() {
+        let error = share("core:4 pu:1", 3, Some(2)).unwrap_err().to_string();
+        let expected = "3 copies with 2 cores each need 6 cores, and this process may use 4";
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
