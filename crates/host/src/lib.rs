@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Usher on the real machine: launches, manages and measures programs.
 //!
+//! - [`advise`]: measures how many copies of a program have the highest throughput;
 //! - [`launch`]: launches programs that wait before their `exec` or are repeated, and waits for
 //!   their end;
 //! - [`engine`]: runs the control loop on this machine, in a thread of its own;
@@ -9,6 +10,7 @@
 //! - [`rights`]: reads files with a user's rights;
 //! - [`mix`]: measures mixes of programs under several policies.
 
+pub mod advise;
 pub mod engine;
 pub mod launch;
 mod load_limits;

@@ -68,6 +68,30 @@ pub enum RunError {
         /// The time limit.
         seconds: f64,
     },
+    /// The program ends too soon for a measurement.
+    #[error(
+        "program '{name}' ended after {:.0} ms, which is too short to measure: give it more work, \
+         so that it runs for at least a second",
+        1e3 * seconds
+    )]
+    TooShort {
+        /// Name of the program.
+        name: String,
+        /// Duration of the run.
+        seconds: f64,
+    },
+    /// No run of the program succeeded after the first.
+    #[error(
+        "program '{name}' succeeded once, and then failed{}: a command that is measured must be \
+         repeatable",
+        reason.as_ref().map_or_else(String::new, |reason| format!(" with {reason}"))
+    )]
+    Unsteady {
+        /// Name of the program.
+        name: String,
+        /// Exit and standard error of a failed run.
+        reason: Option<String>,
+    },
     /// A step of the runner failed.
     #[error("{doing}: {source}")]
     System {

@@ -507,7 +507,7 @@ impl ProfileSession<'_> {
 
 /// A policy that seats every program on the CPUs to which the program is bound.
 #[derive(Debug)]
-struct SeatAsBound;
+pub(crate) struct SeatAsBound;
 
 impl Policy for SeatAsBound {
     fn name(&self) -> &'static str {

@@ -9,6 +9,7 @@
 //! [`RegulatedPolicy`], which regulates background work.
 
 mod action_diff;
+pub mod advise;
 pub mod background;
 pub mod baselines;
 mod casas;

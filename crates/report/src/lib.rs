@@ -3,9 +3,11 @@
 //!
 //! This crate converts data to text without any I/O: it uses no files, clock, terminal or
 //! environment. [`data`] holds the results of a mix, [`stats`] and [`summary`] evaluate them;
+//! [`copies`] shows measured numbers of copies;
 //! [`table`] formats them for a terminal, [`html`] as a page, [`figure`] as SVG, [`trace`] for
 //! Perfetto.
 
+pub mod copies;
 pub mod data;
 pub mod figure;
 pub mod html;

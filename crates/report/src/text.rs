@@ -90,6 +90,14 @@ pub fn cpus(list: &str) -> String {
     }
 }
 
+/// `1 copy`, `4 copies`.
+pub fn copies(n: usize) -> String {
+    match n {
+        1 => "1 copy".to_owned(),
+        _ => format!("{n} copies"),
+    }
+}
+
 /// `1 policy`, `4 policies`.
 pub fn policies(n: usize) -> String {
     match n {

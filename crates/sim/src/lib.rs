@@ -12,10 +12,11 @@
 //! - `engine` with `steps`, `programs`, `fault`: the event loop, which runs scripts on that kernel;
 //! - `world`: the engine behind the control loop's interface; `actuator`: the journal protocol of
 //!   the real actuator;
-//! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`: experiments;
+//! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`, `advise`: experiments;
 //! - `mixfile`: sim files; `fuzz`: test cases with injected faults; `playback`: recorded runs.
 
 pub mod actuator;
+pub mod advise;
 pub mod alone;
 pub mod audit;
 pub mod campaign;

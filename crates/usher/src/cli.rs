@@ -26,8 +26,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    attach, bg, completions, daemon, detach, doctor, explain, keeper, man, mix, plan, profile,
-    replay, run, sched, seated, sim, status, top, topo, undo, wait,
+    advise, attach, bg, completions, daemon, detach, doctor, explain, keeper, man, mix, plan,
+    profile, replay, run, sched, seated, sim, status, top, topo, undo, wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -76,6 +76,7 @@ pub struct Cli {
 )]
 pub enum Command {
     Run(run::Args),
+    Advise(advise::Args),
     Bg(bg::Args),
     Attach(attach::Args),
     Detach(detach::Args),

@@ -36,7 +36,11 @@ impl TerminalStyle {
 const LINES: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
 
 /// A table with these headings; the columns in `right` are right-aligned.
-fn table(style: TerminalStyle, head: &[&str], right: std::ops::RangeFrom<usize>) -> Table {
+pub(crate) fn table(
+    style: TerminalStyle,
+    head: &[&str],
+    right: std::ops::RangeFrom<usize>,
+) -> Table {
     let mut table = Table::new();
     table.load_style(LINES);
     match style.width {
@@ -78,7 +82,7 @@ fn verdict_colour(ratio: Option<crate::stats::Estimate>) -> Option<Color> {
 }
 
 /// The table's lines without surrounding spaces.
-fn lines(table: &Table) -> String {
+pub(crate) fn lines(table: &Table) -> String {
     let lines = table.lines().map(|line| {
         let line = line.strip_prefix(' ').unwrap_or(&line);
         line.trim_end().to_owned()

@@ -2,6 +2,7 @@
 //! The commands of `usher`, one module per command. The function [`run()`] calls the module of the
 //! parsed command.
 
+pub mod advise;
 pub mod attach;
 pub mod bg;
 pub mod completions;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
     let global = &cli.global;
     match cli.command {
         Command::Run(args) => run::run(&args, global),
+        Command::Advise(args) => advise::run(&args, global, *out),
         Command::Bg(args) => bg::run(&args, global, *out),
         Command::Attach(args) => attach::run(&args, global, *out),
         Command::Detach(args) => detach::run(&args, global, *out),

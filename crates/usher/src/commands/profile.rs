@@ -169,7 +169,10 @@ fn measure_program(args: &Args, global: &Global, out: Output) -> Outcome {
 }
 
 /// Checks whether a picture can be written to the path, without writing.
-fn check_picture(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The path is a directory, or its directory does not exist.
+pub fn check_picture(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
@@ -180,7 +183,8 @@ fn check_picture(path: &Path) -> io::Result<()> {
     }
 }
 
-fn unwritable(path: &Path) -> String {
+/// Returns the message about a picture that cannot be written.
+pub fn unwritable(path: &Path) -> String {
     format!("writing the picture '{}'", path.display())
 }
 

@@ -23,7 +23,7 @@ Streams, environment and signals are passed to the program; `nohup usher run …
 
 With --copies, only the first copy reads the standard input, and all copies write to the same
 output. A copy that fails does not end the others; the exit status is that of the first copy
-that failed, by its number.
+that failed, by its number. `usher advise` finds the number of copies with the highest throughput.
 
 Examples:
   usher run -- x264 --preset slow -o out.264 in.y4m

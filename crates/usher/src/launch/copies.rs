@@ -22,6 +22,7 @@ use usher_host::launch::{
     ChildProcess, Forwarder, LaunchError, LaunchSpec, Stream, hold, wait_for_all,
 };
 use usher_model::Topology;
+use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_report::text;
 
 use super::{RunOptions, check_named, placeholders};
@@ -31,55 +32,35 @@ use crate::machine::usable_machine;
 /// Largest number of copies.
 pub const COPIES_MAX: u32 = 4096;
 
-/// How the machine is divided among copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyShare {
-    /// Physical cores of the seat of each copy.
-    pub cores: u32,
-    /// Value of `{cpus}`: hardware threads of each copy.
-    pub cpus: usize,
-}
-
-impl CopyShare {
-    /// Divides a machine among copies. `cores`: the number of cores of each copy, if given.
-    ///
-    /// # Errors
-    /// The copies need more cores than the machine has.
-    pub fn new(topology: &Topology, copies: u32, cores: Option<u32>) -> anyhow::Result<Self> {
-        let all = u32::try_from(topology.cores.len())?;
-        let threads = (topology.cpus.len() / topology.cores.len()).max(1);
-        if let Some(each) = cores
-            && u64::from(each) * u64::from(copies) > u64::from(all)
-        {
-            bail!(
-                "{copies} copies with {} each need {} cores, and this process may use {all}; \
-                 reduce --copies or --cores, or omit --cores to divide the cores evenly",
-                text::count(each as usize, "core"),
-                u64::from(each) * u64::from(copies),
-            );
-        }
-        Ok(
-            match cores.or((copies <= all).then(|| all / copies.max(1))) {
-                Some(cores) => Self {
-                    cores,
-                    cpus: cores as usize * threads,
-                },
-                None => Self {
-                    cores: 1,
-                    cpus: (topology.cpus.len() / copies as usize).max(1),
-                },
-            },
-        )
+/// Returns the seat of each copy. `cores`: the number of cores of each copy, if given.
+///
+/// # Errors
+/// The copies need more cores than the machine has.
+pub fn divide(topology: &Topology, copies: u32, cores: Option<u32>) -> anyhow::Result<CopyConfig> {
+    let size = MachineSize::of(topology);
+    let Some(each) = cores else {
+        return Ok(size.divided(copies));
+    };
+    let wanted = u64::from(each) * u64::from(copies);
+    if wanted > u64::from(size.cores) {
+        bail!(
+            "{} with {} each need {wanted} cores, and this process may use {}; reduce --copies or \
+             --cores, or omit --cores to divide the cores evenly",
+            text::copies(copies as usize),
+            text::count(each as usize, "core"),
+            size.cores
+        );
     }
+    Ok(size.with_cores(copies, each))
 }
 
 /// Runs the copies and returns the exit status.
 pub fn run(options: &RunOptions, copies: u32) -> Outcome {
     check_named(&options.argv)?;
-    let share = CopyShare::new(&usable_machine()?, copies, options.cores)?;
+    let share = divide(&usable_machine()?, copies, options.cores)?;
     // The program of every copy is checked, since its name may contain a placeholder.
     let commands: Vec<Vec<OsString>> = (1..=copies as usize)
-        .map(|copy| placeholders::replace(&options.argv, share.cpus, copy))
+        .map(|copy| placeholders::replace(&options.argv, share.cpus as usize, copy))
         .collect();
     for command in &commands {
         LaunchSpec::new(command).resolve()?;
@@ -114,7 +95,7 @@ pub fn run(options: &RunOptions, copies: u32) -> Outcome {
 /// Starts the launcher of one copy.
 fn start(
     options: &RunOptions,
-    share: CopyShare,
+    share: CopyConfig,
     command: &[OsString],
     reads_input: bool,
 ) -> anyhow::Result<ChildProcess> {
@@ -147,26 +128,11 @@ mod tests {
     use super::*;
     use crate::machine::synthetic;
 
-    fn share(machine: &str, copies: u32, cores: Option<u32>) -> anyhow::Result<(u32, usize)> {
-        let share = CopyShare::new(&synthetic(machine)?, copies, cores)?;
-        Ok((share.cores, share.cpus))
-    }
-
-    #[test]
-    fn the_cores_are_divided_evenly() {
-        let machine = "package:2 core:8 pu:2";
-        assert_eq!(share(machine, 1, None).unwrap(), (16, 32));
-        assert_eq!(share(machine, 3, None).unwrap(), (5, 10));
-        assert_eq!(share(machine, 16, None).unwrap(), (1, 2));
-        // Two copies share a core, with one hardware thread each.
-        assert_eq!(share(machine, 32, None).unwrap(), (1, 1));
-        assert_eq!(share(machine, 33, None).unwrap(), (1, 1));
-        assert_eq!(share(machine, 4, Some(2)).unwrap(), (2, 4));
-    }
-
     #[test]
     fn too_many_cores_are_an_error_with_the_numbers() {
-        let error = share("core:4 pu:1", 3, Some(2)).unwrap_err().to_string();
+        let machine = synthetic("core:4 pu:1").unwrap();
+        assert_eq!(divide(&machine, 2, Some(2)).unwrap().cores, 2);
+        let error = divide(&machine, 3, Some(2)).unwrap_err().to_string();
         let expected = "3 copies with 2 cores each need 6 cores, and this process may use 4";
         assert!(error.starts_with(expected), "{error}");
     }

@@ -4,6 +4,7 @@
 //!
 //! The subcommands change nothing on the host, except for the files that their options name.
 
+mod advise;
 mod casas;
 mod fuzz;
 mod mix;
@@ -24,6 +25,7 @@ Examples:
   usher sim smt                     four loops on two cores with two hardware threads each
   usher sim casas --out report      all 210 mixes of PARSEC programs, in about ten minutes
   usher sim casas --stride 10       every tenth mix
+  usher sim advise                  the choices of `usher advise` for 210 programs
   usher sim fuzz 0..1000            a thousand random runs with injected faults")]
 pub struct Args {
     #[command(subcommand)]
@@ -37,6 +39,8 @@ enum Command {
     Smt(smt::Args),
     /// Simulates the published evaluation of the policy casas: PARSEC programs on 48 cores
     Casas(casas::Args),
+    /// Compares the choices of `usher advise` with exhaustive sweeps, for many program models
+    Advise(advise::Args),
     /// Tests the control loop with random programs, machines and injected faults
     Fuzz(fuzz::Args),
 }
@@ -47,6 +51,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         Command::Mix(args) => mix::run(args, out),
         Command::Smt(args) => smt::run(args, out),
         Command::Casas(args) => casas::run(args, out),
+        Command::Advise(args) => advise::run(args, out),
         Command::Fuzz(args) => fuzz::run(args, out),
     }
 }
