@@ -236,11 +236,14 @@ fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
 }
 
 /// Returns all processes by parent if the kernel has no `children` files; `None` if it has such
-/// files.
+/// files, or if there are no `known` processes, whose children the caller would look up.
 fn children_by_scan(
     proc_root: &Path,
     known: &[(i32, Option<u64>)],
 ) -> Option<BTreeMap<i32, Vec<i32>>> {
+    if known.is_empty() {
+        return None;
+    }
     let has_children_file = known.iter().any(|&(pid, _)| {
         let pid = pid.to_string();
         let task = proc_root.join(&pid).join("task").join(&pid);
@@ -342,6 +345,16 @@ mod tests {
         machine.end(11).process(12, 1, 4, 0).process(10, 1, 5, 7);
         assert_eq!(ticks(&mut tree), 16);
         assert!(!tree.has_ended());
+    }
+
+    #[test]
+    fn the_machines_processes_are_listed_only_for_known_members() {
+        let machine = Machine::new();
+        machine.process(10, 1, 5, 0).process(11, 10, 7, 0);
+        let root = machine.0.path();
+        assert_eq!(children_by_scan(root, &[]), None);
+        let listed = children_by_scan(root, &[(10, Some(10))]).unwrap();
+        assert_eq!(listed[&10], [11]);
     }
 
     #[test]
