@@ -49,7 +49,7 @@ pub use cgroups::kill_all;
 pub use config::{ActConfig, ActDescription, CgroupPlacement, WorkClass, YieldMethod};
 pub use error::ActError;
 pub use mask::PinnedCpus;
-pub use prepared::{ForkResult, PreparedHome};
+pub use prepared::{ForkResult, HomeDirs, PreparedHome};
 pub use stale::{StaleJournal, stale_journals};
 pub use undo::{UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale};
 pub use unmanaged::lower_launched;

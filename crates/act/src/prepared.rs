@@ -13,6 +13,9 @@
 //! 2. cgroup v1: the child, which has one thread, writes `0` to `tasks` of each directory and
 //!    thereby moves itself.
 //!
+//! A process without the journal opens the home by its directories ([`HomeDirs`]): the daemon's
+//! client that launches the program is the process that forks.
+//!
 //! The parent waits, without a time limit, until the child is inside the directories or has died.
 //! [`PreparedHome::fork`] fails only if no process can be created, or if the child dies before its
 //! pidfd is opened. It makes no further attempt.
@@ -27,6 +30,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_model::{ProcessId, ProcessTree, ProgramId};
 
+use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
 use crate::journal::{Dir, DirKind};
 use crate::procs::Procs;
@@ -46,6 +50,15 @@ pub struct PreparedHome {
     v1_tasks: Vec<OwnedFd>,
 }
 
+/// The directories of a prepared home, by which another process opens the home.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HomeDirs {
+    /// The directory of cgroup v2.
+    pub v2: Option<PathBuf>,
+    /// The directories of cgroup v1.
+    pub v1: Vec<PathBuf>,
+}
+
 /// The result of a fork, in the child and in the parent.
 #[derive(Debug)]
 pub enum ForkResult {
@@ -60,35 +73,56 @@ pub enum ForkResult {
     },
 }
 
+impl HomeDirs {
+    /// Returns the directories in which a process can be created.
+    pub(crate) fn of(dirs: &[Dir]) -> Self {
+        let mut home = Self::default();
+        for dir in dirs {
+            match dir.kind {
+                DirKind::CpusetV1 | DirKind::CpuV1 => home.v1.push(dir.dir.clone()),
+                // A scope and the cgroup of an attached program cannot exist before the program has
+                // a process.
+                DirKind::Scope | DirKind::Unit => {}
+                DirKind::V2 => home.v2 = Some(dir.dir.clone()),
+            }
+        }
+        home
+    }
+}
+
 impl PreparedHome {
     pub(crate) fn open(procs: &Procs, program: ProgramId, dirs: &[Dir]) -> Result<Self, ActError> {
+        Self::open_in(procs.clone(), program, &HomeDirs::of(dirs))
+    }
+
+    /// Opens the home of a program that another process of Usher has prepared.
+    ///
+    /// # Errors
+    /// A directory does not exist, or this process may not use it.
+    pub fn open_dirs(
+        config: &ActConfig,
+        program: ProgramId,
+        dirs: &HomeDirs,
+    ) -> Result<Self, ActError> {
+        Self::open_in(Procs::new(config), program, dirs)
+    }
+
+    fn open_in(procs: Procs, program: ProgramId, dirs: &HomeDirs) -> Result<Self, ActError> {
         let open = |path: PathBuf, flags: OFlags| {
             open(&path, flags | OFlags::CLOEXEC, Mode::empty())
                 .map_err(|errno| file_error("opening", path)(errno.into()))
         };
-        let mut home = Self {
+        let v2 = dirs.v2.clone();
+        let v2 = v2.map(|dir| open(dir, OFlags::PATH | OFlags::DIRECTORY));
+        let v1_tasks = dirs.v1.iter();
+        let v1_tasks = v1_tasks.map(|dir| open(dir.join("tasks"), OFlags::WRONLY));
+        Ok(Self {
             program,
-            cgroup: None,
-            procs: procs.clone(),
-            v2: None,
-            v1_tasks: Vec::new(),
-        };
-        for dir in dirs {
-            match dir.kind {
-                DirKind::CpusetV1 | DirKind::CpuV1 => {
-                    let tasks = open(dir.dir.join("tasks"), OFlags::WRONLY)?;
-                    home.v1_tasks.push(tasks);
-                }
-                // A scope and the cgroup of an attached program cannot exist before the program has
-                // a process.
-                DirKind::Scope | DirKind::Unit => {}
-                DirKind::V2 => {
-                    home.v2 = Some(open(dir.dir.clone(), OFlags::PATH | OFlags::DIRECTORY)?);
-                    home.cgroup = Some(dir.dir.clone());
-                }
-            }
-        }
-        Ok(home)
+            cgroup: dirs.v2.clone(),
+            procs,
+            v2: v2.transpose()?,
+            v1_tasks: v1_tasks.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Returns the number of the program.

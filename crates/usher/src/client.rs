@@ -38,7 +38,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::de::DeserializeOwned;
-use usher_model::Regulation;
+use usher_act::{ActConfig, HomeDirs, PreparedHome};
+use usher_model::{ProgramId, Regulation};
 
 use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::failure;
@@ -260,6 +261,39 @@ impl Daemon {
         let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::IN;
         polled.is_ok() && fds[0].revents().intersects(ended)
+    }
+
+    /// Requests the cgroups of a program that this process is about to launch. The next registration
+    /// on this connection uses them. `None`: the daemon makes no cgroups for this process, and moves
+    /// the program after its registration instead.
+    ///
+    /// # Errors
+    /// The daemon does not answer in time, or ends.
+    pub fn prepare(
+        &mut self,
+        config: &ActConfig,
+        background: Option<Regulation>,
+    ) -> anyhow::Result<Option<PreparedHome>> {
+        // The kernel permits the creation of a process only in a cgroup of the same user.
+        if self.process.uid != rustix::process::geteuid().as_raw() {
+            return Ok(None);
+        }
+        let background = background.map(|policy| policy.name().to_owned());
+        let result = self.client.prepare(background).call();
+        let reply: api::Prepare_Reply = match self.outcome(result) {
+            Ok(reply) => reply,
+            Err(error) if error.is_late || error.is_ending => {
+                return Err(error).context("preparing the program's cgroup");
+            }
+            // The registration reports the reason, if it is one.
+            Err(_) => return Ok(None),
+        };
+        let dirs = HomeDirs {
+            v2: reply.cgroup.map(PathBuf::from),
+            v1: reply.cgroups_v1.into_iter().map(PathBuf::from).collect(),
+        };
+        let id = ProgramId(reply.id.unsigned_abs());
+        Ok(PreparedHome::open_dirs(config, id, &dirs).ok())
     }
 
     /// Registers a process that has not yet executed its program.

@@ -51,7 +51,7 @@ use crate::error::{ActError, runtime_error};
 use crate::instance;
 use crate::journal::{Dir, DirKind, Journal, JournalHeader, ProgramState, VERSION};
 use crate::mask::{self, OwnMasks, PinnedCpus};
-use crate::prepared::PreparedHome;
+use crate::prepared::{HomeDirs, PreparedHome};
 use crate::procs::Procs;
 use crate::release;
 use crate::scan::Scan;
@@ -242,6 +242,22 @@ impl Actuator {
             Ok(home) => Ok(home),
             Err(error) => self.abort_admission(program, error),
         }
+    }
+
+    /// Does the same as [`Self::prepare`] for a launcher that is another process than this one.
+    /// Returns the directories of the home, in which the launcher creates the program's process.
+    ///
+    /// # Errors
+    /// The errors of [`Self::prepare`], and an error if the launcher may not be managed or is part
+    /// of a managed program: a process that such a launcher creates is part of the program, too.
+    pub fn prepare_for(
+        &mut self,
+        program: ProgramId,
+        launcher: ProcessId,
+        work: WorkClass,
+    ) -> Result<HomeDirs, ActError> {
+        self.prepare_held(program, launcher, work)?;
+        Ok(HomeDirs::of(&self.state(program)?.dirs))
     }
 
     /// Does the same as [`Self::prepare`] for a launched process that is held before its `exec`.

@@ -152,6 +152,17 @@ impl ArrivingProgram {
     }
 }
 
+/// Returns the identity of a process of the user `asking`.
+pub(super) fn owned_process(
+    proc_root: &Path,
+    pid: i32,
+    asking: u32,
+) -> Result<ProcessId, EngineError> {
+    let process = ProcessInfo::read(proc_root, pid)?;
+    process.check_owner(asking)?;
+    Ok(process.root)
+}
+
 fn check_weight(adopt: &AdoptOptions) -> Result<(), EngineError> {
     match WEIGHTS.contains(&adopt.weight) {
         true => Ok(()),

@@ -26,6 +26,7 @@ mod learn;
 mod log;
 mod member;
 mod pins;
+mod prepared;
 mod profiles;
 mod progress_window;
 mod realtime;
@@ -55,6 +56,7 @@ pub use config::{
     ProfileUse, ProgramReview, ReviewedProcess,
 };
 pub use log::{LogChange, LogEntry, ProgramPlacement};
+pub use prepared::PreparedProgram;
 pub use realtime::set_realtime_class;
 pub use soft_seats::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};

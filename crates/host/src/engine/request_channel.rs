@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
-use usher_act::{PreparedHome, WorkClass};
+use usher_act::{HomeDirs, PreparedHome, WorkClass};
 use usher_model::{ProcessId, ProgramId, Topology};
 
 use super::arrival::ArrivingProgram;
@@ -28,6 +28,13 @@ pub(super) enum Request {
         launcher: ProcessId,
         work: WorkClass,
         reply: Reply<(ProgramId, PreparedHome)>,
+    },
+    /// Prepare a home for a program that a process of this user is about to launch.
+    PrepareFor {
+        launcher: ProcessId,
+        work: WorkClass,
+        asking: u32,
+        reply: Reply<(ProgramId, HomeDirs)>,
     },
     /// Remove the home of a program, because its launch failed.
     Abandon(ProgramId),

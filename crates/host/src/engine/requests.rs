@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_act::{ActError, PreparedHome, WorkClass};
+use usher_act::{ActError, HomeDirs, PreparedHome, WorkClass};
 use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
 
 use super::arrival::ArrivingProgram;
@@ -43,6 +43,12 @@ impl RealWorld {
                 work,
                 reply,
             } => drop(reply.send(self.prepare(launcher, work))),
+            Request::PrepareFor {
+                launcher,
+                work,
+                asking,
+                reply,
+            } => drop(reply.send(self.prepare_for(launcher, work, asking))),
             Request::Abandon(id) => self.abandon(id),
             Request::Adopt {
                 prepared,
@@ -90,12 +96,30 @@ impl RealWorld {
     ) -> Result<(ProgramId, PreparedHome), EngineError> {
         let id = self.next_id();
         let home = self.actuator.prepare(id, launcher, work)?;
-        self.state.prepared.insert(id);
+        let asking = rustix::process::geteuid().as_raw();
+        self.state.prepared.insert(id, (asking, work));
+        Ok((id, home))
+    }
+
+    fn prepare_for(
+        &mut self,
+        launcher: ProcessId,
+        work: WorkClass,
+        asking: u32,
+    ) -> Result<(ProgramId, HomeDirs), EngineError> {
+        self.check_quota(asking, None)?;
+        let id = self.next_id();
+        if asking != 0 {
+            self.actuator.restrict_to(id, asking);
+        }
+        let home = self.actuator.prepare_for(id, launcher, work);
+        let home = home.map_err(admission_error)?;
+        self.state.prepared.insert(id, (asking, work));
         Ok((id, home))
     }
 
     fn abandon(&mut self, id: ProgramId) {
-        if self.state.prepared.remove(&id)
+        if self.state.prepared.remove(&id).is_some()
             && let Err(error) = self.actuator.depart(id)
         {
             self.warn(error.to_string());
@@ -119,12 +143,13 @@ impl RealWorld {
         prepared: Option<ProgramId>,
         mut arriving: ArrivingProgram,
     ) -> Result<AdoptedProgram, EngineError> {
-        if let Err(error) = self.check_quota(arriving.asking) {
+        if let Err(error) = self.check_quota(arriving.asking, prepared) {
             prepared.into_iter().for_each(|id| self.abandon(id));
             return Err(error);
         }
-        let id = prepared.unwrap_or_else(|| self.next_id());
         let work = work_of(&arriving.program);
+        let prepared = self.usable_home(prepared, work);
+        let id = prepared.unwrap_or_else(|| self.next_id());
         if arriving.asking != 0 {
             self.actuator.restrict_to(id, arriving.asking);
         }
@@ -138,10 +163,7 @@ impl RealWorld {
             self.abandon(id);
         }
         self.state.prepared.remove(&id);
-        let home = admitted.map_err(|error| match error {
-            ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
-            other => other.into(),
-        })?;
+        let home = admitted.map_err(admission_error)?;
         let (heartbeat, held) = (arriving.heartbeat.take(), arriving.held);
         let trusts_bytes = arriving.trusts_bytes;
         match ProgramObserver::open(&home, &self.roots.proc, heartbeat, held, trusts_bytes) {
@@ -171,11 +193,27 @@ impl RealWorld {
         }
     }
 
-    /// Checks that the user may have one more managed program.
-    fn check_quota(&self, uid: u32) -> Result<(), EngineError> {
+    /// Returns the prepared home if it was prepared for this class of work. A rule may have changed
+    /// the class since; the home is then removed.
+    fn usable_home(&mut self, prepared: Option<ProgramId>, work: WorkClass) -> Option<ProgramId> {
+        let id = prepared?;
+        let (_, prepared_for) = self.state.prepared.get(&id)?;
+        if *prepared_for == work {
+            return Some(id);
+        }
+        self.abandon(id);
+        None
+    }
+
+    /// Checks that the user may have one more managed program, except the program `but`. A prepared
+    /// home counts as a program.
+    fn check_quota(&self, uid: u32, but: Option<ProgramId>) -> Result<(), EngineError> {
         let limit = self.programs_per_user;
-        let theirs = self.state.members.values().filter(|one| one.uid == uid);
-        match uid == 0 || theirs.count() < limit {
+        let state = &self.state;
+        let managed = state.members.values().filter(|one| one.uid == uid);
+        let prepared = state.prepared.iter();
+        let prepared = prepared.filter(|(id, (owner, _))| *owner == uid && Some(**id) != but);
+        match uid == 0 || managed.count() + prepared.count() < limit {
             true => Ok(()),
             false => Err(EngineError::TooMany { uid, limit }),
         }
@@ -519,6 +557,14 @@ fn profile_update(
         waits,
         distrusts_bytes: bytes.is_some_and(|rate| !rate.is_progress()),
     })
+}
+
+/// Converts an error of the admission of a process.
+fn admission_error(error: ActError) -> EngineError {
+    match error {
+        ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
+        other => other.into(),
+    }
 }
 
 /// Returns the class of work of a program.

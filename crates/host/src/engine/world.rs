@@ -21,14 +21,14 @@
 //! An iteration costs one sample of each program, or only one sample of the meter if nothing else
 //! is due. The processes and threads of the programs determine the cost of housekeeping.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::BufWriter;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use usher_act::Actuator;
 use usher_act::keeper::KeeperHandle;
+use usher_act::{Actuator, WorkClass};
 use usher_control::{Recorder, World};
 use usher_model::{
     Action, CpuId, CpuSet, Decision, Event, FailedAction, Observation, Plan, ProgramId,
@@ -85,8 +85,9 @@ pub(super) struct RealWorld {
 #[derive(Default)]
 pub(super) struct LoopState {
     pub members: BTreeMap<ProgramId, ManagedProgram>,
-    /// Programs with a prepared home but without a process yet.
-    pub prepared: BTreeSet<ProgramId>,
+    /// Programs with a prepared home but without a process yet, with the user that launches each
+    /// program and the class of work of its home.
+    pub prepared: BTreeMap<ProgramId, (u32, WorkClass)>,
     pub last_id: u64,
     pub started_ns: u64,
     pub usable: CpuSet,

@@ -16,10 +16,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineError, EngineHandle, ProgramReview};
+use usher_act::WorkClass;
+use usher_host::engine::{
+    AdoptOptions, AdoptedProgram, EngineError, EngineHandle, PreparedProgram, ProgramReview,
+};
 use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
@@ -69,6 +72,7 @@ pub fn for_peer(shared: &ServiceContext, peer: Peer) -> VarlinkService {
     let service = Service {
         shared: shared.clone(),
         peer,
+        prepared: Mutex::new(None),
     };
     VarlinkService::new(
         "Usher",
@@ -85,6 +89,9 @@ pub fn for_peer(shared: &ServiceContext, peer: Peer) -> VarlinkService {
 struct Service {
     shared: ServiceContext,
     peer: Peer,
+    /// The home of the program that the peer is about to launch. The end of the connection drops
+    /// the service, and thereby removes the home.
+    prepared: Mutex<Option<PreparedProgram>>,
 }
 
 /// How a process comes under management.
@@ -122,7 +129,10 @@ impl Service {
         let _admitting = admitting.ok_or(EngineError::Stopped)?;
         let engine = &self.shared.engine;
         let adopted = match admission {
-            Admission::Held => engine.adopt_held(number, adopt, self.peer.uid)?,
+            Admission::Held => match self.replace_prepared(None) {
+                Some(home) => engine.adopt_prepared(number, adopt, self.peer.uid, home)?,
+                None => engine.adopt_held(number, adopt, self.peer.uid)?,
+            },
             Admission::Again | Admission::Attached => {
                 engine.attach(number, adopt, self.peer.uid)?
             }
@@ -131,6 +141,33 @@ impl Service {
         let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
         if_undelivered(move || drop(engine.release(id, asking)));
         Ok(adopted)
+    }
+
+    /// Stores another prepared home, and returns the former one.
+    fn replace_prepared(&self, home: Option<PreparedProgram>) -> Option<PreparedProgram> {
+        let prepared = self.prepared.lock();
+        let mut prepared = prepared.unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *prepared, home)
+    }
+
+    /// Prepares a home for a program that the peer is about to launch.
+    fn prepare(&self, work: WorkClass) -> Result<api::Prepare_Reply, Refusal> {
+        // The kernel would not let another user create a process in a cgroup of this daemon.
+        self.check_daemon_owner()?;
+        self.check_namespace(self.peer.pid.into())?;
+        let admitting = self.shared.activity.begin();
+        let _admitting = admitting.ok_or(EngineError::Stopped)?;
+        let engine = &self.shared.engine;
+        let home = engine.prepare_for(self.peer.pid, work, self.peer.uid)?;
+        let path = |dir: &PathBuf| dir.to_str().map(ToOwned::to_owned);
+        let dirs = home.dirs();
+        let reply = api::Prepare_Reply {
+            id: to_int(home.id().0),
+            cgroup: dirs.v2.as_ref().and_then(path),
+            cgroups_v1: dirs.v1.iter().filter_map(path).collect(),
+        };
+        drop(self.replace_prepared(Some(home)));
+        Ok(reply)
     }
 
     /// Checks that a pid of the caller belongs to the same process in the daemon's PID namespace.
@@ -319,6 +356,21 @@ impl VarlinkInterface for Service {
                 let cpus = list(adopted.seat.as_ref());
                 call.reply(to_int(adopted.id.0), cpus, instance, regulation)
             }
+            Err(refusal) => refusal.reply(call),
+        }
+    }
+
+    fn prepare(
+        &self,
+        call: &mut dyn api::Call_Prepare,
+        background: Option<String>,
+    ) -> varlink::Result<()> {
+        let work = regulation(background.as_deref()).map(|background| match background {
+            Some(_) => WorkClass::Background,
+            None => WorkClass::Foreground,
+        });
+        match work.and_then(|work| Service::prepare(self, work)) {
+            Ok(home) => call.reply(home.id, home.cgroup, home.cgroups_v1),
             Err(refusal) => refusal.reply(call),
         }
     }
