@@ -14,7 +14,8 @@
 //!    output, a pipe to the command: the daemon serves then. A daemon that cannot start writes the
 //!    reason to the pipe.
 //!
-//! Bounds: each of the steps 2, 3 and 4 takes up to 10 s ([`START_TIMEOUT`]). A daemon that ends
+//! Bounds: each of the steps 2, 3 and 4 takes up to 10 s ([`START_TIMEOUT`]), and a call as long as
+//! the caller permits. A signal that ends the caller's waits ([`WaitLimits`]) also ends these steps. A daemon that ends
 //! before it replies is replaced by another daemon, and one call is sent to up to 3 daemons
 //! ([`ATTEMPTS_MAX`]).
 //!
@@ -24,7 +25,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::client::{Daemon, DaemonError};
+use crate::client::{Daemon, DaemonError, ENDED_BY_SIGNAL, WaitLimits};
 use crate::runtime;
 
 /// Upper limit of the wait for another command that starts a daemon, of the time from the start of a
@@ -98,11 +99,12 @@ pub struct DaemonProcess {
 pub fn call<T>(
     runtime_dir: Option<&Path>,
     options: &DaemonOptions,
+    limits: &WaitLimits<'_>,
     mut call: impl FnMut(&mut Daemon) -> anyhow::Result<T>,
 ) -> anyhow::Result<(Daemon, T)> {
     let mut attempts = 1;
     loop {
-        let mut daemon = find_or_start(runtime_dir, options)?;
+        let mut daemon = find_or_start(runtime_dir, options, limits)?;
         match call(&mut daemon) {
             Ok(reply) => return Ok((daemon, reply)),
             Err(error) if DaemonError::is_ending(&error) && attempts < ATTEMPTS_MAX => {
@@ -114,21 +116,25 @@ pub fn call<T>(
 }
 
 /// Connects to a daemon, which is started if none listens.
-fn find_or_start(runtime_dir: Option<&Path>, options: &DaemonOptions) -> anyhow::Result<Daemon> {
-    if let Some(daemon) = Daemon::find(runtime_dir) {
+fn find_or_start(
+    runtime_dir: Option<&Path>,
+    options: &DaemonOptions,
+    limits: &WaitLimits<'_>,
+) -> anyhow::Result<Daemon> {
+    if let Some(daemon) = Daemon::find_with(runtime_dir, limits) {
         return Ok(daemon);
     }
-    if let Some(problem) = Daemon::problem(runtime_dir) {
+    if let Some(problem) = Daemon::problem_with(runtime_dir, limits) {
         bail!(problem);
     }
     let dir = runtime::own_dir(runtime_dir);
     if let Some(problem) = runtime::journal_problem(&dir) {
         bail!(problem);
     }
-    start(&dir, options).context("starting a daemon")
+    start(&dir, options, limits).context("starting a daemon")
 }
 
-fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
+fn start(dir: &Path, options: &DaemonOptions, limits: &WaitLimits<'_>) -> anyhow::Result<Daemon> {
     check_user()?;
     let dir = std::path::absolute(dir).with_context(|| format!("finding '{}'", dir.display()))?;
     runtime::check_socket_path(&dir.join(runtime::SOCKET), runtime::SHORTER_DIR)?;
@@ -136,9 +142,10 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
     let deadline = Instant::now() + START_TIMEOUT;
     let lock = open_launch_lock(&dir)?;
     while !try_lock(&lock)? {
-        if let Some(daemon) = Daemon::find(Some(&dir)) {
+        if let Some(daemon) = Daemon::find_with(Some(&dir), limits) {
             return Ok(daemon);
         }
+        check_end(limits)?;
         if Instant::now() > deadline {
             let path = dir.join(LAUNCH_LOCK);
             bail!(
@@ -149,7 +156,7 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
         pause();
     }
     // Another command may have started a daemon just before.
-    if let Some(daemon) = Daemon::find(Some(&dir)) {
+    if let Some(daemon) = Daemon::find_with(Some(&dir), limits) {
         return Ok(daemon);
     }
     let process = DaemonProcess::spawn(&dir, options)?;
@@ -158,10 +165,10 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
         // The state of the process is read before the attempt to connect: if another daemon has
         // started to listen, this daemon ends, and the attempt finds the other daemon.
         let has_closed = process.has_closed();
-        if let Some(daemon) = Daemon::find(Some(&dir)) {
+        if let Some(daemon) = Daemon::find_with(Some(&dir), limits) {
             // Other commands can connect from now on.
             drop(lock);
-            return match process.reason(START_TIMEOUT) {
+            return match process.reason_with(START_TIMEOUT, limits.end) {
                 Some(reason) => bail!(reason),
                 None => Ok(daemon),
             };
@@ -170,6 +177,7 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
             let reason = process.reason(START_TIMEOUT);
             bail!(reason.unwrap_or_else(|| "the daemon ended without a message".to_owned()));
         }
+        check_end(limits)?;
         if Instant::now() > deadline {
             let log = dir.join(LOG);
             bail!(
@@ -179,6 +187,12 @@ fn start(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Daemon> {
         }
         process.wait_for_output(PAUSE);
     }
+}
+
+/// Ends the wait for a daemon if a signal has requested it.
+fn check_end(limits: &WaitLimits<'_>) -> anyhow::Result<()> {
+    anyhow::ensure!(!limits.has_ended(), ENDED_BY_SIGNAL);
+    Ok(())
 }
 
 /// Rejects a process with the privileges of another user: the caller controls its environment, and
@@ -279,16 +293,23 @@ impl DaemonProcess {
     /// Waits until the daemon serves or has ended, for at most `time`. Returns why it could not
     /// start.
     pub fn reason(self, time: Duration) -> Option<String> {
+        self.reason_with(time, None)
+    }
+
+    /// Does the same as [`Self::reason`], and also ends the wait when the descriptor `end` becomes
+    /// readable.
+    fn reason_with(self, time: Duration, end: Option<BorrowedFd<'_>>) -> Option<String> {
         let deadline = Instant::now() + time;
         let mut text = Vec::new();
         let mut output = self.output.take(REASON_BYTES_MAX);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
-            let mut fds = [PollFd::new(output.get_ref(), PollFlags::IN)];
+            let mut fds = vec![PollFd::new(output.get_ref(), PollFlags::IN)];
+            fds.extend(end.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
             match rustix::event::poll(&mut fds, timeout.as_ref()) {
                 Err(Errno::INTR) => continue,
-                Ok(ready) if ready > 0 => {}
+                Ok(_) if !fds[0].revents().is_empty() => {}
                 _ => break,
             }
             let mut bytes = [0; 512];

@@ -16,8 +16,8 @@
 //!
 //! - Each read and each write of the socket waits for at most 10 s ([`ANSWER_TIMEOUT`]), or for the
 //!   limit that the caller of [`Daemon::find_with`] gives.
-//! - Connecting has no time limit: the connection waits while the daemon's queue of new connections
-//!   is full.
+//! - A connection waits for the same time while the daemon's queue of new connections is full.
+//! - Launchers wait for less time, and end the wait when a signal arrives ([`WaitLimits`]).
 //! - The client repeats no call. After a reply of another version, the client asks the daemon for
 //!   its version by one more call.
 //! - The path of a socket has at most 107 bytes.
@@ -29,14 +29,15 @@ mod unanswered;
 use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::de::DeserializeOwned;
 use usher_act::{ActConfig, HomeDirs, PreparedHome};
 use usher_model::{ProgramId, Regulation};
@@ -50,6 +51,90 @@ pub use unanswered::ListeningProcess;
 
 /// Default upper limit of the time for which one read or write of the daemon's socket waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The reason of a command that a signal requested to end while it waited for a daemon.
+pub const ENDED_BY_SIGNAL: &str = "a signal arrived before the daemon answered";
+
+/// How long, and until which event, a command waits for a daemon.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitLimits<'a> {
+    /// Upper limit of one connection, and of one read or write.
+    pub answer: Duration,
+    /// A descriptor that ends each wait when it becomes readable.
+    pub end: Option<BorrowedFd<'a>>,
+}
+
+impl Default for WaitLimits<'_> {
+    fn default() -> Self {
+        Self {
+            answer: ANSWER_TIMEOUT,
+            end: None,
+        }
+    }
+}
+
+impl WaitLimits<'_> {
+    /// Returns whether the waits must end.
+    pub fn has_ended(&self) -> bool {
+        self.end.is_some_and(is_readable)
+    }
+}
+
+/// Reads from a daemon's socket, until the time limit or the readiness of another descriptor. Both
+/// are an error of the kind `TimedOut`.
+struct LimitedReader {
+    stream: UnixStream,
+    answer: Duration,
+    end: Option<OwnedFd>,
+}
+
+impl Read for LimitedReader {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let deadline = Instant::now() + self.answer;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).ok();
+            let mut fds = vec![PollFd::new(&self.stream, PollFlags::IN)];
+            let end = self.end.as_ref();
+            fds.extend(end.map(|end| PollFd::new(end, PollFlags::IN)));
+            match rustix::event::poll(&mut fds, timeout.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) if !fds[0].revents().is_empty() => return self.stream.read(bytes),
+                Ok(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+}
+
+/// Returns whether a descriptor is readable now.
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Connects to a socket. While the queue of the listening process is full, waits for at most
+/// `timeout`.
+fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // The kernel applies the limit for sending also to the connecting of a Unix socket.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(rustix::io::Errno::AGAIN) => {
+            let text = format!(
+                "the process accepts no connections within {:.0} s",
+                timeout.as_secs_f64()
+            );
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        }
+        connected => Ok(connected.map(|()| socket.into())?),
+    }
+}
 
 /// Returns the text that states why a daemon of another PID namespace cannot be used, and the
 /// remedy.
@@ -74,13 +159,13 @@ pub struct TrustedConnection {
 }
 
 impl TrustedConnection {
-    /// Connects to the socket. Each read and write waits for `timeout` at most.
+    /// Connects to the socket. The limits apply to the connection and to each read and write.
     ///
     /// # Errors
     /// No process listens on the socket, or this user cannot trust the process.
-    pub fn open(path: &Path, timeout: Duration) -> io::Result<Self> {
+    pub fn open(path: &Path, limits: &WaitLimits<'_>) -> io::Result<Self> {
         runtime::check_socket_path(path, runtime::SHORTER_DIR)?;
-        let stream = UnixStream::connect(path)?;
+        let stream = connect(path, limits.answer)?;
         let owner = peer::credentials(&stream)?;
         if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
             // Another user created the socket, at the path of the daemon's socket.
@@ -89,10 +174,14 @@ impl TrustedConnection {
         let Some(pid) = owner.pid else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
+        stream.set_read_timeout(Some(limits.answer))?;
+        let reader = LimitedReader {
+            stream: stream.try_clone()?,
+            answer: limits.answer,
+            end: limits.end.map(|end| end.try_clone_to_owned()).transpose()?,
+        };
         let mut connection = varlink::Connection::default();
-        connection.reader = Some(BufReader::new(Box::new(stream.try_clone()?)));
+        connection.reader = Some(BufReader::new(Box::new(reader)));
         connection.writer = Some(Box::new(stream.try_clone()?));
         Ok(Self {
             connection: Arc::new(RwLock::new(connection)),
@@ -112,21 +201,23 @@ pub struct Daemon {
     stream: UnixStream,
     path: PathBuf,
     timeout: Duration,
+    /// A descriptor that ends each wait when it becomes readable.
+    end: Option<OwnedFd>,
     process: ListeningProcess,
 }
 
 impl Daemon {
     /// Connects to a daemon: the system's, or else the user's own. `None` if no daemon listens.
     pub fn find(runtime_dir: Option<&Path>) -> Option<Self> {
-        Self::find_with(runtime_dir, ANSWER_TIMEOUT)
+        Self::find_with(runtime_dir, &WaitLimits::default())
     }
 
-    /// As [`Self::find`], for a daemon that must answer each call within `timeout`.
-    pub fn find_with(runtime_dir: Option<&Path>, timeout: Duration) -> Option<Self> {
+    /// Does the same as [`Self::find`], with other limits for each call.
+    pub fn find_with(runtime_dir: Option<&Path>, limits: &WaitLimits<'_>) -> Option<Self> {
         let sockets = runtime::sockets(runtime_dir);
         let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         let mut safe = sockets.iter().filter(safe);
-        safe.find_map(|path| Self::connect(path, timeout).ok())
+        safe.find_map(|path| Self::connect(path, limits).ok())
     }
 
     /// Connects, for commands that cannot work without a daemon.
@@ -135,11 +226,12 @@ impl Daemon {
     /// No daemon listens: the message contains the command that starts one.
     pub fn need(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let sockets = runtime::sockets(runtime_dir);
+        let limits = WaitLimits::default();
         Self::find(runtime_dir).ok_or_else(|| {
-            if let Some(reason) = Self::foreign(runtime_dir) {
+            if let Some(reason) = Self::foreign(runtime_dir, &limits) {
                 return anyhow!(reason);
             }
-            if let Some(error) = Self::failure(&sockets) {
+            if let Some(error) = Self::failure(&sockets, &limits) {
                 return error;
             }
             if let Some(problem) = runtime::problem(&runtime::own_dir(runtime_dir)) {
@@ -154,12 +246,17 @@ impl Daemon {
 
     /// Returns why no daemon can be reached, if the reason is not that no daemon listens.
     pub fn problem(runtime_dir: Option<&Path>) -> Option<String> {
-        let failure = || Self::failure(&runtime::sockets(runtime_dir));
-        Self::foreign(runtime_dir).or_else(|| failure().map(|error| failure::line(&error)))
+        Self::problem_with(runtime_dir, &WaitLimits::default())
+    }
+
+    /// Does the same as [`Self::problem`], with other limits for each connection.
+    pub fn problem_with(runtime_dir: Option<&Path>, limits: &WaitLimits<'_>) -> Option<String> {
+        let failure = || Self::failure(&runtime::sockets(runtime_dir), limits);
+        Self::foreign(runtime_dir, limits).or_else(|| failure().map(|error| failure::line(&error)))
     }
 
     /// Returns the error of a connection that failed for another reason than a missing daemon.
-    fn failure(sockets: &[PathBuf]) -> Option<anyhow::Error> {
+    fn failure(sockets: &[PathBuf], limits: &WaitLimits<'_>) -> Option<anyhow::Error> {
         let is_absent = |error: &io::Error| {
             matches!(
                 error.kind(),
@@ -168,7 +265,7 @@ impl Daemon {
         };
         let is_safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         sockets.iter().filter(is_safe).find_map(|path| {
-            let error = Self::connect(path, ANSWER_TIMEOUT).err()?;
+            let error = Self::connect(path, limits).err()?;
             let doing = || format!("connecting to the daemon at {}", path.display());
             (!is_absent(&error)).then(|| anyhow::Error::new(error).context(doing()))
         })
@@ -176,9 +273,9 @@ impl Daemon {
 
     /// Returns why the listening daemon cannot be used, if it is a process of another PID
     /// namespace: in that namespace, the same pids belong to other processes.
-    pub fn foreign(runtime_dir: Option<&Path>) -> Option<String> {
+    pub fn foreign(runtime_dir: Option<&Path>, limits: &WaitLimits<'_>) -> Option<String> {
         let foreign = |path: &PathBuf| {
-            let stream = UnixStream::connect(path).ok()?;
+            let stream = connect(path, limits.answer).ok()?;
             let owner = peer::credentials(&stream).ok()?;
             owner.pid.is_none().then(|| foreign_daemon(path))
         };
@@ -190,19 +287,27 @@ impl Daemon {
         let sockets = runtime::sockets(runtime_dir);
         let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         let safe = sockets.iter().filter(safe);
-        safe.filter_map(|path| Self::connect(path, ANSWER_TIMEOUT).ok())
+        safe.filter_map(|path| Self::connect(path, &WaitLimits::default()).ok())
             .collect()
     }
 
-    fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
-        let trusted = TrustedConnection::open(path, timeout)?;
+    fn connect(path: &Path, limits: &WaitLimits<'_>) -> io::Result<Self> {
+        let trusted = TrustedConnection::open(path, limits)?;
         Ok(Self {
             client: VarlinkClient::new(trusted.connection),
             stream: trusted.stream,
             path: path.to_owned(),
-            timeout,
+            timeout: limits.answer,
+            end: limits.end.map(|end| end.try_clone_to_owned()).transpose()?,
             process: trusted.process,
         })
+    }
+
+    fn limits(&self) -> WaitLimits<'_> {
+        WaitLimits {
+            answer: self.timeout,
+            end: self.end.as_ref().map(AsFd::as_fd),
+        }
     }
 
     /// Converts the result of a call.
@@ -223,7 +328,7 @@ impl Daemon {
         }
         let late = late_reply(&self.stream);
         // After the shutdown, further calls need a new connection.
-        if let (Some(reply), Ok(again)) = (late, Self::connect(&self.path, self.timeout)) {
+        if let (Some(reply), Ok(again)) = (late, Self::connect(&self.path, &self.limits())) {
             *self = again;
             return Ok(reply);
         }
@@ -234,12 +339,14 @@ impl Daemon {
     /// cannot be interpreted.
     fn convert_error(&self, error: api::Error) -> DaemonError {
         let mut converted = DaemonError::from(error);
-        if converted.is_late {
+        if converted.is_late && self.limits().has_ended() {
+            converted.words = ENDED_BY_SIGNAL.to_owned();
+        } else if converted.is_late {
             converted.words = self.process.unanswered("the daemon", self.timeout);
         }
         if converted.is_strange {
             let own = env!("CARGO_PKG_VERSION");
-            let other = Self::connect(&self.path, self.timeout).and_then(|mut again| {
+            let other = Self::connect(&self.path, &self.limits()).and_then(|mut again| {
                 let ping = again.client.ping().call();
                 ping.map_err(|_| io::ErrorKind::InvalidData.into())
             });

@@ -9,14 +9,19 @@
 //!
 //! Fourteen signals are forwarded ([`FROM_TERMINAL`] and [`FROM_OTHERS`]), except those that the
 //! launcher ignores. SIGTSTP also stops the launcher. Signals that arrive several times between two
-//! calls of [`Forwarder::forward`] may be forwarded once.
+//! calls of [`Forwarder::forward`] may be forwarded once. Each signal that requests an end also makes
+//! an eventfd readable ([`Forwarder::end_fd`]), by which a launcher ends a wait before the program
+//! runs.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
+use std::sync::Arc;
 
+use rustix::event::{EventfdFlags, eventfd};
+use signal_hook::SigId;
 use signal_hook::consts::signal::{
     SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1,
     SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU,
@@ -50,6 +55,8 @@ const ENDING: [i32; 9] = [
 pub struct Forwarder {
     signals: SignalDelivery<UnixStream, WithOrigin>,
     own_session: bool,
+    end: Arc<OwnedFd>,
+    end_actions: Vec<SigId>,
 }
 
 impl Forwarder {
@@ -63,11 +70,32 @@ impl Forwarder {
     pub fn new(own_session: bool) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let forwarded = FROM_TERMINAL.into_iter().chain(FROM_OTHERS);
-        let caught = forwarded.filter(|&signal| !ignored(signal));
-        Ok(Self {
+        let caught: Vec<i32> = forwarded.filter(|&signal| !ignored(signal)).collect();
+        let ending = caught.clone().into_iter();
+        let ending = ending.filter(|signal| ENDING.contains(signal));
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut forwarder = Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,
             own_session,
-        })
+            end: end.clone(),
+            end_actions: Vec::new(),
+        };
+        for signal in ending {
+            let end = end.clone();
+            let notify = move || {
+                // Fails only if the counter is full, when the descriptor is readable anyway.
+                let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
+            };
+            // SAFETY: `notify` makes one system call, `write`, which is async-signal-safe.
+            let action = unsafe { signal_hook::low_level::register(signal, notify) };
+            forwarder.end_actions.push(action?);
+        }
+        Ok(forwarder)
+    }
+
+    /// Returns a descriptor that stays readable after a signal has requested the program's end.
+    pub fn end_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
     }
 
     /// Returns whether the program has a session of its own.
@@ -108,6 +136,14 @@ impl Forwarder {
             }
         }
         end_requested
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        for action in self.end_actions.drain(..) {
+            signal_hook::low_level::unregister(action);
+        }
     }
 }
 

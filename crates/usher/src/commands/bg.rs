@@ -20,7 +20,7 @@ use usher_model::Regulation;
 
 use crate::autostart;
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
-use crate::client::Daemon;
+use crate::client::{Daemon, WaitLimits};
 use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, RunOptions};
@@ -165,8 +165,9 @@ impl Args {
             );
         }
         let options = self.regulation.daemon_options(self.store.path.clone());
+        let limits = WaitLimits::default();
         let attached = pids.iter().map(|&pid| {
-            let (_, reply) = autostart::call(dir, &options, |daemon| {
+            let (_, reply) = autostart::call(dir, &options, &limits, |daemon| {
                 daemon.attach(pid, self.name.clone(), None, Some(policy))
             })?;
             let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });

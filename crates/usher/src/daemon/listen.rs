@@ -27,7 +27,7 @@ use anyhow::{Context, anyhow, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::client::{Daemon, ListeningProcess};
+use crate::client::{Daemon, ListeningProcess, WaitLimits};
 use crate::runtime;
 
 /// Pause between two attempts to take the lock.
@@ -177,7 +177,7 @@ fn lock(dir: &Path, names: SocketNames, wait: Duration) -> anyhow::Result<File> 
     match locked {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
-            if let Some(reason) = Daemon::foreign(Some(dir)) {
+            if let Some(reason) = Daemon::foreign(Some(dir), &WaitLimits::default()) {
                 bail!(reason);
             }
             bail!(already_runs(dir, names, &file));

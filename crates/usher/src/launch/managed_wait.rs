@@ -29,7 +29,7 @@ use usher_host::launch::{ChildProcess, Exit, Forwarder, StartingChild};
 use usher_model::ProgramId;
 
 use crate::api::Register_Reply;
-use crate::client::{ANSWER_TIMEOUT, Daemon, DaemonError, RegisterRequest};
+use crate::client::{ANSWER_TIMEOUT, Daemon, DaemonError, RegisterRequest, WaitLimits};
 use crate::failure::{self, Outcome};
 
 /// Minimum duration of a run that counts: the duration of a shorter run says little about
@@ -229,7 +229,11 @@ impl ManagedWait {
                 UndoProgress::Failed => {}
             }
         }
-        let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), self.timeout) else {
+        let limits = WaitLimits {
+            answer: self.timeout,
+            end: None,
+        };
+        let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), &limits) else {
             return;
         };
         match daemon.register(self.request.clone()) {

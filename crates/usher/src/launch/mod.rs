@@ -18,7 +18,9 @@
 //!
 //! Bounds: the start of a daemon delays the program by at most 30 s, 10 s for each of its steps
 //! (`crate::autostart`). Up to 3 daemons are started if each of them ends before it replies. The
-//! registration takes at most 10 s for each read and write of the socket (`crate::client`). A refused
+//! registration takes at most 2 s for each read and write of the socket ([`REGISTER_TIMEOUT`]). A
+//! signal that requests the program's end ends these waits: the program then runs unmanaged, and
+//! receives the signal. A refused
 //! program runs unmanaged, and a refused background program at the lowest priority. After a late
 //! answer, the program runs at its own priority, and the launcher tries to register the program
 //! again. Less than 64 KiB and fewer than 4,096 words of the command line are sent. The wait for the
@@ -32,6 +34,7 @@ mod progress_page;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use usher_act::{ActConfig, ActError};
@@ -44,7 +47,7 @@ use usher_model::Regulation;
 use crate::api::Register_Reply;
 use crate::autostart;
 use crate::cli::options::RegulationArgs;
-use crate::client::{Daemon, DaemonError, RegisterRequest};
+use crate::client::{Daemon, DaemonError, RegisterRequest, WaitLimits};
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::runtime;
@@ -79,6 +82,9 @@ pub struct RunOptions {
 /// Only leading arguments of together less than this number of bytes are sent to the daemon. The
 /// daemon uses arguments only to recognise the program, for which the first arguments suffice.
 const ARGV_BYTES_MAX: usize = 64 * 1024;
+/// Upper limit of the time for which a program waits for the answer of a daemon before it runs
+/// unmanaged.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Fewer words than this number are sent.
 const ARGV_WORDS_MAX: usize = 4096;
 
@@ -113,7 +119,7 @@ fn launch(options: &RunOptions) -> Outcome {
     let spec = options.spec(page.path(), &signals)?;
     // A command that does not exist starts no daemon.
     spec.resolve()?;
-    let (held, registered) = options.register(&spec, page.path())?;
+    let (held, registered) = options.register(&spec, page.path(), &signals)?;
     let request = options.request(held.pid(), page.path());
     let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request);
     match registered {
@@ -222,11 +228,17 @@ impl RunOptions {
         &self,
         spec: &LaunchSpec,
         page: Option<&Path>,
+        signals: &Forwarder,
     ) -> anyhow::Result<(HeldChild, anyhow::Result<(Daemon, Register_Reply)>)> {
         let options = self.regulation.daemon_options(self.store.clone());
         let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
+        let limits = WaitLimits {
+            answer: REGISTER_TIMEOUT,
+            end: Some(signals.end_fd()),
+        };
+        let dir = self.runtime_dir.as_deref();
         let mut held = None;
-        let registered = autostart::call(self.runtime_dir.as_deref(), &options, |daemon| {
+        let registered = autostart::call(dir, &options, &limits, |daemon| {
             // A child that another daemon could not register is in the cgroup of its launcher.
             let child = match held.take() {
                 Some(child) => child,

@@ -22,6 +22,7 @@ use usher_report::text as words;
 use crate::api::Program_mode;
 use crate::autostart::{self, DaemonOptions};
 use crate::cli::options::Global;
+use crate::client::WaitLimits;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
@@ -93,7 +94,8 @@ pub fn distinct(pids: &[i32]) -> Vec<i32> {
 
 impl Args {
     fn attach(&self, pid: i32, dir: Option<&Path>, out: Output) -> anyhow::Result<()> {
-        let (mut daemon, reply) = autostart::call(dir, &DaemonOptions::default(), |daemon| {
+        let (options, limits) = (DaemonOptions::default(), WaitLimits::default());
+        let (mut daemon, reply) = autostart::call(dir, &options, &limits, |daemon| {
             daemon.attach(pid, self.name.clone(), self.weight, None)
         })?;
         let state = daemon.status()?;

@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_scx::{Kernel, ScxError, Settings, State as Loaded};
 
-use crate::client::{self, ANSWER_TIMEOUT, ListeningProcess, TrustedConnection};
+use crate::client::{self, ANSWER_TIMEOUT, ListeningProcess, TrustedConnection, WaitLimits};
 use crate::daemon::scheduler::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, kernel};
 use crate::runtime;
@@ -181,7 +181,7 @@ impl SchedulerClient {
     /// process.
     fn connect(socket: &Path, name: &'static str) -> Option<Self> {
         let is_safe = socket.parent().is_some_and(runtime::is_safe);
-        let trusted = is_safe.then(|| TrustedConnection::open(socket, ANSWER_TIMEOUT));
+        let trusted = is_safe.then(|| TrustedConnection::open(socket, &WaitLimits::default()));
         let trusted = trusted?.ok()?;
         Some(Self {
             client: VarlinkClient::new(trusted.connection),
