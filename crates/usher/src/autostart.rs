@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -59,15 +60,18 @@ const LAUNCH_LOCK: &str = "launch.lock";
 const LOG: &str = "daemon.log";
 
 /// Variables that the daemon must not inherit: those of the caller's service manager, of a
-/// program's page, of a keeper, and libraries that the caller preloads into its programs.
+/// program's page, and of a keeper.
 const REMOVED_VARIABLES: [&str; 6] = [
     "NOTIFY_SOCKET",
     "LISTEN_FDS",
     "LISTEN_PID",
     "USHER_HEARTBEAT",
     "USHER_SHORT_LIFE_COUNT",
-    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
 ];
+/// Beginning of the names of the dynamic linker's variables, which the daemon must not inherit: the
+/// caller sets them for its programs (`LD_PRELOAD`, `LD_AUDIT`, `LD_LIBRARY_PATH`).
+const LINKER_VARIABLES: &[u8] = b"LD_";
 
 /// A variable that keeps hwloc from loading its plugins, and its value. The plugins search for GPUs
 /// and for PCI and XML devices, which Usher does not use, and loading them takes most of the time of
@@ -175,7 +179,11 @@ fn start(dir: &Path, options: &DaemonOptions, limits: &WaitLimits<'_>) -> anyhow
         }
         if has_closed {
             let reason = process.reason(START_TIMEOUT);
-            bail!(reason.unwrap_or_else(|| "the daemon ended without a message".to_owned()));
+            let log = dir.join(LOG);
+            bail!(reason.unwrap_or_else(|| format!(
+                "the daemon ended without a reason; its messages are in '{}'",
+                log.display()
+            )));
         }
         check_end(limits)?;
         if Instant::now() > deadline {
@@ -195,7 +203,8 @@ fn check_end(limits: &WaitLimits<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rejects a process with the privileges of another user: the caller controls its environment, and
+/// Rejects a process with privileges that its caller lacks (setuid, setgid, file capabilities): the
+/// caller controls its environment, and
 /// must not control the environment of this user's daemon.
 fn check_user() -> anyhow::Result<()> {
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
@@ -204,6 +213,19 @@ fn check_user() -> anyhow::Result<()> {
         "the process runs with the privileges of user {} for user {} (setuid)",
         effective.as_raw(),
         real.as_raw()
+    );
+    let (real, effective) = (rustix::process::getgid(), rustix::process::getegid());
+    anyhow::ensure!(
+        real == effective,
+        "the process runs with the privileges of group {} for group {} (setgid)",
+        effective.as_raw(),
+        real.as_raw()
+    );
+    // SAFETY: `getauxval` reads a value that the kernel passed to this process.
+    let is_privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    anyhow::ensure!(
+        !is_privileged,
+        "the executable has privileges that its caller lacks (file capabilities)"
     );
     Ok(())
 }
@@ -261,11 +283,17 @@ impl DaemonProcess {
     pub fn spawn(dir: &Path, options: &DaemonOptions) -> anyhow::Result<Self> {
         let log = open_log(dir)?;
         let (output, for_daemon) = io::pipe().context("making a pipe")?;
-        let exe = std::env::current_exe().context("finding Usher's own executable")?;
+        let exe = runtime::own_executable()?;
         let mut daemon = Command::new(exe);
         daemon.args(options.arguments(dir)).current_dir("/");
         daemon.env(HWLOC_PLUGINS.0, HWLOC_PLUGINS.1);
-        for name in REMOVED_VARIABLES {
+        let linker = std::env::vars_os().map(|(name, _)| name);
+        let linker = linker.filter(|name| name.as_bytes().starts_with(LINKER_VARIABLES));
+        for name in REMOVED_VARIABLES
+            .map(OsString::from)
+            .into_iter()
+            .chain(linker)
+        {
             daemon.env_remove(name);
         }
         daemon.stdin(Stdio::null()).stdout(for_daemon).stderr(log);

@@ -12,8 +12,10 @@
 //! - Thresholds without an option come from the file beside the profile store. A missing or
 //!   unreadable file leads to the published thresholds; any other error is returned.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -55,6 +57,24 @@ pub fn own_dir(given: Option<&Path>) -> PathBuf {
             }
         }
     }
+}
+
+/// Returns the path by which Usher starts itself. After an upgrade, this is the new executable. If
+/// the executable was deleted, it is the link in `/proc` to the deleted file.
+///
+/// # Errors
+/// `/proc` is not mounted.
+pub fn own_executable() -> anyhow::Result<PathBuf> {
+    const LINK: &str = "/proc/self/exe";
+    let exe = std::env::current_exe().context("finding Usher's own executable")?;
+    if exe.exists() {
+        return Ok(exe);
+    }
+    // The kernel adds this suffix to the path of a deleted file.
+    let replaced = exe.as_os_str().as_bytes().strip_suffix(b" (deleted)");
+    let replaced = replaced.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let replaced = replaced.filter(|path| path.is_file());
+    Ok(replaced.unwrap_or_else(|| LINK.into()))
 }
 
 /// Returns whether only this user and root can write to the directory.

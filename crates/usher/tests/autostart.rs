@@ -86,6 +86,7 @@ fn a_program_that_starts_while_a_daemon_ends_is_managed_by_another_daemon() {
 fn the_daemon_keeps_no_attributes_of_its_caller() {
     let world = World::new();
     let mut command = world.usher(&["run", "echo", "done"]);
+    command.env("LD_LIBRARY_PATH", "/nonexistent");
     // SAFETY: the functions are async-signal-safe, and the child is new.
     unsafe {
         command.pre_exec(|| {
@@ -106,6 +107,9 @@ fn the_daemon_keeps_no_attributes_of_its_caller() {
     let output = command.output().unwrap();
     assert_eq!(stdout(&output), "done\n", "{}", stderr(&output));
     let daemon = daemon(&world);
+    let environment = fs::read(format!("/proc/{daemon}/environ")).unwrap();
+    let mut variables = environment.split(|byte| *byte == 0);
+    assert!(!variables.any(|variable| variable.starts_with(b"LD_")));
     let ignored = u64::from_str_radix(&field(daemon, "SigIgn"), 16).unwrap();
     assert_eq!(ignored & (1 << (libc::SIGHUP - 1)), 0);
     assert_ne!(field(daemon, "Umask"), "0027");
@@ -227,4 +231,51 @@ fn a_process_with_the_privileges_of_another_user_starts_no_daemon() {
 
 fn daemon_runs(dir: &std::path::Path) -> bool {
     dir.join("usher.lock").exists()
+}
+
+#[test]
+fn a_limit_of_few_open_files_is_the_reason_of_an_unmanaged_program() {
+    let world = World::new();
+    let mut command = world.usher(&["run", "echo", "done"]);
+    let few = libc::rlimit {
+        rlim_cur: 40,
+        rlim_max: 40,
+    };
+    // SAFETY: `setrlimit` is async-signal-safe, and `few` is valid.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few);
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(stdout(&output), "done\n", "{text}");
+    assert!(text.contains("the limit of open files is 40"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
+fn a_deleted_executable_starts_the_daemon() {
+    let world = World::new();
+    let program = world.path("usher");
+    common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
+    let dir = world.runtime_dir();
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    // The launcher waits for this lock before it starts a daemon.
+    let lock = fs::File::create(dir.join("launch.lock")).unwrap();
+    lock.lock().unwrap();
+    let like = world.usher(&["run", "sleep", "1000"]);
+    let mut command = Command::new(&program);
+    command.args(like.get_args());
+    command.envs(
+        like.get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let launcher = command.spawn().unwrap();
+    fs::remove_file(&program).unwrap();
+    drop(lock);
+    let program = world.programs(1)[0]["pid"].as_i64().unwrap() as i32;
+    end(launcher, program);
 }

@@ -136,6 +136,45 @@ fn late_registrations_are_undone_and_retried() {
     launcher.wait().unwrap();
 }
 
+#[test]
+fn a_stopped_daemon_delays_neither_programs_nor_signals_for_long() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    signal(daemon, libc::SIGSTOP);
+    let output = world.run(&["run", "--", "sh", "-c", "exit 7"]);
+    let message = stderr(&output);
+    let is_named = |message: &str| message.contains("a signal (SIGSTOP) has stopped the process");
+    // A launcher that has caught the signal before the time limit ends its wait.
+    let interrupted = (0..20).any(|_| {
+        let mut command = world.usher(&["run", "--", "sleep", "1000"]);
+        let mut launcher = command.stderr(Stdio::piped()).spawn().unwrap();
+        let pid = launcher.id() as i32;
+        wait_for("the launcher to catch signals", || {
+            catches(pid, libc::SIGTERM).then_some(())
+        });
+        signal(pid, libc::SIGTERM);
+        let mut text = String::new();
+        let mut lines = launcher.stderr.take().unwrap();
+        std::io::Read::read_to_string(&mut lines, &mut text).unwrap();
+        let status = launcher.wait().unwrap();
+        assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{text}");
+        text.contains("a signal arrived before the daemon answered")
+    });
+    signal(daemon, libc::SIGCONT);
+    assert_eq!(output.status.code(), Some(7), "{message}");
+    assert!(message.contains("did not answer within 2 s"), "{message}");
+    assert!(is_named(&message), "{message}");
+    assert!(interrupted);
+}
+
+/// Returns whether a process has a handler for a signal.
+fn catches(pid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
 /// Answers as a daemon of another version, which supports `Ping` and returns unknown errors for all
 /// other calls.
 fn serve_another_version(listener: UnixListener) {
@@ -489,9 +528,16 @@ fn a_program_stopped_before_its_exec_continues_when_daemon_and_keeper_die() {
     let launcher = world.usher(&["run", "--", "sh", "-c", "exit 7"]).spawn();
     let mut launcher = launcher.unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    let mut call = Vec::new();
-    BufReader::new(&stream).read_until(0, &mut call).unwrap();
-    let call: serde_json::Value = serde_json::from_slice(&call[..call.len() - 1]).unwrap();
+    let receive = |stream: &std::os::unix::net::UnixStream| {
+        let mut call = Vec::new();
+        BufReader::new(stream).read_until(0, &mut call).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&call[..call.len() - 1]).unwrap()
+    };
+    let prepare = receive(&stream);
+    assert_eq!(prepare["method"], "org.usher.Usher1.Prepare");
+    let refusal = json!({"error": "org.usher.Usher1.NotPermitted", "parameters": {"owner": 1}});
+    write!(stream, "{refusal}\0").unwrap();
+    let call = receive(&stream);
     let program = call["parameters"]["pid"].as_i64().unwrap() as i32;
     signal(program, libc::SIGSTOP);
     let instance = world.runtime_dir().join("instances/1-1");

@@ -376,3 +376,43 @@ fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     common::signal(program as i32, libc::SIGKILL);
     drop(launcher);
 }
+
+/// Returns the directory of a prepared program in cgroup v2, if there is one.
+fn prepare(caller: &UnixStream) -> Option<std::path::PathBuf> {
+    let reply = call(caller, "Prepare", &json!({}));
+    assert!(reply["parameters"]["id"].is_i64(), "{reply}");
+    Some(reply["parameters"]["cgroup"].as_str()?.into())
+}
+
+#[test]
+fn a_prepared_cgroup_is_removed_with_its_connection() {
+    let world = World::new();
+    // This process is no ancestor of a daemon that a command starts. An ancestor is never managed.
+    assert!(world.run(&["run", "true"]).status.success());
+    let caller = UnixStream::connect(world.socket()).unwrap();
+    let (Some(first), Some(second)) = (prepare(&caller), prepare(&caller)) else {
+        usher_skip::skip!("a prepared cgroup: programs get no cgroup of their own here");
+        return;
+    };
+    wait_for("the replaced cgroup to be removed", || {
+        (!first.exists()).then_some(())
+    });
+    assert!(second.exists());
+    drop(caller);
+    wait_for("the cgroup to be removed", || {
+        (!second.exists()).then_some(())
+    });
+}
+
+#[test]
+fn another_user_cannot_prepare_a_cgroup() {
+    if !rustix::process::geteuid().is_root() {
+        usher_skip::skip!("another user's request: only root can act as two users");
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let caller = connect_as(&world.socket(), 61_001);
+    let reply = call(&caller, "Prepare", &json!({}));
+    assert_eq!(reply["error"], "org.usher.Usher1.NotPermitted", "{reply}");
+}

@@ -8,7 +8,7 @@
 //! - The scheduler was stopped on request or could not be started.
 //! - No scheduler was requested, and the last program ended 5 s ago ([`LINGER`]). A script that runs
 //!   one short program after another thus uses one daemon.
-//! - No scheduler was requested, and no program was registered within 30 s ([`FIRST_REQUEST`]) of
+//! - No scheduler was requested, and no program was registered within 8 s ([`FIRST_REQUEST`]) of
 //!   the start.
 //!
 //! When the kernel ended the scheduler, the daemon stays, so that `usher sched status` reports the
@@ -34,8 +34,8 @@ use super::scheduler::SchedulerControl;
 
 /// Time after the daemon's start in which a client must load a scheduler or a launcher must
 /// register a program. In this time, launchers register their programs again after the keeper has
-/// started the next daemon.
-const FIRST_REQUEST: Duration = Duration::from_secs(30);
+/// started the next daemon: they search for a daemon at least every 2 s.
+const FIRST_REQUEST: Duration = Duration::from_secs(8);
 /// Time without a program after which a daemon without a scheduler ends.
 const LINGER: Duration = Duration::from_secs(5);
 /// Pause between two checks.

@@ -102,7 +102,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let config = &given.with(&file.daemon);
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
     signals::catch(&ending, &[SIGTERM, SIGINT]).context("catching signals")?;
-    raise_descriptor_limit();
+    raise_descriptor_limit()?;
     let listening =
         DaemonSocket::start(&config.runtime_dir, SocketNames::DAEMON, config.lock_wait())?;
     let topology = usable_machine()?;
@@ -309,7 +309,7 @@ fn start_engine(
 
 /// Returns how to start the keeper of a daemon with these options.
 fn keeper_command(given: &Config) -> anyhow::Result<KeeperCommand> {
-    let exe = std::env::current_exe().context("finding Usher's own executable")?;
+    let exe = runtime::own_executable()?;
     // Under systemd, the keeper starts no daemon: `Restart=` of the unit does.
     let respawn = match std::env::var_os("NOTIFY_SOCKET") {
         Some(_) => Vec::new(),
@@ -356,12 +356,26 @@ fn serve_metrics(address: &Address, shared: &ServiceContext) -> anyhow::Result<(
     metrics::serve(address, Box::new(page)).with_context(|| format!("serving metrics at {address}"))
 }
 
+/// The daemon needs more descriptors than this number even without programs.
+const DESCRIPTORS_MIN: u64 = 64;
+
 /// Raises the limit of descriptors to the maximum: a connection and a few files are needed per
 /// program.
-fn raise_descriptor_limit() {
+///
+/// # Errors
+/// The maximum is too low for a daemon, which could then accept no connections.
+fn raise_descriptor_limit() -> anyhow::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // If this fails, the present limit applies.
     let _ = setrlimit(Resource::Nofile, limit);
+    let limit = getrlimit(Resource::Nofile).current;
+    anyhow::ensure!(
+        limit.is_none_or(|limit| limit >= DESCRIPTORS_MIN),
+        "the limit of open files is {}, and a daemon needs at least {DESCRIPTORS_MIN}: raise the \
+         limit (ulimit -n)",
+        limit.unwrap_or_default()
+    );
+    Ok(())
 }
