@@ -251,6 +251,7 @@ fn kind(change: &LogChange) -> &'static str {
         LogChange::Departed { .. } => "departed",
         LogChange::Note { .. } => "note",
         LogChange::Planned { .. } => "planned",
+        LogChange::Undone { .. } => "undone",
     }
 }
 

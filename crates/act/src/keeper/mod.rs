@@ -63,7 +63,7 @@ const IGNORED: [libc::c_int; 6] = [
 /// The environment variable with the number of consecutive owners that died soon after their start.
 /// Each keeper passes the number to the next keeper through the environment of the owner that it
 /// starts.
-const SHORT_LIFE_COUNT: &str = "USHER_SHORT_LIFE_COUNT";
+pub const SHORT_LIFE_COUNT: &str = "USHER_SHORT_LIFE_COUNT";
 /// An owner that lives for less than this time counts as short-lived.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 /// Pause before the respawn after the third consecutive short-lived owner. Each further short-lived

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
@@ -17,6 +18,7 @@ use usher_policy::Policy;
 use usher_probe::{ProbeError, Roots};
 use usher_store::StoreError;
 
+use super::log::LogEntry;
 use super::soft_seats::SoftSeats;
 use crate::launch::{LaunchError, OWN_FAILURE};
 
@@ -53,6 +55,9 @@ pub struct EngineConfig {
     pub programs_per_user: usize,
     /// Maximum number of entries of the placement log; the oldest entries are dropped.
     pub log_entries_max: usize,
+    /// The channel that receives each entry of the placement log. An entry is lost if the channel is
+    /// full.
+    pub changes: Option<SyncSender<LogEntry>>,
 }
 
 impl EngineConfig {
@@ -72,6 +77,7 @@ impl EngineConfig {
             ended: None,
             programs_per_user: 256,
             log_entries_max: 100_000,
+            changes: None,
         }
     }
 }

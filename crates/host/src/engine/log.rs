@@ -6,6 +6,11 @@
 //! after the last entry that it has read. The log contains at most a configured number of entries;
 //! beyond this number, the oldest entry is dropped. Adding an entry takes constant time; reading
 //! copies the requested entries. A reader that falls behind misses dropped entries.
+//!
+//! Each entry is also sent to the channel of the configuration, if there is one. The loop never
+//! waits for the receiver: while the channel is full, entries are not sent.
+
+use std::sync::mpsc::SyncSender;
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, ProgramId, SeatMode};
@@ -49,6 +54,13 @@ pub enum LogChange {
         /// The sentence of the note.
         text: String,
     },
+    /// At the start of the engine, changes of dead instances were undone.
+    Undone {
+        /// Number of programs that were released.
+        programs: usize,
+        /// Number of dead instances.
+        instances: usize,
+    },
     /// The policy made a plan.
     Planned {
         /// Whether the plan leaves all placement to the kernel on purpose.
@@ -76,19 +88,26 @@ pub(super) struct ChangeLog {
     entries_max: usize,
     entries: std::collections::VecDeque<LogEntry>,
     dropped: usize,
+    receiver: Option<SyncSender<LogEntry>>,
 }
 
 impl ChangeLog {
-    /// Creates a log of at most `entries_max` entries.
-    pub fn new(entries_max: usize) -> Self {
+    /// Creates a log of at most `entries_max` entries, which sends its entries to `receiver`.
+    pub fn new(entries_max: usize, receiver: Option<SyncSender<LogEntry>>) -> Self {
         Self {
             entries_max,
+            receiver,
             ..Self::default()
         }
     }
 
     pub fn add(&mut self, at_ns: u64, change: LogChange) {
-        self.entries.push_back(LogEntry { at_ns, change });
+        let entry = LogEntry { at_ns, change };
+        if let Some(receiver) = &self.receiver {
+            // Fails if the channel is full, or if the receiver has ended.
+            let _ = receiver.try_send(entry.clone());
+        }
+        self.entries.push_back(entry);
         if self.entries.len() > self.entries_max {
             self.entries.pop_front();
             self.dropped += 1;
@@ -109,7 +128,7 @@ mod tests {
 
     #[test]
     fn reading_continues_after_the_last_entry_read() {
-        let mut log = ChangeLog::new(100);
+        let mut log = ChangeLog::new(100, None);
         let departed = |n| LogChange::Departed {
             program: ProgramId(n),
         };
@@ -124,5 +143,19 @@ mod tests {
         }
         let (kept, last) = log.since(next);
         assert_eq!((kept.len(), last), (100, 102));
+    }
+
+    #[test]
+    fn a_full_channel_does_not_delay_the_log() {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(2);
+        let mut log = ChangeLog::new(0, Some(sender));
+        for n in 0..5 {
+            log.add(n, LogChange::Planned { abstains: false });
+        }
+        let received: Vec<u64> = receiver.try_iter().map(|entry| entry.at_ns).collect();
+        assert_eq!(received, [0, 1]);
+        drop(receiver);
+        log.add(9, LogChange::Planned { abstains: false });
+        assert_eq!(log.since(0).1, 6);
     }
 }

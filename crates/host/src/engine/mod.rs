@@ -135,7 +135,7 @@ impl Engine {
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),
-                ChangeLog::new(config.log_entries_max),
+                ChangeLog::new(config.log_entries_max, config.changes),
             ),
             topology: config.topology,
             roots: config.roots.clone(),

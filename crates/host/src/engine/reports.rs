@@ -68,6 +68,15 @@ impl RealWorld {
 
     /// Reports what dead instances left and this start could not undo.
     pub fn warn_of_stale_journals(&mut self) {
+        let stale = self.actuator.found_stale();
+        if stale.instances > 0 {
+            let (programs, instances) = (stale.programs, stale.instances);
+            let undone = LogChange::Undone {
+                programs,
+                instances,
+            };
+            self.state.log.add(super::now_ns(), undone);
+        }
         let errors = self.actuator.found_stale().errors.iter();
         let errors: Vec<String> = errors.map(ToString::to_string).collect();
         errors.into_iter().for_each(|text| self.warn(text));

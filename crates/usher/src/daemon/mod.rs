@@ -17,6 +17,8 @@
 //! An error in one of the steps 1 to 6 ends the daemon with exit status 125; the changes so far are
 //! undone. Step 7 has no time limit of its own. A change that cannot be undone is printed.
 //!
+//! All messages go to the log (`logging`), and so do the events of the control loop (`events`).
+//!
 //! When the control loop ends, the daemon ends, too. If the daemon ends without having undone its
 //! changes, its keeper undoes them and becomes the next daemon; under systemd, systemd starts the
 //! next daemon.
@@ -26,9 +28,11 @@ mod activity;
 mod alternatives;
 mod claim;
 mod connection;
+mod events;
 mod explain;
 mod idle;
 mod listen;
+mod logging;
 pub mod metrics;
 pub mod own_process;
 mod quota;
@@ -49,6 +53,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use log::LevelFilter;
 use rustix::event::{EventfdFlags, eventfd};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use usher_act::ActConfig;
@@ -69,6 +74,12 @@ use service::ServiceContext;
 /// Upper limit of the time for which a daemon waits for the end of another daemon.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
+/// The default of the level of messages that are logged.
+const LOG_LEVEL: LevelFilter = LevelFilter::Info;
+
+/// Names of the levels, in the order of `log`.
+pub const LOG_LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
+
 /// The configuration of a daemon.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -88,6 +99,9 @@ pub struct Config {
     pub thresholds: Option<PathBuf>,
     /// Further services that do not count as foreground.
     pub ignore: Vec<String>,
+    /// The lowest level of messages that are logged; `None`: that of the configuration file, or else
+    /// [`LOG_LEVEL`].
+    pub log_level: Option<LevelFilter>,
     /// Whether the daemon ends when it manages no program and no scheduler is needed any more.
     pub exit_when_idle: bool,
 }
@@ -97,9 +111,31 @@ pub struct Config {
 /// # Errors
 /// Another daemon runs, or a requirement is missing.
 pub fn run(config: &Config) -> anyhow::Result<()> {
+    logging::start(config.log_level.unwrap_or(LOG_LEVEL))?;
+    if config.exit_when_idle {
+        logging::stamp_lines();
+    }
+    let served = serve(config);
+    if let Err(error) = &served {
+        // The caller prints the error, too, but without a time.
+        if config.exit_when_idle {
+            log::error!("{}", failure::line(error));
+        }
+    }
+    logging::flush();
+    // From now on, messages are printed by the main thread.
+    log::set_max_level(LevelFilter::Off);
+    served
+}
+
+fn serve(config: &Config) -> anyhow::Result<()> {
     let given = &config.absolute();
     let file = rules::file::load(given.config_file.as_deref())?;
     let config = &given.with(&file.daemon);
+    log::set_max_level(config.log_level.unwrap_or(LOG_LEVEL));
+    if std::env::var_os(usher_act::keeper::SHORT_LIFE_COUNT).is_some() {
+        events::log_restart();
+    }
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
     signals::catch(&ending, &[SIGTERM, SIGINT]).context("catching signals")?;
     raise_descriptor_limit()?;
@@ -138,11 +174,12 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     }
     let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
     let server = server::spawn(&listening, make_service, &ending)?;
-    failure::print_error(&format!(
+    logging::stamp_lines();
+    log::info!(
         "the daemon listens at {} and runs the policy {}",
         listening.path().display(),
         config.policy()
-    ));
+    );
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     if config.exit_when_idle {
         close_output();
@@ -178,7 +215,10 @@ fn undo_all(
     drop(scheduler);
     drop(listening);
     for error in &left {
-        failure::print_error(&failure::line(&anyhow::anyhow!("{error}")));
+        log::error!("{}", failure::line(&anyhow::anyhow!("{error}")));
+    }
+    if left.is_empty() {
+        events::log_undo();
     }
     anyhow::ensure!(
         !panicked,
@@ -204,6 +244,7 @@ impl Config {
             store: absolute(&self.store),
             thresholds: self.thresholds.as_ref().map(absolute),
             ignore: self.ignore.clone(),
+            log_level: self.log_level,
             exit_when_idle: self.exit_when_idle,
         }
     }
@@ -224,6 +265,7 @@ impl Config {
         config.policy = config.policy.or_else(|| file.policy.clone());
         config.metrics = config.metrics.or_else(|| file.metrics.clone());
         config.thresholds = config.thresholds.or_else(|| file.thresholds.clone());
+        config.log_level = config.log_level.or(file.log_level);
         config.ignore.extend(file.ignore.iter().cloned());
         config
     }
@@ -254,6 +296,9 @@ impl Config {
         }
         if let Some(path) = &self.record {
             option("--record", path.clone().into());
+        }
+        if let Some(level) = self.log_level {
+            option("--log-level", level.as_str().to_lowercase().into());
         }
         if self.exit_when_idle {
             words.push("--exit-when-idle".into());
@@ -303,6 +348,7 @@ fn start_engine(
     settings.ended = Some(ending.clone());
     // No client requests a timeline from a daemon.
     settings.log_entries_max = 0;
+    settings.changes = Some(events::start().context("starting a thread")?);
     settings.keeper = Some(keeper);
     Engine::start(settings, policy).context("starting the daemon")
 }
@@ -341,7 +387,7 @@ fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
     let engine = engine.handle();
     let changed = move |forbidden: Option<String>| {
         if let Some(reason) = &forbidden {
-            failure::print_error(&format!("Usher assigns no CPUs to programs: {reason}"));
+            log::warn!("Usher assigns no CPUs to programs: {reason}");
         }
         engine.set_seating(forbidden);
     };

@@ -11,7 +11,7 @@ mod stop;
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::daemon::metrics::Address;
@@ -50,6 +50,7 @@ Examples:
   usher daemon &
   usher daemon --policy equal
   usher daemon --metrics 127.0.0.1:9464         serves Prometheus metrics on loopback
+  usher daemon --log-level debug                also logs loans, stops and notes
   usher daemon --record run.jsonl               writes a record for `usher replay`
   usher daemon reload                           reads the rules again
   usher daemon stop                             ends the daemon
@@ -68,6 +69,11 @@ pub struct Args {
     /// Serve Prometheus metrics at unix:PATH or a loopback ADDRESS:PORT
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Address>,
+    /// Log messages of LEVEL and above to the systemd journal, or to standard error outside a systemd
+    /// service: error, warn, info (default) or debug
+    #[arg(long, value_name = "LEVEL", value_parser = PossibleValuesParser::new(daemon::LOG_LEVELS)
+        .try_map(|name| name.parse::<log::LevelFilter>()), hide_possible_values = true)]
+    log_level: Option<log::LevelFilter>,
     /// Write each observation and each decision as a JSON line to FILE; an existing file is renamed
     /// to FILE.old
     #[arg(long, value_name = "FILE")]
@@ -101,6 +107,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         policy: args.policy.clone(),
         config_file: args.config.clone(),
         metrics: args.metrics.clone(),
+        log_level: args.log_level,
         record: args.record.clone(),
         store: runtime::store_path(args.store.path.as_deref()),
         thresholds: args.regulation.thresholds.clone(),

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use globset::{GlobBuilder, GlobMatcher};
+use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 use usher_host::engine::WEIGHTS;
@@ -27,8 +28,8 @@ use usher_model::Regulation;
 
 use super::{Action, Conditions, Executable, Rule, Ruleset};
 use crate::cli::options::program_name;
+use crate::daemon::LOG_LEVELS;
 use crate::daemon::metrics::Address;
-use crate::failure;
 
 const BYTES_MAX: u64 = 256 * 1024;
 const RULES_MAX: usize = 256;
@@ -57,6 +58,8 @@ pub struct DaemonSettings {
     pub thresholds: Option<PathBuf>,
     /// Services that do not count as foreground.
     pub ignore: Vec<String>,
+    /// The lowest level of messages that are logged.
+    pub log_level: Option<LevelFilter>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -74,6 +77,7 @@ struct DaemonTable {
     metrics: Option<Spanned<String>>,
     thresholds: Option<Spanned<PathBuf>>,
     ignore: Vec<String>,
+    log_level: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -106,6 +110,11 @@ enum User {
     Name(String),
 }
 
+fn log_level(name: String) -> Result<LevelFilter, String> {
+    let name = one_of(name, &LOG_LEVELS)?;
+    name.parse().map_err(|_| format!("'{name}' is not a level"))
+}
+
 /// Returns the default path; `None` if the user has no home.
 pub fn default_path() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
@@ -132,11 +141,11 @@ pub fn load(given: Option<&Path>) -> anyhow::Result<ConfigFile> {
         Ok(text) => text,
         Err(error) if given.is_none() && is_absent(&error) => return Ok(ConfigFile::default()),
         Err(_) if given.is_none() && is_hidden(&path) => {
-            failure::print_error(&format!(
+            log::warn!(
                 "the configuration file '{}' is in a folder that this user may not search: using \
                  no rules",
                 path.display()
-            ));
+            );
             return Ok(ConfigFile::default());
         }
         Err(error) => {
@@ -245,11 +254,12 @@ impl Source<'_> {
 
     /// Returns the key in the line of a position.
     fn key(self, at: usize) -> Option<&'static str> {
-        const KEYS: [&str; 15] = [
+        const KEYS: [&str; 16] = [
             "policy",
             "metrics",
             "thresholds",
             "ignore",
+            "log_level",
             "weight",
             "cores",
             "executable",
@@ -300,6 +310,7 @@ impl Source<'_> {
             metrics: self.convert("metrics", table.metrics, |text| text.parse::<Address>())?,
             thresholds: self.convert("thresholds", table.thresholds, thresholds)?,
             ignore: table.ignore,
+            log_level: self.convert("log_level", table.log_level, log_level)?,
         })
     }
 

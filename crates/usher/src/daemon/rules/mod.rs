@@ -27,6 +27,7 @@ use globset::GlobMatcher;
 use usher_host::engine::{AdoptOptions, ProgramReview, ReviewedProcess};
 use usher_model::Regulation;
 
+use super::events;
 use process::MatchedProcess;
 
 /// The rules and default values of the configuration file.
@@ -214,7 +215,11 @@ impl SharedRules {
                 return Ok(None);
             }
             let process = MatchedProcess::of_arrival(arriving, &adopt.argv);
-            rules.apply(&process, given, adopt)
+            let applied = rules.apply(&process, given, adopt);
+            if let Ok(Some(what)) | Err(what) = &applied {
+                events::log_rule(arriving.pid, what);
+            }
+            applied
         })
     }
 }

@@ -108,13 +108,12 @@ impl Reloader {
         let follow = move || {
             let mut count = [0; 8];
             while rustix::io::retry_on_intr(|| rustix::io::read(&requested, &mut count)).is_ok() {
-                let line = match reloader.reload() {
-                    Ok(reloaded) => reloaded.to_string(),
+                match reloader.reload() {
+                    Ok(reloaded) => log::info!("{reloaded}"),
                     Err(error) => {
-                        format!("{}; the old rules stay in force", failure::line(&error))
+                        log::error!("{}; the old rules stay in force", failure::line(&error));
                     }
-                };
-                failure::print_error(&line);
+                }
             }
         };
         let thread = std::thread::Builder::new().name("reload".to_owned());

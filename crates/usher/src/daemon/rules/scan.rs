@@ -147,10 +147,10 @@ impl Scanner {
         match self.engine.attach(pid, adopt, uid) {
             Ok(adopted) => {
                 self.attached.insert(facts.id);
-                failure::print_error(&format!(
+                log::info!(
                     "a rule attached process {pid} ({name}) as program {}",
                     adopted.id
-                ));
+                );
             }
             Err(EngineError::Stopped) => return Err(EngineError::Stopped),
             Err(
@@ -162,7 +162,7 @@ impl Scanner {
             ) => {}
             Err(error) => {
                 let line = failure::line(&error.into());
-                failure::print_error(&format!("a rule could not attach process {pid}: {line}"));
+                log::warn!("a rule could not attach process {pid}: {line}");
             }
         }
         Ok(())
