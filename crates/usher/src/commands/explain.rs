@@ -84,7 +84,7 @@ fn why_all(state: &api::State, out: Output) -> String {
         }
         _ => notes
             .by_ref()
-            .map(|note| format!("{}\n", shown(&note.text)))
+            .map(|note| output::wrapped(&shown(&note.text), out.text_width()) + "\n")
             .collect(),
     }
 }
@@ -118,13 +118,10 @@ fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {
         FAINT,
         &format!("(program {}, process {})", program.id, program.pid),
     );
-    let mut text = format!(
-        "{name} {id}\n  {}\n  {}\n",
-        shown(&reason.place),
-        shown(&reason.known)
-    );
-    for note in &reason.notes {
-        text.push_str(&format!("  {}\n", shown(note)));
+    let mut text = format!("{name} {id}\n");
+    let notes = reason.notes.iter();
+    for line in [&reason.place, &reason.known].into_iter().chain(notes) {
+        text.push_str(&indented(&shown(line), out.text_width()));
     }
     // With all programs, the common reason precedes them.
     let own = program
@@ -146,4 +143,26 @@ fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {
         text.push_str(&output::columns(&rows));
     }
     text
+}
+
+/// Indents a text by two columns, in lines of at most `width` columns.
+fn indented(text: &str, width: usize) -> String {
+    let wrapped = output::wrapped(text, width.saturating_sub(2));
+    wrapped.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_reasons_are_wrapped_and_indented() {
+        let text = "the profile of this program gives only cpu-time, which is no progress";
+        let lines = indented(text, 40);
+        assert!(lines.lines().count() > 1 && lines.lines().all(|line| line.len() <= 40));
+        assert!(lines.lines().all(|line| line.starts_with("  ")));
+        let words: Vec<&str> = lines.split_whitespace().collect();
+        assert_eq!(words.join(" "), text);
+        assert_eq!(indented(text, usize::MAX), format!("  {text}\n"));
+    }
 }

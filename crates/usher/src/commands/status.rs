@@ -97,7 +97,7 @@ fn table(state: &api::State, out: Output, width: usize) -> String {
     let rows = state
         .programs
         .iter()
-        .map(|program| row(program, &mut users, out));
+        .map(|program| row(program, &mut users, width, out));
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
     output::columns_within(&rows, width, &OPTIONAL)
 }
@@ -179,11 +179,20 @@ fn is_background_only(state: &api::State) -> bool {
     !state.programs.is_empty() && programs.all(|program| program.background.is_some())
 }
 
-fn row(program: &api::Program, users: &mut UserNames, out: Output) -> Vec<String> {
+/// Width to which names are shortened on terminals with less than 100 columns, so that the seats are
+/// visible.
+const NARROW_NAME_WIDTH: usize = 20;
+
+fn row(program: &api::Program, users: &mut UserNames, width: usize, out: Output) -> Vec<String> {
+    let name = shown(&program.name);
+    let name = match width < 100 {
+        true => output::cut(&name, NARROW_NAME_WIDTH),
+        false => name,
+    };
     let ntt = program.ntt.map(|ntt| format!("{ntt:.2}"));
     vec![
         program.id.to_string(),
-        shown(&program.name),
+        name,
         program.pid.to_string(),
         shown(&users.name(program.uid)),
         seats(program),
@@ -295,6 +304,24 @@ pub fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::top::view::tests::{program, state};
+
+    #[test]
+    fn long_names_do_not_hide_the_seats_on_narrow_terminals() {
+        let name = "a-program-with-a-very-long-name-that-fills-the-whole-line-of-a-terminal";
+        let state = state(vec![program(1, name, "0-3", 1.0)]);
+        let out = Output {
+            json: false,
+            color: false,
+        };
+        let text = table(&state, out, 60);
+        assert!(text.contains("SEATS") && text.contains("0-3"), "{text}");
+        assert!(
+            text.lines().all(|line| output::cut(line, 60) == line),
+            "{text}"
+        );
+        assert!(table(&state, out, 200).contains(name));
+    }
 
     #[test]
     fn cpu_time_is_counted_in_cpus() {

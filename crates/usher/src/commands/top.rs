@@ -17,7 +17,7 @@ mod draw;
 mod keys;
 mod live;
 mod terminal;
-mod view;
+pub mod view;
 
 use usher_model::{CpuSet, Topology};
 

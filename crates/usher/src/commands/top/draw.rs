@@ -28,6 +28,9 @@ const COMMAND_WIDTH_MIN: usize = 12;
 /// Maximum number of lines for the CPUs.
 const CPU_LINES_MAX: usize = 6;
 
+/// Maximum number of lines of each text above the table.
+const HEAD_LINES_MAX: usize = 3;
+
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -162,6 +165,14 @@ impl Lines<'_> {
         self.y += 1;
     }
 
+    /// Writes a text in lines of the width, at most [`HEAD_LINES_MAX`].
+    fn wrapped(&mut self, text: &str, style: Style) {
+        let text = output::wrapped(text, self.area.width.into());
+        for line in text.lines().take(HEAD_LINES_MAX) {
+            self.line(line, style);
+        }
+    }
+
     /// Writes a text at a column of the present line.
     fn part(&mut self, x: usize, text: &str, style: Style) {
         let (width, height) = (usize::from(self.area.width), usize::from(self.area.height));
@@ -190,7 +201,7 @@ fn head(view: &View, lines: &mut Lines) {
         (_, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
         (_, None, _) => "ANTT (mean normalised turnaround time): no prediction yet".to_owned(),
     };
-    lines.line(&headline, STRONG);
+    lines.wrapped(&headline, STRONG);
     let reason = state.abstention.as_ref();
     let detail = match reason {
         Some(why) => shown(&why.reason),
@@ -201,12 +212,12 @@ fn head(view: &View, lines: &mut Lines) {
             status::duration(state.uptime_seconds)
         ),
     };
-    lines.line(&detail, FAINT);
+    lines.wrapped(&detail, FAINT);
     if let Some(remedy) = reason.and_then(|why| why.remedy.as_ref()) {
-        lines.line(&format!("remedy: {}", shown(remedy)), FAINT);
+        lines.wrapped(&format!("remedy: {}", shown(remedy)), FAINT);
     }
     if let Some(warning) = state.warnings.last() {
-        lines.line(
+        lines.wrapped(
             &format!("! {}", shown(warning)),
             Style::new().fg(Color::Yellow),
         );
@@ -459,6 +470,23 @@ mod tests {
         }
         assert!(!text.contains("COMMAND"), "{text}");
         assert!(lines[11].starts_with("q quit"), "{text}");
+    }
+
+    #[test]
+    fn long_names_and_reasons_hide_no_seat_on_sixty_columns() {
+        let name = "a-program-with-a-very-long-name-that-fills-the-whole-line-of-a-terminal";
+        let mut all = state(vec![program(1, name, "0-3", 3.5)]);
+        all.abstention = Some(crate::api::Abstention {
+            cause: crate::api::Abstention_cause::measuring,
+            reason: "Usher measures the progress of the programs without seats for a moment"
+                .to_owned(),
+            remedy: None,
+            programs: Vec::new(),
+        });
+        let text = lines(&View::new(all), 60, 14).join("\n");
+        for part in ["SEATS", " 0-3 ", "a-program-with-…", "for a moment"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

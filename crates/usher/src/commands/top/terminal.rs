@@ -176,3 +176,75 @@ fn sgr(cell: &Cell, color: bool) -> String {
     codes.push('m');
     codes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::process::{Command, Stdio};
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    use super::*;
+
+    /// Environment variable that is set only in the child of the test.
+    const CHILD: &str = "USHER_TEST_PANICKING_CHILD";
+
+    #[test]
+    fn a_panic_restores_the_terminal_before_its_message() {
+        if std::env::var_os(CHILD).is_some() {
+            restore_on_panic();
+            let _screen = Screen::enter(false).unwrap();
+            panic!("the child panics");
+        }
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname(&master, Vec::new()).unwrap();
+        let path = path.to_str().unwrap();
+        let slave = File::options().read(true).write(true).open(path).unwrap();
+        let before = termios::tcgetattr(&slave).unwrap();
+        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let test = format!("{module}::a_panic_restores_the_terminal_before_its_message");
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &test, "--nocapture"])
+            .env(CHILD, "1")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        let mut shown = Vec::new();
+        let pause = Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        loop {
+            let ended = child.try_wait().unwrap();
+            while poll(&mut [PollFd::new(&master, PollFlags::IN)], Some(&pause)).unwrap() > 0 {
+                let mut bytes = [0; 4096];
+                let count = rustix::io::read(&master, &mut bytes).unwrap();
+                shown.extend(&bytes[..count]);
+            }
+            if let Some(status) = ended {
+                assert!(!status.success());
+                break;
+            }
+        }
+        let shown = String::from_utf8_lossy(&shown);
+        let at = |text: &str| {
+            shown
+                .find(text)
+                .unwrap_or_else(|| panic!("no {text:?}: {shown}"))
+        };
+        assert!(
+            at(ENTER) < at(LEAVE) && at(LEAVE) < at("the child panics"),
+            "{shown}"
+        );
+        let after = termios::tcgetattr(&slave).unwrap();
+        assert_eq!(before.local_modes, after.local_modes);
+        assert_eq!(before.input_modes, after.input_modes);
+    }
+}
