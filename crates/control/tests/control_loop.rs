@@ -61,6 +61,7 @@ fn program(id: u64) -> Program {
         stops_unseen: true,
         cpu_quota: None,
         cores: None,
+        variation: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background: None,

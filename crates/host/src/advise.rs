@@ -136,11 +136,7 @@ pub fn advise(
 ) -> Result<MeasuredAdvice, RunError> {
     let began = Instant::now();
     let topology = config.topology.clone();
-    let profiles = ProfileUse {
-        store: None,
-        recall: false,
-        learn: false,
-    };
+    let profiles = ProfileUse::none();
     let config = EngineConfig { profiles, ..config };
     let guard = LoadGuard::new(options.load, &config.roots, topology.cpus.len());
     let engine = Engine::start(config, Box::new(SeatAsBound))?;

@@ -232,11 +232,7 @@ pub fn profile(
 ) -> Result<MeasuredProfile, ProfileError> {
     let topology = config.topology.clone();
     let counts = counts(&topology, options)?;
-    let profiles = ProfileUse {
-        store: None,
-        recall: false,
-        learn: false,
-    };
+    let profiles = ProfileUse::none();
     let config = EngineConfig { profiles, ..config };
     let guard = LoadGuard::new(options.load, &config.roots, topology.cpus.len());
     let engine = Engine::start(config, Box::new(SeatAsBound)).map_err(RunError::from)?;

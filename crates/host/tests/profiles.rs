@@ -7,13 +7,17 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::bench::{Bench, Idler, ROOT, busy, programs};
 use common::{FirstCpuPolicy, until};
 use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
 use usher_host::launch::LaunchSpec;
-use usher_model::{CurvePoint, ProfileMatch, ProgressSource};
+use usher_model::{
+    CurvePoint, Decision, Event, Observation, ProfileMatch, ProgressSource, VariationBudget,
+};
+use usher_policy::Policy;
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
 /// Returns the configuration of an engine that uses this profile store.
@@ -90,6 +94,85 @@ fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
     busy_loop.kill().unwrap();
     busy_loop.wait().unwrap();
     assert_eq!(Store::open(&store).unwrap().list().unwrap(), []);
+}
+
+/// A policy that keeps the variation budgets of arriving programs, and gives all the first CPU.
+struct BudgetPolicy(Arc<Mutex<Vec<Option<VariationBudget>>>>);
+
+impl Policy for BudgetPolicy {
+    fn name(&self) -> &'static str {
+        "budget"
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        for event in &observation.events {
+            if let Event::Arrived(program) = event {
+                self.0.lock().unwrap().push(program.variation);
+            }
+        }
+        // Samples show the demand of the programs.
+        let wake_after_ns = Some(50_000_000);
+        Decision {
+            wake_after_ns,
+            ..FirstCpuPolicy.decide(observation)
+        }
+    }
+}
+
+#[test]
+fn runs_beside_other_programs_are_corrected_and_grant_a_budget() {
+    if !Path::new("/proc/self/schedstat").exists() {
+        usher_skip::skip!("corrected runs: the kernel counts no waits for CPUs");
+        return;
+    }
+    let bench = Bench::new();
+    let store = bench.path("profiles.db");
+    let budgets = Arc::new(Mutex::new(Vec::new()));
+    let start = |vary| {
+        let mut config = with_store(&bench, &store);
+        config.profiles.correct = true;
+        config.profiles.vary = vary;
+        Engine::start(config, Box::new(BudgetPolicy(budgets.clone()))).unwrap()
+    };
+    let spec = LaunchSpec::new(busy(1.5));
+    let launch = |engine: &Engine| engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+    let engine = start(true);
+    let began = Instant::now();
+    let runs = [launch(&engine), launch(&engine)];
+    let ids = runs.each_ref().map(|(_, adopted)| adopted.id);
+    let key = runs[0].1.key.clone().unwrap();
+    let children = runs.map(|(held, _)| held.release().unwrap());
+    for (mut child, id) in children.into_iter().zip(ids) {
+        assert!(child.wait().unwrap().success());
+        let seconds = began.elapsed().as_secs_f64();
+        engine.repeated(id, seconds, ROOT).unwrap();
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    assert!(engine.stop().is_empty());
+
+    let machine = MachineKey::of(&bench.topology);
+    let known = Store::open(&store).unwrap();
+    let profile = known.lookup(&key, &machine).unwrap().unwrap();
+    let point = profile.curve().unwrap().0.points()[0];
+    assert_eq!(point.cores, bench.topology.capacity_of(&bench.first_cpu()));
+    // Both programs used the same CPU, so that each took at least 1.3 times as long as alone.
+    assert!(point.rate * seconds > 1.3, "{point:?} {seconds}");
+    assert!(point.relative_error < 0.5, "{point:?}");
+    let record = known.variation(&key, &machine).unwrap().unwrap();
+    assert_eq!(record.runs, 2);
+    drop(known);
+
+    for vary in [true, false] {
+        let engine = start(vary);
+        let (_held, _) = launch(&engine);
+        engine.status().unwrap();
+    }
+    let budgets = budgets.lock().unwrap();
+    let granted: Vec<bool> = budgets.iter().map(Option::is_some).collect();
+    assert_eq!(granted, [false, false, true, false]);
+    let budget = budgets[2].unwrap();
+    assert_eq!(budget.usual_seconds, record.usual_seconds);
+    assert!(budget.seconds > 0.0 && budget.seconds <= 0.3 * record.usual_seconds);
 }
 
 #[test]

@@ -37,7 +37,9 @@ pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress,
 pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
 pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;
-pub use program::{Arrival, ProfileMatch, Program, ProgramId, ProgramKey, Regulation};
+pub use program::{
+    Arrival, ProfileMatch, Program, ProgramId, ProgramKey, Regulation, VariationBudget,
+};
 pub use suggest::{closest_name, with_suggestion};
 pub use topology::{
     Cache, Core, CoreId, Cpu, Domain, DomainId, InconsistentTopology, NodeId, NumaNode, Package,

@@ -4,6 +4,8 @@
 //! values. An NTT or ANTT is at least 1 if the program is no faster than alone; values are not
 //! checked here.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::abstention::Abstention;
@@ -69,6 +71,10 @@ pub struct Plan {
     /// The cause for which the policy abstains; `None` if it does not abstain, or states no cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abstention: Option<Abstention>,
+    /// If the seats serve to measure programs on fewer cores (deliberate variation): the greatest
+    /// fraction of time that each program loses by its seat. Empty in all other plans.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub varied: BTreeMap<ProgramId, f64>,
 }
 
 /// A sentence for people about a decision, printed by `usher explain`.

@@ -129,6 +129,22 @@ pub struct Program {
     /// seat then needs no profile, and never changes its size. `None`: the policy chooses the size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// How much the policy may slow down this run in order to measure the program on fewer cores;
+    /// `None`: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variation: Option<VariationBudget>,
+}
+
+/// The time that a run may lose to deliberate variation of its seat, with what is known about the
+/// program's ordinary runs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct VariationBudget {
+    /// Time that the run may lose, in seconds.
+    pub seconds: f64,
+    /// Duration of an ordinary run, in seconds.
+    pub usual_seconds: f64,
+    /// CPUs that the program uses in an ordinary run if no other program uses the machine.
+    pub usual_cpus: f64,
 }
 
 impl Program {

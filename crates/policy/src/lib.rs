@@ -22,6 +22,7 @@ mod simple;
 mod suspendable;
 pub mod timeshare;
 pub mod usher;
+pub mod variation;
 
 pub use background::{RegulatedPolicy, Thresholds};
 pub use casas::Casas;

@@ -147,6 +147,7 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
         antt_time_sharing: Some(sharing),
         abstains: false,
         abstention: None,
+        varied: Default::default(),
     };
     Ok(Seating {
         plan,

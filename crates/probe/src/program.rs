@@ -31,6 +31,7 @@ use usher_model::{ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, Pr
 
 use crate::bytes::ByteCounter;
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
+use crate::delay::{RunDelay, RunDelays};
 use crate::error::ProbeError;
 use crate::members::{ProgramMembers, TotalTimes};
 use crate::spin::SpinDetector;
@@ -68,12 +69,27 @@ const COUNT_NS_MIN: u64 = 4_000_000;
 /// Least interval between counts of bytes, in nanoseconds, because a count reads two files per
 /// process.
 const BYTES_NS_MIN: u64 = 100_000_000;
+/// Least interval between counts of waits, in nanoseconds, because a count reads a file per thread.
+const DELAYS_NS_MIN: u64 = 200_000_000;
 /// Intervals before each of the first checks for spinning, in nanoseconds. The intervals are short:
 /// programs that run for less than a second must be checked, too.
 const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
 /// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time since the last
 /// sample.
 const WAITING_DIVISOR: u64 = 10;
+
+/// CPU time of a program, and the time that its threads waited for CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DemandReading {
+    /// Time of the reading, in nanoseconds.
+    pub at_ns: u64,
+    /// CPU time in nanoseconds.
+    pub cpu_ns: u64,
+    /// Time that runnable threads waited for a CPU, summed over all threads, in nanoseconds.
+    pub delay_ns: u64,
+    /// Whether no thread has ended since the reading before. Otherwise its last wait is missing.
+    pub is_complete: bool,
+}
 
 /// The probe of one program.
 #[derive(Debug)]
@@ -97,6 +113,9 @@ pub struct ProgramProbe {
     /// Time and result of the last count of bytes.
     bytes_at: (u64, Option<u64>),
     trusts_bytes: bool,
+    /// Counts the waits for CPUs.
+    delays: Option<RunDelays>,
+    demand: Option<DemandReading>,
     spin: SpinDetector,
     first: TotalTimes,
     last: TotalTimes,
@@ -160,6 +179,8 @@ impl ProgramProbe {
             bytes: None,
             bytes_at: (0, None),
             trusts_bytes: false,
+            delays: None,
+            demand: None,
             first,
             last: first,
             cpu_ns: 0.0,
@@ -210,6 +231,17 @@ impl ProgramProbe {
         self.trusts_bytes = trusted;
     }
 
+    /// Counts the time that the program's threads wait for CPUs.
+    pub fn count_delays(&mut self) {
+        self.delays = Some(RunDelays::new(&self.config.proc_root));
+    }
+
+    /// Returns the last reading of CPU time and waits, at most 200 ms before the last sample;
+    /// `None` if the waits are not counted.
+    pub fn demand(&self) -> Option<DemandReading> {
+        self.demand
+    }
+
     /// Returns the bytes that the program had read and written at the last sample since the first
     /// sample; `None` if they were not counted.
     pub fn bytes(&self) -> Option<u64> {
@@ -230,6 +262,7 @@ impl ProgramProbe {
         self.check_waiting(at_ns, before);
         self.check_threads(at_ns);
         self.progress = self.best_progress(at_ns, kept);
+        self.sample_delays(at_ns);
         let wait_ns = match (now.wait_ns, self.first.wait_ns) {
             (Some(now), Some(first)) => Some(now.saturating_sub(first)),
             _ => None,
@@ -378,6 +411,32 @@ impl ProgramProbe {
         let bytes = counter.sample(&self.members.processes().ok()?);
         self.bytes_at = (at_ns, bytes);
         bytes
+    }
+
+    /// Counts the waits for CPUs if a count is due.
+    fn sample_delays(&mut self, at_ns: u64) {
+        let last_ns = self.demand.map_or(0, |last| last.at_ns);
+        let Some(delays) = self.delays.as_mut() else {
+            return;
+        };
+        if self.demand.is_some() && at_ns < last_ns + DELAYS_NS_MIN {
+            return;
+        }
+        // A program that is just ending has no threads; its last reading is kept.
+        let tids = self.members.threads().unwrap_or_default();
+        if tids.is_empty() {
+            return;
+        }
+        let reading = |delay: RunDelay| DemandReading {
+            at_ns,
+            cpu_ns: self.cpu_ns as u64,
+            delay_ns: delay.ns,
+            is_complete: delay.is_complete,
+        };
+        self.demand = delays.sample(&tids).map(reading);
+        if self.demand.is_none() {
+            self.delays = None;
+        }
     }
 
     /// Returns progress from the heartbeat page: units of work, or useful CPU time. `kept` is the

@@ -84,6 +84,7 @@ impl MixEntry {
             stops_unseen: true,
             cpu_quota: None,
             cores: None,
+            variation: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

@@ -30,5 +30,6 @@ pub use error::{StoreError, Warning};
 pub use machine::MachineKey;
 pub use profile::{
     MeasuredPoint, Measurement, Profile, ProfileEntry, SOURCE_ERROR_MAX, StoredPoint,
+    VariationRecord,
 };
 pub use store::Store;

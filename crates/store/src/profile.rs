@@ -45,6 +45,20 @@ pub struct Measurement {
     pub bandwidth_gbps: Option<f64>,
 }
 
+/// The ordinary and the varied runs of a program. The store keeps the values and does not interpret
+/// them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VariationRecord {
+    /// Number of runs.
+    pub runs: u32,
+    /// Mean duration of the ordinary runs, in seconds.
+    pub usual_seconds: f64,
+    /// Mean number of CPUs that the program would have used alone.
+    pub usual_cpus: f64,
+    /// Time that varied runs may still lose, in seconds.
+    pub credit_seconds: f64,
+}
+
 /// A point of a stored curve, merged from all runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StoredPoint {

@@ -15,7 +15,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 /// The SQL statements of each migration step. A step migrates a store from one format to the next
 /// format.
-pub(crate) const STEPS: [&str; 2] = [
+pub(crate) const STEPS: [&str; 3] = [
     "
     CREATE TABLE profile (
         id INTEGER PRIMARY KEY,
@@ -43,6 +43,15 @@ pub(crate) const STEPS: [&str; 2] = [
     ) STRICT, WITHOUT ROWID;
 ",
     "ALTER TABLE profile ADD COLUMN active_wait INTEGER;",
+    "
+    CREATE TABLE variation (
+        profile INTEGER PRIMARY KEY REFERENCES profile ON DELETE CASCADE,
+        runs INTEGER NOT NULL,
+        usual_seconds REAL NOT NULL,
+        usual_cpus REAL NOT NULL,
+        credit_seconds REAL NOT NULL
+    ) STRICT;
+",
 ];
 
 /// SQLite's application ID, which marks the file as a store of Usher: the letters "Ushr". The

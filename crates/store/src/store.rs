@@ -36,7 +36,7 @@ use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 use crate::damaged::replace_damaged;
 use crate::error::{StoreError, Warning};
 use crate::machine::MachineKey;
-use crate::profile::{Measurement, Profile, ProfileEntry};
+use crate::profile::{Measurement, Profile, ProfileEntry, VariationRecord};
 use crate::redact::redact;
 use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
@@ -278,6 +278,61 @@ impl Store {
                 transaction.commit()
             });
         merged.map_err(|e| self.failed(e))
+    }
+
+    /// Returns the record of the ordinary and the varied runs of a program; `None` if the program has
+    /// no profile or no record.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn variation(
+        &self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+    ) -> Result<Option<VariationRecord>, StoreError> {
+        let sql = "SELECT v.runs, v.usual_seconds, v.usual_cpus, v.credit_seconds
+                   FROM variation AS v JOIN profile AS p ON v.profile = p.id
+                   WHERE p.executable = ?1 AND p.arguments = ?2 AND p.machine = ?3";
+        let key = stored(key);
+        let values = params![key.executable, key.arguments, machine.as_str()];
+        let record = |row: &rusqlite::Row<'_>| {
+            Ok(VariationRecord {
+                runs: row.get(0)?,
+                usual_seconds: row.get(1)?,
+                usual_cpus: row.get(2)?,
+                credit_seconds: row.get(3)?,
+            })
+        };
+        let found = self.connection.query_row(sql, values, record).optional();
+        found.map_err(|e| self.failed(e))
+    }
+
+    /// Replaces the record of the ordinary and the varied runs of a program. Without a profile of the
+    /// program, nothing is stored.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn set_variation(
+        &mut self,
+        key: &ProgramKey,
+        machine: &MachineKey,
+        record: &VariationRecord,
+    ) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO variation
+                   SELECT id, ?4, ?5, ?6, ?7 FROM profile
+                   WHERE executable = ?1 AND arguments = ?2 AND machine = ?3";
+        let key = stored(key);
+        let values = params![
+            key.executable,
+            key.arguments,
+            machine.as_str(),
+            record.runs,
+            record.usual_seconds,
+            record.usual_cpus,
+            record.credit_seconds
+        ];
+        let done = self.connection.execute(sql, values);
+        done.map(|_| ()).map_err(|e| self.failed(e))
     }
 
     /// Deletes the profiles of a program on every machine. Returns their number.

@@ -11,7 +11,7 @@ use usher_model::{
     Cache, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey, ProgressSource,
     Topology,
 };
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError, VariationRecord};
 
 fn key(name: &str) -> ProgramKey {
     ProgramKey {
@@ -329,7 +329,7 @@ fn rejects_foreign_and_newer_databases_unchanged() {
         ),
         (
             "PRAGMA user_version = 99",
-            "has format 99, but this version of Usher reads only formats up to 2",
+            "has format 99, but this version of Usher reads only formats up to 3",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -584,4 +584,40 @@ fn the_points_of_one_source_are_forgotten() {
     };
     assert_eq!(sources("a"), [ProgressSource::Repetition]);
     assert_eq!(sources("b").len(), 2);
+}
+
+#[test]
+fn the_record_of_varied_runs_belongs_to_its_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    let mut store = Store::open(&path).unwrap();
+    let (known, other) = (key("a"), key("b"));
+    let record = VariationRecord {
+        runs: 3,
+        usual_seconds: 12.5,
+        usual_cpus: 1.75,
+        credit_seconds: -0.5,
+    };
+    store.set_variation(&known, &machine(), &record).unwrap();
+    assert_eq!(
+        store.variation(&known, &machine()).unwrap(),
+        None,
+        "no profile"
+    );
+    store.merge(&known, &machine(), &one_point()).unwrap();
+    store.set_variation(&known, &machine(), &record).unwrap();
+    drop(store);
+    let mut store = Store::open(&path).unwrap();
+    assert_eq!(store.variation(&known, &machine()).unwrap(), Some(record));
+    assert_eq!(store.variation(&other, &machine()).unwrap(), None);
+    let next = VariationRecord { runs: 4, ..record };
+    store.set_variation(&known, &machine(), &next).unwrap();
+    assert_eq!(store.variation(&known, &machine()).unwrap(), Some(next));
+    store.forget(&known).unwrap();
+    store.merge(&known, &machine(), &one_point()).unwrap();
+    assert_eq!(
+        store.variation(&known, &machine()).unwrap(),
+        None,
+        "forgotten"
+    );
 }

@@ -115,6 +115,7 @@ impl ArrivingProgram {
         let name = if named { name } else { facts.comm };
         let stored = key.as_ref().map(|key| profiles.recall(key));
         let stored = stored.unwrap_or_default();
+        let variation = key.as_ref().and_then(|key| profiles.variation(key));
         Ok(Self {
             root: facts.root,
             uid: facts.uid,
@@ -137,6 +138,7 @@ impl ArrivingProgram {
                 ran_before: !held,
                 stops_unseen: false,
                 cpu_quota: None,
+                variation: variation.filter(|_| held),
                 llc_bytes: stored.llc_bytes,
                 bandwidth_gbps: stored.bandwidth_gbps,
                 background: adopt.background,

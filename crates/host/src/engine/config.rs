@@ -165,6 +165,22 @@ pub struct ProfileUse {
     pub recall: bool,
     /// Whether this run adds measurements.
     pub learn: bool,
+    /// Whether runs beside other programs add measurements, from which the effect of the waits for
+    /// CPUs is removed.
+    pub correct: bool,
+    /// Whether the policy may vary the seats of known programs in order to measure them.
+    pub vary: bool,
+}
+
+impl ProfileUse {
+    /// Returns a use in which no profile is read and no measurement is added.
+    pub fn none() -> Self {
+        Self {
+            recall: false,
+            learn: false,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for ProfileUse {
@@ -173,6 +189,8 @@ impl Default for ProfileUse {
             store: None,
             recall: true,
             learn: true,
+            correct: false,
+            vary: false,
         }
     }
 }

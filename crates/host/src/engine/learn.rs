@@ -12,6 +12,9 @@
 //!   the CPU time of the program. If the CPU time of the program was read some time before its end,
 //!   the CPU time that the program can have used since then is permitted, too.
 //!
+//! If the configuration permits corrected samples, a run that is disturbed by other programs yields
+//! a sample, too, from which the effect of the waits is removed (module `demand_trace`).
+//!
 //! A [`PlacementInterval`] is restarted at each change that disturbs the program; a repetition that
 //! began before the interval yields no sample. If the busy time of the CPUs cannot be read, no
 //! repetition yields a sample. Each call costs a constant number of operations; its caller reads
@@ -20,6 +23,8 @@
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
 use super::byte_trace::{ByteRate, ByteTrace};
+use super::demand_trace::DemandTrace;
+use super::member::VariedTime;
 use crate::load_limits::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
 
 /// Minimum duration of a repetition that yields a sample. Shorter repetitions are dominated by
@@ -44,6 +49,15 @@ pub(super) struct ProfileSample {
 }
 
 impl ProfileSample {
+    /// Returns the sample of a run beside other programs, from which the effect of the waits is
+    /// removed. The rate by another source of progress is unknown.
+    pub fn corrected(repetition: CurvePoint) -> Self {
+        Self {
+            repetition,
+            by_source: None,
+        }
+    }
+
     /// Adds the rate of bytes if bytes measured the progress of the run, and removes it if not.
     #[must_use]
     pub fn with_bytes(self, bytes: Option<ByteRate>) -> Self {
@@ -194,6 +208,8 @@ pub(super) struct EndedProgram {
     pub waits: WaitBehaviour,
     pub interval: PlacementInterval,
     pub byte_trace: ByteTrace,
+    pub demand_trace: DemandTrace,
+    pub varied: VariedTime,
     pub ended_ns: u64,
     pub last: Option<ProgramSample>,
     /// Age of the last sample before the end of the program.

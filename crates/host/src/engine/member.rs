@@ -14,6 +14,7 @@ use usher_model::{
 };
 
 use super::byte_trace::ByteTrace;
+use super::demand_trace::DemandTrace;
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
 use super::progress_window::ProgressWindow;
@@ -23,6 +24,29 @@ use super::watch::ProgramObserver;
 /// Age from which the use of CPU time shows whether a program is busy. A younger program counts as
 /// busy.
 const NEW_NS: u64 = 2_000_000_000;
+
+/// Time that a run has spent on seats of deliberate variation.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct VariedTime {
+    /// Time of the last update, and the loss per second since then, if the seat is varied.
+    since: Option<(u64, f64)>,
+    /// Time on varied seats.
+    pub seconds: f64,
+    /// Upper limit of the time that was lost.
+    pub lost_seconds: f64,
+}
+
+impl VariedTime {
+    /// Sets the loss per second from now on; `None`: the seat is not varied.
+    pub fn set(&mut self, at_ns: u64, loss_rate: Option<f64>) {
+        if let Some((since_ns, loss_rate)) = self.since.take() {
+            let seconds = at_ns.saturating_sub(since_ns) as f64 * 1e-9;
+            self.seconds += seconds;
+            self.lost_seconds += loss_rate * seconds;
+        }
+        self.since = loss_rate.map(|rate| (at_ns, rate));
+    }
+}
 
 /// A managed program.
 #[derive(Debug)]
@@ -36,6 +60,10 @@ pub(super) struct ManagedProgram {
     pub misleading: Vec<ProgressSource>,
     /// The bytes that the program has read and written in its present run.
     pub byte_trace: ByteTrace,
+    /// The CPU time and the waits of its present run.
+    pub demand_trace: DemandTrace,
+    /// Time on seats of deliberate variation.
+    pub varied: VariedTime,
     pub watch: ProgramObserver,
     pub arrived_ns: u64,
     /// The CPUs of the program's seat; `None` if the program has no seat.
@@ -71,6 +99,9 @@ impl ManagedProgram {
         if let Some(bytes) = self.watch.bytes() {
             self.byte_trace.add(at_ns, bytes);
         }
+        if let Some(demand) = self.watch.demand() {
+            self.demand_trace.add(demand);
+        }
         let was_stopped = self.stopped;
         self.check_stopped(at_ns, is_frozen);
         sample.stopped = was_stopped || self.stopped;
@@ -104,6 +135,7 @@ impl ManagedProgram {
         self.stopped = self.watch.is_stopped();
         if self.stopped || was_stopped {
             self.interval.interrupted(at_ns);
+            self.demand_trace.interrupted();
         }
     }
 

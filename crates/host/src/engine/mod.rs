@@ -21,6 +21,7 @@ mod background;
 mod byte_trace;
 mod clock;
 mod config;
+mod demand_trace;
 mod hotplug;
 mod learn;
 mod log;

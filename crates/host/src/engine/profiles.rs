@@ -15,8 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError};
+use usher_model::{Curve, ProgramKey, ProgressSource, Topology, VariationBudget};
+use usher_policy::variation::{FinishedRun, VariationAccount};
+use usher_store::{
+    MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError, VariationRecord,
+};
 
 use super::config::{EngineError, ProfileUse};
 use super::learn::{ProfileSample, WaitBehaviour};
@@ -66,6 +69,8 @@ pub(super) struct ProfileUpdate {
     pub waits: WaitBehaviour,
     /// Whether bytes did not measure the progress of the run.
     pub distrusts_bytes: bool,
+    /// The run, for the budget of deliberate variation.
+    pub run: Option<FinishedRun>,
 }
 
 /// The store, shared between threads.
@@ -73,6 +78,8 @@ pub(super) struct ProfileUpdate {
 pub(super) struct Profiles {
     handle: Arc<StoreHandle>,
     recall: bool,
+    correct: bool,
+    vary: bool,
     /// The channel to the writer thread; `None` if this run adds no measurements. Dropping the
     /// sender ends the thread.
     updates: Option<Sender<ProfileUpdate>>,
@@ -126,6 +133,8 @@ impl Profiles {
         Ok(Self {
             handle,
             recall: profiles.recall,
+            correct: profiles.correct,
+            vary: profiles.vary,
             updates,
             writer,
         })
@@ -145,6 +154,29 @@ impl Profiles {
             self.handle.report(StoreEvent::Failed(error.to_string()));
             StoredProfile::default()
         })
+    }
+
+    /// Returns whether runs beside other programs add measurements.
+    pub fn corrects(&self) -> bool {
+        self.correct
+    }
+
+    /// Returns the time that the next run of a program may lose to deliberate variation; `None` if
+    /// its runs are not varied.
+    pub fn variation(&self, key: &ProgramKey) -> Option<VariationBudget> {
+        if !self.vary {
+            return None;
+        }
+        let store = lock(&self.handle.store);
+        let found = store.variation(key, &self.handle.machine);
+        drop(store);
+        match found {
+            Ok(record) => account(record?).budget(),
+            Err(error) => {
+                self.handle.report(StoreEvent::Failed(error.to_string()));
+                None
+            }
+        }
     }
 
     /// Queues an update for the writer thread.
@@ -271,7 +303,40 @@ impl StoreHandle {
         if update.distrusts_bytes {
             store.forget_source(&update.key, &self.machine, ProgressSource::Bytes)?;
         }
-        store.merge(&update.key, &self.machine, &measurement)
+        store.merge(&update.key, &self.machine, &measurement)?;
+        match update.run {
+            Some(run) => self.add_run(&mut store, &update.key, &run),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a run to the account of deliberate variation.
+    fn add_run(
+        &self,
+        store: &mut Store,
+        key: &ProgramKey,
+        run: &FinishedRun,
+    ) -> Result<(), StoreError> {
+        let old = store.variation(key, &self.machine)?.map(account);
+        let Some(next) = VariationAccount::after(old, run) else {
+            return Ok(());
+        };
+        let record = VariationRecord {
+            runs: next.runs,
+            usual_seconds: next.usual_seconds,
+            usual_cpus: next.usual_cpus,
+            credit_seconds: next.credit_seconds,
+        };
+        store.set_variation(key, &self.machine, &record)
+    }
+}
+
+fn account(record: VariationRecord) -> VariationAccount {
+    VariationAccount {
+        runs: record.runs,
+        usual_seconds: record.usual_seconds,
+        usual_cpus: record.usual_cpus,
+        credit_seconds: record.credit_seconds,
     }
 }
 

@@ -17,11 +17,13 @@ use std::collections::BTreeMap;
 
 use usher_act::{ActError, HomeDirs, PreparedHome, WorkClass};
 use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
+use usher_policy::variation::FinishedRun;
 
 use super::arrival::ArrivingProgram;
 use super::byte_trace::{ByteRate, ByteTrace};
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
+use super::demand_trace::DemandTrace;
 use super::learn::{
     ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, RepetitionEnd, WaitBehaviour,
 };
@@ -283,6 +285,8 @@ impl RealWorld {
             key: arriving.key,
             misleading: arriving.misleading,
             byte_trace: ByteTrace::new(at_ns),
+            demand_trace: DemandTrace::new(at_ns),
+            varied: Default::default(),
             watch,
             arrived_ns: at_ns,
             seat: None,
@@ -295,12 +299,7 @@ impl RealWorld {
             before_last: None,
             window: Default::default(),
         };
-        let reach = member.reach(usable);
-        member.interval.moved(
-            at_ns,
-            self.topology.capacity_of(&reach),
-            busy_on(&self.roots, &reach),
-        );
+        self.begin_interval(&mut member, at_ns);
         let arrived = LogChange::Arrived {
             program: program.id,
             name: program.name.clone(),
@@ -315,6 +314,15 @@ impl RealWorld {
             self.note_similar_profile(at_ns, program.id, &id);
         }
         self.state.events.push(Event::Arrived(Box::new(program)));
+    }
+
+    /// Starts the measurements of a program that arrives.
+    fn begin_interval(&self, member: &mut ManagedProgram, at_ns: u64) {
+        let reach = member.reach(&self.state.usable);
+        let cores = self.topology.capacity_of(&reach);
+        let busy_ns = busy_on(&self.roots, &reach);
+        member.interval.moved(at_ns, cores, busy_ns);
+        member.demand_trace.moved(cores);
     }
 
     /// Prepares the state for the first managed program: the usable CPUs are not checked while no
@@ -364,8 +372,17 @@ impl RealWorld {
                 other_cpus_max: self.other_cpus_max,
             });
             let bytes = ended.byte_trace.ended(ended.ended_ns);
+            let demand = ended.demand_trace.ended(seconds);
+            let demand = demand.filter(|_| self.profiles.corrects() && ended.waits.spinners == 0);
+            let sample = sample.or(demand.map(|demand| ProfileSample::corrected(demand.point)));
+            let run = demand.map(|demand| FinishedRun {
+                seconds,
+                cpus: demand.cpus,
+                varied_seconds: ended.varied.seconds,
+                lost_seconds: ended.varied.lost_seconds,
+            });
             let update = profile_update(ended.key.clone(), &ended.name, ended.waits, sample, bytes);
-            self.add_update(update);
+            self.add_update(update.map(|update| ProfileUpdate { run, ..update }));
             return Ok(());
         }
         self.check_owner(id, asking)?;
@@ -456,6 +473,7 @@ impl RealWorld {
                 .as_ref()
                 .map_or(member.arrived_ns, |last| last.0);
             let has_sample = member.sample(at_ns, steal, is_frozen).is_some();
+            member.varied.set(at_ns, None);
             if self.state.ended.len() == ENDED_MAX {
                 self.state.ended.pop_front();
             }
@@ -466,6 +484,8 @@ impl RealWorld {
                 waits: member.waits(),
                 interval: member.interval,
                 byte_trace: member.byte_trace,
+                demand_trace: member.demand_trace,
+                varied: member.varied,
                 ended_ns: at_ns,
                 last: member.last.take().map(|(_, sample)| sample),
                 // Without a cgroup, the CPU time between the last sample and the end is lost.
@@ -556,6 +576,7 @@ fn profile_update(
         sample: sample?.with_bytes(bytes),
         waits,
         distrusts_bytes: bytes.is_some_and(|rate| !rate.is_progress()),
+        run: None,
     })
 }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::event::PollFd;
 use usher_heartbeat::Page;
 use usher_model::{ProcessId, ProcessTree, ProgramSample};
-use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
+use usher_probe::{CounterKind, DemandReading, PerfCounters, ProbeConfig, ProgramProbe};
 
 use super::clock::now_ns;
 use super::config::EngineError;
@@ -46,6 +46,7 @@ impl ProgramObserver {
             .into_iter()
             .for_each(|page| probe.use_heartbeat(page));
         probe.count_bytes(trusts_bytes);
+        probe.count_delays();
         // The call fails on a machine without a PMU, which `usher doctor` reports.
         match held {
             true => {
@@ -76,6 +77,11 @@ impl ProgramObserver {
     /// Returns the bytes that the program has read and written; `None` if they are not counted.
     pub fn bytes(&self) -> Option<u64> {
         self.probe.bytes()
+    }
+
+    /// Returns the last reading of CPU time and waits for CPUs; `None` if waits are not counted.
+    pub fn demand(&self) -> Option<DemandReading> {
+        self.probe.demand()
     }
 
     /// Returns whether the program's last process has ended.

@@ -204,6 +204,10 @@ impl World for RealWorld {
                 let cores = self.topology.capacity_of(&reach);
                 let busy_ns = busy_on(&self.roots, &reach);
                 member.interval.moved(now_ns(), cores, busy_ns);
+                member.demand_trace.moved(cores);
+                if matches!(action, Action::Freeze { .. }) {
+                    member.demand_trace.interrupted();
+                }
             }
         }
         Ok(())
@@ -230,6 +234,7 @@ impl World for RealWorld {
             self.state.log.add(at_ns, LogChange::Planned { abstains });
         }
         self.keep_notes(at_ns, decision);
+        self.update_varied(at_ns);
         self.log_placements(at_ns);
         self.update_disturbed(at_ns);
         for (mut adopted, reply) in std::mem::take(&mut self.state.arriving) {
@@ -450,6 +455,15 @@ impl RealWorld {
         } else {
             state.keeper_pause_ns = KEEPER_NS_MIN;
             self.resolved(WarningTopic::Keeper);
+        }
+    }
+
+    /// Updates the time that each program spends on seats of deliberate variation.
+    fn update_varied(&mut self, at_ns: u64) {
+        let state = &mut self.state;
+        for (id, member) in &mut state.members {
+            let loss_rate = state.plan.varied.get(id).copied();
+            member.varied.set(at_ns, loss_rate);
         }
     }
 

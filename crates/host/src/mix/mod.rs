@@ -220,6 +220,7 @@ impl MixRunner<'_> {
             store: self.options.store.clone(),
             recall: policy != "usher" || !self.options.cold,
             learn: false,
+            ..ProfileUse::default()
         };
         EngineConfig {
             profiles,

@@ -23,6 +23,7 @@ use super::intervals::COMPARE_AGAIN_NS;
 use super::meter::{RateEstimate, RateMeter};
 use crate::seating::Request;
 use crate::simple::request;
+use crate::variation::ERROR_ENOUGH;
 
 /// Least number of repetitions in one placement for a measurement.
 const REPETITIONS_MIN: u32 = 2;
@@ -43,6 +44,8 @@ pub struct ManagedProgram {
     pub meter: RateMeter,
     /// Placement in which the rate is measured.
     pub placement: MeasuredPlacement,
+    /// Time of the program's arrival.
+    pub arrived_ns: u64,
     /// Start of the present placement.
     pub placed_ns: u64,
     /// Best source of progress that the program reports.
@@ -71,6 +74,8 @@ pub struct ManagedProgram {
     /// `failed_ns` is the time of the last failure.
     pub failures: u32,
     pub failed_ns: u64,
+    /// Greatest time that the run has lost to deliberate variation, in seconds.
+    pub lost_seconds: f64,
 }
 
 /// Placement in which a program's rate is measured.
@@ -105,12 +110,14 @@ impl ManagedProgram {
             curve_data,
             meter,
             placement: MeasuredPlacement::Shared,
+            arrived_ns: at_ns,
             placed_ns: at_ns,
             repetitions: (0.0, 0),
             source: None,
             spinners,
             failures: 0,
             failed_ns: 0,
+            lost_seconds: 0.0,
         }
     }
 
@@ -143,7 +150,7 @@ impl ManagedProgram {
     /// Least number of cores that the running program must keep: the number of cores at its start
     /// or the number of its threads, whichever is smaller. On fewer cores, its threads would spin
     /// while they wait for threads without a core. 0 if the program is known not to wait actively.
-    fn narrowest_cores(&self) -> u32 {
+    pub fn narrowest_cores(&self) -> u32 {
         let may_spin = self.active_wait != Some(false);
         let startup_cores = self.startup_cores.filter(|_| may_spin).unwrap_or(0);
         startup_cores.min(self.threads_max)
@@ -252,30 +259,65 @@ impl ManagedProgram {
             && matches!(self.placement, MeasuredPlacement::Seat(cores) if cores <= 1.0)
     }
 
-    /// The curve for planning. Without data, the curve is that of the *fair start*: the program is
-    /// assumed to scale up to an equal share of the machine and no further.
-    #[allow(clippy::expect_used)]
+    /// The curve for planning. Without data, the curve is that of the fair start.
     pub fn curve_estimate(&self, topology: &Topology, programs: usize) -> CurveEstimate {
         let cores_max = topology.capacity_of(&topology.all_cpus());
         self.curve_data
             .curve_estimate(cores_max)
-            .unwrap_or_else(|| {
-                let cores = (cores_max / programs as f64).max(1.0);
-                let point = CurvePoint {
-                    cores,
-                    rate: cores,
-                    relative_error: 0.5,
-                    busy_cpus: None,
-                };
-                // The curve has one point with a positive count and rate.
-                let curve =
-                    Curve::new(vec![point]).expect("a curve of one positive point is valid");
-                CurveEstimate {
-                    curve,
-                    confidence: 0.0,
-                    origin: CurveOrigin::Measured,
-                }
-            })
+            .unwrap_or_else(|| self.fair_start(topology, programs))
+    }
+
+    /// The curve of the *fair start*: the program is assumed to scale up to an equal share of the
+    /// machine and no further.
+    #[allow(clippy::expect_used)]
+    pub fn fair_start(&self, topology: &Topology, programs: usize) -> CurveEstimate {
+        let cores_max = topology.capacity_of(&topology.all_cpus());
+        let cores = (cores_max / programs as f64).max(1.0);
+        let point = CurvePoint {
+            cores,
+            rate: cores,
+            relative_error: 0.5,
+            busy_cpus: None,
+        };
+        // The curve has one point with a positive count and rate.
+        let curve = Curve::new(vec![point]).expect("a curve of one positive point is valid");
+        CurveEstimate {
+            curve,
+            confidence: 0.0,
+            origin: CurveOrigin::Measured,
+        }
+    }
+
+    /// Time that the run may still lose to deliberate variation, in seconds.
+    pub fn budget_left(&self) -> f64 {
+        let budget = self.program.variation;
+        budget.map_or(0.0, |budget| budget.seconds - self.lost_seconds)
+    }
+
+    /// Whether the program may be moved to a narrower seat for deliberate variation.
+    pub fn permits_variation(&self) -> bool {
+        let program = &self.program;
+        self.budget_left() > 0.0
+            && program.confined_to().is_none()
+            && program.cpu_quota.is_none()
+            && program.cores.is_none()
+            && !program.ran_before
+            && self.failures == 0
+            && self.active_wait != Some(true)
+            && self.spinning_threads() == 0
+    }
+
+    /// Whether a run on a seat of this capacity would improve the stored curve: the curve has a
+    /// point on more cores, and no sufficiently exact point on this number of cores.
+    pub fn needs_point(&self, cores: f64) -> bool {
+        let profile = self.program.profile.as_ref();
+        let Some(profile) = profile.filter(|_| self.program.has_own_profile()) else {
+            return false;
+        };
+        let is_here = |point: &CurvePoint| (point.cores - cores).abs() < 0.5 * cores.min(1.0);
+        let is_known = |point: &CurvePoint| is_here(point) && point.relative_error <= ERROR_ENOUGH;
+        let is_wider = |point: &CurvePoint| point.cores > cores && !is_here(point);
+        profile.points().iter().any(is_wider) && !profile.points().iter().any(is_known)
     }
 
     /// The planner's input for this program.

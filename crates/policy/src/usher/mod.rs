@@ -31,6 +31,9 @@
 //! - *Turns*: programs that spin and their neighbours take turns on all cores (module `turns`) if
 //!   turns are much better than seats and time sharing. Attached programs are never stopped for
 //!   turns.
+//! - *Deliberate variation*: some runs of programs without a counter of progress get narrower seats,
+//!   so that the store gets points of their curves (module `variation`). Module `crate::variation`
+//!   states the bound of the loss.
 //! - *More programs than cores*: besides time sharing of all CPUs, partitions with a few programs
 //!   per core (module `partitions`) are considered.
 //!
@@ -69,6 +72,7 @@ pub mod remap;
 mod seat_decision;
 mod survey;
 pub mod turns;
+mod variation;
 
 use std::collections::BTreeMap;
 
@@ -84,6 +88,7 @@ use self::managed_program::{ManagedProgram, MeasuredPlacement};
 use self::meter::SampleOutcome;
 use self::survey::Survey;
 use self::turns::{ProgramTurn, TurnSchedule};
+use self::variation::Variation;
 use crate::Policy;
 use crate::action_diff::{ActionDiff, DesiredSeats};
 use crate::simple::{apply_limits, desired_seats, remove_pinned};
@@ -102,6 +107,10 @@ const FAILURES_MAX: u32 = 5;
 const FORGIVEN_NS: u64 = 60_000_000_000;
 /// Interval between samples while programs share all CPUs.
 const SHARED_NS: u64 = 1_000_000_000;
+/// Interval between samples while programs share all CPUs and one of them has run for less than
+/// `YOUNG_NS`. Short runs thereby have enough samples for a point of their curve.
+const SHARED_YOUNG_NS: u64 = 250_000_000;
+const YOUNG_NS: u64 = 10_000_000_000;
 /// Interval between samples while programs share all CPUs and have used almost no CPU time
 /// recently.
 const REST_NS: u64 = 4_000_000_000;
@@ -124,6 +133,7 @@ pub struct Usher {
     comparison: Comparison,
     samples: ComparisonSamples,
     survey: Survey,
+    variation: Variation,
     /// The plan that the comparison measured with two programs on the union of their seats.
     pair: Option<Plan>,
     /// Whether the comparison with the present programs favoured seats; `None`: no comparison was
@@ -169,6 +179,7 @@ impl Usher {
             comparison: Comparison::Due(0),
             samples: ComparisonSamples::default(),
             survey: Survey::default(),
+            variation: Variation::default(),
             pair: None,
             comparison_favours_seats: None,
             planned_at: None,
@@ -400,12 +411,12 @@ impl Usher {
     /// run outside of its seat.
     fn measures_on_seats(&self) -> bool {
         let explores = self.members.values().any(ManagedProgram::explores);
-        explores || self.survey.is_on() || self.comparison.is_on()
+        explores || self.survey.is_on() || self.comparison.is_on() || self.variation.is_on()
     }
 
     /// Starts and ends loans; returns whether a loan began or ended.
     fn lend(&mut self, observation: &Observation) -> bool {
-        if self.seats.is_empty() || self.survey.is_on() {
+        if self.seats.is_empty() || self.survey.is_on() || self.variation.is_on() {
             return false;
         }
         let (members, cores_max) = (&self.members, self.cores_max());
@@ -509,6 +520,14 @@ impl Usher {
         }
     }
 
+    /// Whether a program has arrived recently.
+    fn is_any_young(&self, at_ns: u64) -> bool {
+        let age_ns = |member: &ManagedProgram| at_ns.saturating_sub(member.arrived_ns);
+        self.members
+            .values()
+            .any(|member| age_ns(member) < YOUNG_NS)
+    }
+
     fn wake_after_ns(&self, at_ns: u64) -> Option<u64> {
         if self.members.is_empty() {
             return None;
@@ -518,6 +537,7 @@ impl Usher {
             () if self.turns.are_taken() => self.turns.wake_after_ns(at_ns),
             () if self.seats.is_empty() && measures => MEASURE_NS,
             () if self.seats.is_empty() && self.at_rest => REST_NS,
+            () if self.seats.is_empty() && self.is_any_young(at_ns) => SHARED_YOUNG_NS,
             () if self.seats.is_empty() => SHARED_NS,
             () if self.lender.needs_short_ticks() => TICK_NS,
             () if self.lender.is_busy() => CALM_NS,
@@ -546,6 +566,7 @@ impl Policy for Usher {
         if self.compare(at_ns) {
             self.request_replan(ReplanReason::Step);
         }
+        self.spend_variation(at_ns);
         let replanned = self.replan(at_ns);
         // A trial can begin or end without a new plan.
         let moved = self.apply_plan(at_ns, replanned);

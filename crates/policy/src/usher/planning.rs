@@ -63,6 +63,7 @@ impl Usher {
         }
         let reason = self.replan_reason.take();
         let plan = self.best_plan(reason == Some(ReplanReason::Changed));
+        let plan = self.vary(plan, reason == Some(ReplanReason::Changed));
         self.planned_at = Some(self.comparison);
         let all = self.topology.all_cpus();
         let takes_turns = !self.planned_turns.is_empty();
@@ -282,7 +283,8 @@ impl Usher {
     fn predict_gain(&mut self, seats: &Plan, ntt: &[f64], requests: &[Request]) -> SeatDecision {
         let compared = self.members.values().all(|m| m.curve_data.was_compared());
         let sharing = SharingNtt { ntt, compared };
-        let mut decision = predict_gain(seats, requests, &sharing, !self.seats.is_empty());
+        let seats_in_force = !self.seats.is_empty() && self.plan.varied.is_empty();
+        let mut decision = predict_gain(seats, requests, &sharing, seats_in_force);
         if compared {
             self.comparison_favours_seats = Some(decision.favours_seats);
         } else if !self.is_comparable() {
@@ -305,6 +307,7 @@ impl Usher {
             self.log(None, self.pair_text(plan));
         }
         let keeps = !input.changed
+            && self.plan.varied.is_empty()
             && !self.is_paired()
             && self.in_force_is_as_good(&narrow, input.requests);
         let plan = match pair {

@@ -58,6 +58,7 @@ pub fn program(id: u64, background: Option<Regulation>) -> Program {
         stops_unseen: true,
         cpu_quota: None,
         cores: None,
+        variation: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background,

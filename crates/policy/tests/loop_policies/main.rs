@@ -14,6 +14,7 @@ mod shapes;
 mod spinning;
 mod suspendable;
 mod turns;
+mod variation;
 mod world;
 
 /// Nanoseconds in a millisecond.

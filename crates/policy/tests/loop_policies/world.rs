@@ -82,6 +82,7 @@ pub fn truth(id: u64, speed: fn(f64) -> f64, demand: f64) -> TrueProgram {
         stops_unseen: true,
         cores: None,
         cpu_quota: None,
+        variation: None,
         llc_bytes: None,
         bandwidth_gbps: None,
         background: None,

@@ -217,6 +217,7 @@ fn planned(id: u64, topology: &Topology, random: &mut Rand32) -> PlannedArrival 
             stops_unseen: random.rand_range(0..4) != 0,
             cpu_quota: None,
             cores: None,
+            variation: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

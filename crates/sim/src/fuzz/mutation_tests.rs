@@ -43,6 +43,7 @@ fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival
             stops_unseen: true,
             cpu_quota: None,
             cores: None,
+            variation: None,
             llc_bytes: None,
             bandwidth_gbps: None,
             background: None,

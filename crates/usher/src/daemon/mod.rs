@@ -102,6 +102,9 @@ pub struct Config {
     /// The lowest level of messages that are logged; `None`: that of the configuration file, or else
     /// [`LOG_LEVEL`].
     pub log_level: Option<LevelFilter>,
+    /// Whether the policy varies the seats of known programs in order to measure them; `None`: as
+    /// the configuration file states, or else yes.
+    pub variation: Option<bool>,
     /// Whether the daemon ends when it manages no program and no scheduler is needed any more.
     pub exit_when_idle: bool,
 }
@@ -245,6 +248,7 @@ impl Config {
             thresholds: self.thresholds.as_ref().map(absolute),
             ignore: self.ignore.clone(),
             log_level: self.log_level,
+            variation: self.variation,
             exit_when_idle: self.exit_when_idle,
         }
     }
@@ -266,6 +270,7 @@ impl Config {
         config.metrics = config.metrics.or_else(|| file.metrics.clone());
         config.thresholds = config.thresholds.or_else(|| file.thresholds.clone());
         config.log_level = config.log_level.or(file.log_level);
+        config.variation = config.variation.or(file.variation);
         config.ignore.extend(file.ignore.iter().cloned());
         config
     }
@@ -338,6 +343,8 @@ fn start_engine(
     let mut settings = EngineConfig::new(topology, ActConfig::new(&config.runtime_dir));
     settings.profiles = ProfileUse {
         store: Some(config.store.clone()),
+        correct: true,
+        vary: config.variation.unwrap_or(true),
         ..ProfileUse::default()
     };
     settings.record = config.record.clone();

@@ -75,6 +75,7 @@ fn watch(dir: &Path, times: &Path, seconds: f64) -> Result<Vec<LogEntry>> {
         store: Some(store),
         recall: true,
         learn: false,
+        ..ProfileUse::default()
     };
     let policy = usher_policy::by_name("usher", &topology).context("policy usher")?;
     let engine = Engine::start(config, policy)?;

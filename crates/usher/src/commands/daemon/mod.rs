@@ -112,6 +112,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         store: runtime::store_path(args.store.path.as_deref()),
         thresholds: args.regulation.thresholds.clone(),
         ignore: args.regulation.ignore.clone(),
+        variation: None,
         exit_when_idle: args.exit_when_idle,
     });
     if let (true, Err(error)) = (args.exit_when_idle, &served) {

@@ -60,6 +60,8 @@ pub struct DaemonSettings {
     pub ignore: Vec<String>,
     /// The lowest level of messages that are logged.
     pub log_level: Option<LevelFilter>,
+    /// Whether the policy varies the seats of known programs in order to measure them.
+    pub variation: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -78,6 +80,7 @@ struct DaemonTable {
     thresholds: Option<Spanned<PathBuf>>,
     ignore: Vec<String>,
     log_level: Option<Spanned<String>>,
+    variation: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -254,12 +257,13 @@ impl Source<'_> {
 
     /// Returns the key in the line of a position.
     fn key(self, at: usize) -> Option<&'static str> {
-        const KEYS: [&str; 16] = [
+        const KEYS: [&str; 17] = [
             "policy",
             "metrics",
             "thresholds",
             "ignore",
             "log_level",
+            "variation",
             "weight",
             "cores",
             "executable",
@@ -311,6 +315,7 @@ impl Source<'_> {
             thresholds: self.convert("thresholds", table.thresholds, thresholds)?,
             ignore: table.ignore,
             log_level: self.convert("log_level", table.log_level, log_level)?,
+            variation: table.variation,
         })
     }
 
@@ -481,7 +486,7 @@ mod tests {
     }
 
     /// Texts and the beginnings of their errors.
-    const ERRORS: [(&str, &str); 19] = [
+    const ERRORS: [(&str, &str); 20] = [
         (
             "[[rule]]\nexecutabel = 'x'\n",
             "/x.toml:2: unknown field `executabel`",
@@ -551,11 +556,23 @@ mod tests {
             "/x.toml:2: `thresholds`: the path must be",
         ),
         (
+            "[daemon]\nvariation = 'no'\n",
+            "/x.toml:2: `variation`: invalid type",
+        ),
+        (
             "[defaults]\nweight = -1.0\n",
             "/x.toml:2: `weight`: the weight",
         ),
         ("a =\n", "/x.toml:1: "),
     ];
+
+    #[test]
+    fn variation_is_unset_true_or_false() {
+        let variation = |text| parse(Path::new("/x.toml"), text).unwrap().daemon.variation;
+        assert_eq!(variation("[daemon]\n"), None);
+        assert_eq!(variation("[daemon]\nvariation = false\n"), Some(false));
+        assert_eq!(variation("[daemon]\nvariation = true\n"), Some(true));
+    }
 
     #[test]
     fn every_error_names_file_line_and_key() {

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Estimates how long a run would have taken alone on the CPUs of its seat, from the CPU time of the
+//! program and the waits of its threads for CPUs. Runs beside other programs thereby give points of
+//! the program's curve.
+//!
+//! In an interval of a run, a program uses `b` CPUs on average, and `r` of its threads are runnable,
+//! `r - b` of which wait for a CPU. Alone on `c` cores, the same work would have taken this fraction
+//! of the interval:
+//!
+//! - `b / min(r, c)` if `r >= 1`: the program would have used all its runnable threads, or all cores;
+//! - `1 - (r - b)` if `r < 1`: the time in which no thread was runnable stays the same.
+//!
+//! 1. The trace adds up the interval, its CPU time and its time alone, separately for each number of
+//!    cores.
+//!    An interval in which a thread ended is left out, because its last wait is unknown.
+//! 2. At the end of the run, the number of cores with the longest time gives a point. Its part of
+//!    the run's work is its part of the CPU time. The rate is this part divided by the time alone.
+//! 3. The relative error is 5 % for a run without waits on one number of cores. Waits for other
+//!    programs and time on other numbers of cores increase it.
+//!
+//! There is no point in these cases: the run was shorter than 1 s; the readings cover less than 70 %
+//! of it; less than half of it was spent on one number of cores; the time alone is less than a
+//! twentieth of the time; or the user stopped the program.
+//!
+//! *Limits.* CPU time that a program wastes while its threads busy-wait counts as work. The effect of
+//! other programs on caches and memory is not removed.
+
+use std::collections::BTreeMap;
+
+use usher_model::CurvePoint;
+use usher_probe::DemandReading;
+
+/// Minimum duration of a run.
+const SECONDS_MIN: f64 = 1.0;
+/// Minimum part of the run that the readings cover.
+const COVERED_MIN: f64 = 0.7;
+/// Minimum part of the run on one number of cores.
+const PART_MIN: f64 = 0.5;
+/// Maximum ratio of the time to the time alone.
+const STRETCH_MAX: f64 = 20.0;
+/// Additional relative error for each time alone that the program lost by waits.
+const WAIT_ERROR: f64 = 0.02;
+/// Additional relative error of a run that was spent on other numbers of cores only.
+const PART_ERROR: f64 = 0.10;
+
+/// The demand of one run over time.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct DemandTrace {
+    last: DemandReading,
+    cores: f64,
+    /// Sums by number of cores, in thousandths of a core.
+    sums: BTreeMap<u64, DemandSum>,
+    is_interrupted: bool,
+}
+
+/// Sums over the intervals on one number of cores, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct DemandSum {
+    seconds: f64,
+    cpu_s: f64,
+    alone_s: f64,
+}
+
+/// What a run shows about the program.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RunDemand {
+    /// The point of the curve on the number of cores with the longest time.
+    pub point: CurvePoint,
+    /// CPUs that the program would have used alone.
+    pub cpus: f64,
+}
+
+impl DemandTrace {
+    /// Starts the trace of a run that begins now.
+    pub fn new(at_ns: u64) -> Self {
+        Self {
+            last: DemandReading {
+                at_ns,
+                cpu_ns: 0,
+                delay_ns: 0,
+                is_complete: true,
+            },
+            cores: 0.0,
+            sums: BTreeMap::new(),
+            is_interrupted: false,
+        }
+    }
+
+    /// Sets the number of cores that the program may use from now on.
+    pub fn moved(&mut self, cores: f64) {
+        self.cores = cores;
+    }
+
+    /// Records that the user or Usher stopped the program.
+    pub fn interrupted(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// Adds a reading. An equal or earlier reading is ignored.
+    pub fn add(&mut self, now: DemandReading) {
+        if now.at_ns <= self.last.at_ns {
+            return;
+        }
+        let seconds = (now.at_ns - self.last.at_ns) as f64 * 1e-9;
+        let cpu_s = now.cpu_ns.saturating_sub(self.last.cpu_ns) as f64 * 1e-9;
+        let delay_s = now.delay_ns.saturating_sub(self.last.delay_ns) as f64 * 1e-9;
+        self.last = now;
+        if self.cores <= 0.0 || !now.is_complete {
+            return;
+        }
+        let busy = (cpu_s / seconds).min(self.cores);
+        let runnable = busy + delay_s / seconds;
+        let alone = match runnable >= 1.0 {
+            true => busy / runnable.min(self.cores.max(1.0)),
+            false => 1.0 - (runnable - busy),
+        };
+        let sum = self
+            .sums
+            .entry((self.cores * 1e3).round() as u64)
+            .or_default();
+        sum.seconds += seconds;
+        sum.cpu_s += cpu_s;
+        sum.alone_s += alone.clamp(0.0, 1.0) * seconds;
+    }
+
+    /// Ends a run of `seconds`. Returns the point that it gives, if any.
+    pub fn ended(&self, seconds: f64) -> Option<RunDemand> {
+        let all = self
+            .sums
+            .values()
+            .fold(DemandSum::default(), |all, one| DemandSum {
+                seconds: all.seconds + one.seconds,
+                cpu_s: all.cpu_s + one.cpu_s,
+                alone_s: all.alone_s + one.alone_s,
+            });
+        let longest = self.sums.iter();
+        let longest = longest.max_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+        let (&milli, most) = longest?;
+        let covered = all.seconds / seconds;
+        let part = most.seconds / all.seconds;
+        let stretch = most.seconds / most.alone_s;
+        let is_valid = !self.is_interrupted
+            && seconds >= SECONDS_MIN
+            && covered >= COVERED_MIN
+            && part >= PART_MIN
+            && most.cpu_s > 0.0
+            && stretch <= STRETCH_MAX;
+        if !is_valid {
+            return None;
+        }
+        // The uncovered time counts as time like the rest.
+        let rate = most.cpu_s / all.cpu_s / most.alone_s * covered.min(1.0);
+        let relative_error =
+            CurvePoint::SINGLE_RUN_ERROR + WAIT_ERROR * (stretch - 1.0) + PART_ERROR * (1.0 - part);
+        let cpus = most.cpu_s / most.alone_s;
+        Some(RunDemand {
+            point: CurvePoint {
+                cores: milli as f64 * 1e-3,
+                rate,
+                relative_error,
+                busy_cpus: Some(cpus),
+            },
+            cpus: (all.cpu_s / all.alone_s).max(cpus),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A phase of a program: CPU time and number of threads.
+    type Phase = (f64, u32);
+
+    /// Runs phases beside a load that takes a part of each CPU, with two cores, and reads the
+    /// demand at the end of each phase. Returns the trace, the duration, and the duration alone.
+    fn run(phases: &[Phase], cores: f64, kept: f64) -> (DemandTrace, f64, f64) {
+        let mut trace = DemandTrace::new(1_000);
+        trace.moved(cores);
+        let (mut at_s, mut cpu_s, mut delay_s, mut alone_s) = (0.0, 0.0, 0.0, 0.0);
+        for &(work_s, threads) in phases {
+            let threads = f64::from(threads);
+            let alone = work_s / threads.min(cores);
+            let seconds = alone / kept;
+            at_s += seconds;
+            cpu_s += work_s;
+            delay_s += threads * seconds - work_s;
+            alone_s += alone;
+            trace.add(DemandReading {
+                at_ns: 1_000 + (at_s * 1e9) as u64,
+                cpu_ns: (cpu_s * 1e9) as u64,
+                delay_ns: (delay_s * 1e9) as u64,
+                is_complete: true,
+            });
+        }
+        (trace, at_s, alone_s)
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_beside_a_load_gives_the_duration_alone(
+            phases in prop::collection::vec((4.0f64..20.0, 1u32..5), 1..8),
+            cores in 1u32..4,
+            kept in 0.25f64..1.0,
+        ) {
+            let (trace, seconds, alone_s) = run(&phases, f64::from(cores), kept);
+            let found = trace.ended(seconds).unwrap().point;
+            prop_assert!((found.rate * alone_s - 1.0).abs() < 1e-3, "{found:?} {alone_s}");
+            prop_assert_eq!(found.cores, f64::from(cores));
+            prop_assert!(found.relative_error >= 0.05 && found.relative_error <= 0.13);
+        }
+    }
+
+    #[test]
+    fn sleeps_are_not_shortened() {
+        let mut trace = DemandTrace::new(0);
+        trace.moved(2.0);
+        // Half a second of work and as long a wait, in 2 s: alone, the run takes 1.5 s.
+        trace.add(DemandReading {
+            at_ns: 2_000_000_000,
+            cpu_ns: 500_000_000,
+            delay_ns: 500_000_000,
+            is_complete: true,
+        });
+        let rate = trace.ended(2.0).unwrap().point.rate;
+        assert!((rate * 1.5 - 1.0).abs() < 1e-6, "{rate}");
+    }
+
+    #[test]
+    fn short_partial_stopped_and_divided_runs_give_no_point() {
+        let phases = [(4.0, 2)];
+        let (trace, seconds, _) = run(&phases, 2.0, 0.5);
+        assert!(trace.ended(seconds).is_some());
+        assert_eq!(
+            trace.ended(seconds / 0.69),
+            None,
+            "the readings miss too much"
+        );
+        let (short, seconds, _) = run(&[(0.9, 1)], 2.0, 1.0);
+        assert_eq!(short.ended(seconds), None);
+        let mut stopped = trace.clone();
+        stopped.interrupted();
+        assert_eq!(stopped.ended(4.0), None);
+        let (crowded, seconds, _) = run(&phases, 2.0, 0.04);
+        assert_eq!(crowded.ended(seconds), None);
+        let mut ended = trace.clone();
+        ended.add(DemandReading {
+            at_ns: 9_000_000_000,
+            cpu_ns: 8_000_000_000,
+            delay_ns: 0,
+            is_complete: false,
+        });
+        assert_eq!(
+            ended,
+            DemandTrace {
+                last: ended.last,
+                ..trace.clone()
+            }
+        );
+        let mut divided = trace;
+        for (cores, at_s, cpu_s) in [(1.0, 8.0, 8.0), (3.0, 11.0, 14.0)] {
+            divided.moved(cores);
+            divided.add(DemandReading {
+                at_ns: 1_000 + (at_s * 1e9) as u64,
+                cpu_ns: (cpu_s * 1e9) as u64,
+                delay_ns: u64::MAX,
+                is_complete: true,
+            });
+        }
+        assert_eq!(divided.ended(11.0), None, "4 s, 4 s and 3 s");
+    }
+
+    #[test]
+    fn the_longest_number_of_cores_gives_the_point_of_a_divided_run() {
+        // 2 s on two cores, then 6 s on one core, with two threads throughout.
+        let mut trace = DemandTrace::new(0);
+        for (cores, at_s, cpu_s, delay_s) in [(2.0, 2.0, 4.0, 0.0), (1.0, 8.0, 10.0, 6.0)] {
+            trace.moved(cores);
+            trace.add(DemandReading {
+                at_ns: (at_s * 1e9) as u64,
+                cpu_ns: (cpu_s * 1e9) as u64,
+                delay_ns: (delay_s * 1e9) as u64,
+                is_complete: true,
+            });
+        }
+        let found = trace.ended(8.0).unwrap().point;
+        assert_eq!(found.cores, 1.0);
+        assert!((found.rate - 0.1).abs() < 1e-9, "{found:?}");
+        assert!((found.relative_error - 0.075).abs() < 1e-9);
+    }
+}
