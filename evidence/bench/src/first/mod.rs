@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench first`: measures what a new user of Usher meets first, and compares the figures with
-//! their bars. The parts are: the automatic start of a daemon (`start`), and measurements on a busy machine
-//! (`busy`).
+//! their bars. The parts are: the automatic start of a daemon (`start`), measurements on a busy machine
+//! (`busy`), and profiles from ordinary runs (`profiles`).
 
 mod busy;
+mod profiles;
 mod start;
 
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ pub enum FirstPart {
     Start,
     /// Measurements beside two busy loops, which must not be stored
     Busy,
+    /// Profiles from ordinary runs, and the cost of deliberate variation; takes about ten minutes
+    Profiles,
 }
 
 /// Options of the benchmark.
@@ -45,6 +48,15 @@ pub struct FirstArgs {
     /// Measure beside busy loops in this number of rounds
     #[arg(long, default_value_t = 3)]
     pub busy_rounds: usize,
+    /// Run each program of part `profiles` this number of times
+    #[arg(long, default_value_t = 5)]
+    pub profile_rounds: usize,
+    /// Read the programs of part `profiles` from the mixes in this directory
+    #[arg(long, default_value = "examples/mixes", value_name = "DIR")]
+    pub mixes: PathBuf,
+    /// Pass this limit of other programs' CPUs to `usher profile` in part `profiles`
+    #[arg(long, value_name = "CPUS")]
+    pub max_other_cpus: Option<f64>,
 }
 
 /// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
@@ -59,6 +71,12 @@ pub fn run(args: &FirstArgs) -> Result<bool> {
         let part = match which {
             FirstPart::Start => start::run(&usher, args.starts, args.seed),
             FirstPart::Busy => busy::run(&usher, args.busy_rounds),
+            FirstPart::Profiles => profiles::run(
+                &usher,
+                &args.mixes,
+                args.profile_rounds,
+                args.max_other_cpus,
+            ),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         machine::print_line(part.lines())?;

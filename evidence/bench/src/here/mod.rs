@@ -11,7 +11,7 @@
 //! A mix that fails does not prevent the others. After SIGINT or SIGTERM, the report contains the
 //! mixes measured until then.
 
-mod mixes;
+pub mod mixes;
 mod program;
 
 use std::path::{Path, PathBuf};
