@@ -32,7 +32,7 @@ static STAMPED: AtomicBool = AtomicBool::new(false);
 /// A message on its way to the writer.
 enum Queued {
     Message(Message),
-    /// Everything before is written when the sender is dropped.
+    /// All messages before this entry are written when the sender is dropped.
     Flush(SyncSender<()>),
 }
 
@@ -147,8 +147,12 @@ pub fn flush() {
 
 fn write_all(messages: &Receiver<Queued>, journal: Option<&JournalLog>) {
     for queued in messages {
-        let Queued::Message(message) = queued else {
-            continue;
+        let message = match queued {
+            Queued::Message(message) => message,
+            Queued::Flush(written) => {
+                drop(written);
+                continue;
+            }
         };
         let is_sent = journal.is_some_and(|journal| send(journal, &message).is_ok());
         if !is_sent {
