@@ -75,7 +75,11 @@ fn owner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
         let cpu = all.iter().nth(random.below(all.len() as u64) as usize);
         let cpus = CpuSet::single(cpu.expect("a CPU"));
         let to = [Demotion::Nice, Demotion::Idle, Demotion::Idle][random.below(3) as usize];
-        match random.below(24) {
+        match random.below(28) {
+            24..28 => {
+                let cpus = (random.below(3) > 0).then_some(&cpus);
+                act.place_copy(program, roots[which as usize], cpus)?;
+            }
             0..6 => act.act(&Action::Seat { program, cpus })?,
             6..8 => act.act(&Action::Release { program })?,
             8..11 => act.act(&Action::Freeze { program })?,

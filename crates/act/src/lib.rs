@@ -44,7 +44,7 @@ mod tree;
 mod undo;
 mod unmanaged;
 
-pub use actuator::{Actuator, NoOwnCgroup, describe};
+pub use actuator::{Actuator, CopyPlacement, NoOwnCgroup, describe};
 pub use cgroups::kill_all;
 pub use config::{ActConfig, ActDescription, CgroupPlacement, WorkClass, YieldMethod};
 pub use error::ActError;

@@ -30,7 +30,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use usher_model::{CpuSet, ProgramId};
+use usher_model::{CpuSet, ProcessId, ProgramId};
 
 use crate::error::ActError;
 use crate::files;
@@ -39,6 +39,10 @@ use crate::membership::Membership;
 use crate::new_threads::{NewThreads, VISIT_QUIET, over_new};
 use crate::procs::Procs;
 use crate::scan::{self, SCANS_MAX, ThreadChange, VisitResult};
+
+/// Upper limit of the scans of one process. A thread that starts during the last scan keeps its mask
+/// until the next change.
+const PROCESS_SCANS_MAX: usize = 8;
 
 /// Number of 64-bit words in a mask that is passed to the kernel: enough bits for `CPU_ID_MAX` + 1
 /// CPUs.
@@ -114,7 +118,8 @@ fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
 /// this call misses.
 const NARROW_MAX: Duration = Duration::from_millis(50);
 
-/// The masks that a program itself set for its threads, as far as Usher has seen them.
+/// The masks that a program itself set for its threads, as far as Usher has seen them, and the
+/// masks of single processes of the program.
 #[derive(Debug, Default)]
 pub(crate) struct OwnMasks {
     /// The CPUs that at least one thread of the program could use at admission.
@@ -123,6 +128,8 @@ pub(crate) struct OwnMasks {
     /// seat has the same CPUs as such a mask, this map shows that the program, not Usher, set the
     /// mask. The journal records the mask as the thread's former mask.
     pub pinned: BTreeMap<ThreadId, CpuSet>,
+    /// The parts of the seat to which copies inside the program are confined, by process.
+    pub copies: BTreeMap<ProcessId, CpuSet>,
 }
 
 /// Upper limit of the threads of a program that a scan for pins covers.
@@ -266,6 +273,79 @@ pub(crate) fn narrow(
     }
 }
 
+/// Applies a mask to the threads of one process of a program, by scans until a scan finds no thread
+/// without the mask. Pinned threads are not changed. Returns whether at least one thread of the
+/// process has the mask.
+///
+/// # Errors
+/// A system call failed.
+pub(crate) fn narrow_process(
+    procs: &Procs,
+    journal: &mut Journal,
+    program: ProgramId,
+    process: ProcessId,
+    cpus: &CpuSet,
+    own: &mut OwnMasks,
+) -> Result<bool, ActError> {
+    let online = procs.online_cpus();
+    note_initial(journal, program, own)?;
+    let pids = BTreeSet::from([process.pid]);
+    let mut found = Vec::new();
+    for _ in 0..PROCESS_SCANS_MAX {
+        let Some(state) = journal.state().programs.get(&program) else {
+            return Err(ActError::Unknown(program));
+        };
+        found = scan::threads(procs, &pids);
+        let mut narrowing = SeatScan {
+            procs,
+            membership: Membership::new(procs, state),
+            journal: &mut *journal,
+            program,
+            cpus,
+            own,
+            online: &online,
+            found_new_pins: false,
+            restricted: false,
+        };
+        match narrowing.all(&found) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(ActError::NoCpus { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    let is_placed = |thread: &ThreadId| {
+        let mask = get(thread.tid);
+        mask.is_ok_and(|mask| !mask.is_empty() && mask.is_subset(cpus))
+            && !own.pinned.contains_key(thread)
+    };
+    Ok(found.iter().any(is_placed))
+}
+
+/// Restores the own masks of the threads of one process of a program without a seat.
+///
+/// # Errors
+/// A system call failed.
+pub(crate) fn restore_process(
+    procs: &Procs,
+    state: &ProgramState,
+    process: ProcessId,
+) -> Result<(), ActError> {
+    let online = procs.online_cpus();
+    let ours = ours(state, &online);
+    let pids = BTreeSet::from([process.pid]);
+    for _ in 0..PROCESS_SCANS_MAX {
+        let mut again = false;
+        for thread in scan::threads(procs, &pids) {
+            again |= restore(state, &ours, &online, thread)? != VisitResult::Unchanged;
+        }
+        if !again {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// One scan that applies a seat to all threads of a program.
 struct SeatScan<'a> {
     procs: &'a Procs,
@@ -327,7 +407,7 @@ impl SeatScan<'_> {
             };
             self.note_thread(thread, &before)?;
             let own = before.and(self.online);
-            let wanted = own.and(self.cpus);
+            let wanted = self.target(thread.pid, &own);
             allowed = allowed.or(&own);
             seated |= !wanted.is_empty();
             if !wanted.is_empty() && wanted != current {
@@ -347,6 +427,22 @@ impl SeatScan<'_> {
             again |= given.is_none_or(|given| given != *current);
         }
         Ok(again)
+    }
+
+    /// Returns the mask that a thread of a process should have, within its own mask: the part of the
+    /// seat of a confined copy, or else the seat.
+    fn target(&self, pid: i32, own: &CpuSet) -> CpuSet {
+        let seat = own.and(self.cpus);
+        let of_pid = ProcessId {
+            pid,
+            start_ticks: 0,
+        }..=ProcessId {
+            pid,
+            start_ticks: u64::MAX,
+        };
+        let mut parts = self.own.copies.range(of_pid);
+        let part = parts.next().map(|(_, part)| seat.and(part));
+        part.filter(|part| !part.is_empty()).unwrap_or(seat)
     }
 
     /// Sets the mask of a thread. Returns the mask that the kernel gave the thread; `None` if the

@@ -201,6 +201,19 @@ impl<'a> Membership<'a> {
         })
     }
 
+    /// Returns whether a process belongs to the program: it is in one of the program's cgroups, or it
+    /// is a recorded member or a descendant of one. Does not list the processes of the machine, and
+    /// therefore finds no descendant of an ended process that was never recorded.
+    pub(crate) fn contains(&self, id: ProcessId) -> bool {
+        if !self.is_owned(id.pid) {
+            return false;
+        }
+        let parent = |process: &Process| self.procs.get(process.parent);
+        let lineage = std::iter::successors(self.procs.same(id), parent);
+        let mut lineage = lineage.take(ANCESTORS_MAX);
+        lineage.any(|process| self.members.contains(&process.id)) || self.inside().contains(&id.pid)
+    }
+
     fn descends(&self, process: &Process) -> bool {
         let mut at = process.parent;
         for _ in 0..ANCESTORS_MAX {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use common::*;
-use usher_act::{Actuator, PinnedCpus, WorkClass};
+use usher_act::{Actuator, CopyPlacement, PinnedCpus, WorkClass};
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -297,4 +297,23 @@ fn a_seat_that_a_cpuset_restricted_is_applied_again() {
         act.leave(ONE);
         assert_eq!(pinner.masks(), [&*all, &*all]);
     });
+}
+
+#[test]
+fn a_copy_that_pinned_its_threads_is_left_alone() {
+    let all = cpu_list();
+    if all != "0-1" {
+        usher_skip::skip!("needs CPUs 0 and 1 and no others");
+        return;
+    }
+    let (_runtime, mut act) = without_cgroups();
+    let mut pinner = Pinner::start("1");
+    act.admit(ONE, pinner.id(), WorkClass::Foreground).unwrap();
+    (0..2).for_each(|thread| pinner.pin(thread, "1"));
+    let zero = CpuSet::single(0);
+    let placed = act.place_copy(ONE, pinner.id(), Some(&zero)).unwrap();
+    assert_eq!(placed, CopyPlacement::LeftAlone);
+    assert_eq!(pinner.masks(), ["1", "1"]);
+    close(act);
+    assert_eq!(pinner.masks(), ["1", "1"]);
 }

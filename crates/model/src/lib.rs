@@ -21,6 +21,7 @@ pub mod program;
 mod restrict;
 mod suggest;
 pub mod topology;
+pub mod tree_process;
 
 pub use abstention::Abstention;
 pub use action::{Action, Demotion, Event, FailedAction};
@@ -45,3 +46,4 @@ pub use topology::{
     Cache, Core, CoreId, Cpu, Domain, DomainId, InconsistentTopology, NodeId, NumaNode, Package,
     PackageId, Topology,
 };
+pub use tree_process::TreeProcess;

@@ -13,6 +13,7 @@ pub mod advise;
 pub mod background;
 pub mod baselines;
 mod casas;
+pub mod copies;
 mod decide;
 pub mod fit;
 pub mod fixed;

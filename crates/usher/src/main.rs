@@ -14,6 +14,7 @@ mod autostart;
 mod cli;
 mod client;
 mod commands;
+mod copies;
 mod daemon;
 mod failure;
 mod launch;

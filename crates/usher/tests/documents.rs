@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Documents with `usher` commands in their code blocks.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "examples/README.md",
     "docs/background.md",
+    "docs/copies.md",
     "docs/mix-file.md",
     "docs/policies.md",
     "docs/profiles.md",

@@ -9,6 +9,7 @@
 //!
 //! - `admission`: the checks and the home cgroup;
 //! - `acting`: seat, release, freeze, thaw;
+//! - `copies`: parts of the seat for single processes;
 //! - `demotion`: lower priorities of background work;
 //! - `departure`: the end of the management, and the undo of all programs;
 //! - `members`: which process belongs to which program;
@@ -27,11 +28,14 @@
 
 mod acting;
 mod admission;
+mod copies;
 mod demotion;
 mod departure;
 mod members;
 mod ownership;
 mod pruning;
+
+pub use self::copies::CopyPlacement;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -447,6 +451,7 @@ impl Actuator {
         if forked {
             self.follow(program, frozen)?;
             self.prune(program)?;
+            self.prune_copies(program)?;
         }
         self.follow_demotion(program)?;
         match seat {

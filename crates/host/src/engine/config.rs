@@ -51,6 +51,9 @@ pub struct EngineConfig {
     /// An eventfd to which the engine writes when the loop has ended for any reason and all changes
     /// are undone.
     pub ended: Option<Arc<OwnedFd>>,
+    /// Whether copies that a launcher inside a program starts are recognised and get parts of the
+    /// program's seat.
+    pub places_copies: bool,
     /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
     /// Maximum number of entries of the placement log; the oldest entries are dropped.
@@ -75,6 +78,7 @@ impl EngineConfig {
             keeper: None,
             policy_factory: None,
             ended: None,
+            places_copies: false,
             programs_per_user: 256,
             log_entries_max: 100_000,
             changes: None,

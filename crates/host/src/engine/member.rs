@@ -15,6 +15,7 @@ use usher_model::{
 
 use super::byte_trace::ByteTrace;
 use super::demand_trace::DemandTrace;
+use super::copies::CopyTracker;
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
 use super::progress_window::ProgressWindow;
@@ -65,6 +66,8 @@ pub(super) struct ManagedProgram {
     /// Time on seats of deliberate variation.
     pub varied: VariedTime,
     pub watch: ProgramObserver,
+    /// The copies that launchers inside the program start; `None` if they are not recognised.
+    pub copies: Option<CopyTracker>,
     pub arrived_ns: u64,
     /// The CPUs of the program's seat; `None` if the program has no seat.
     pub seat: Option<CpuSet>,
@@ -148,6 +151,11 @@ impl ManagedProgram {
 
     /// Records an action that has been carried out.
     pub fn record_action(&mut self, action: &Action) {
+        if let (Action::Seat { .. } | Action::Release { .. }, Some(copies)) =
+            (action, &mut self.copies)
+        {
+            copies.masks_changed();
+        }
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
             Action::Release { .. } => self.seat = None,
@@ -287,6 +295,11 @@ impl ManagedProgram {
             pinned_to: self.program.pinned_to.clone(),
             cpu_quota: self.program.cpu_quota,
             background: None,
+            copies: self
+                .copies
+                .as_ref()
+                .map_or_else(Vec::new, CopyTracker::groups),
+            unrecognised_workers: self.copies.as_ref().map_or(0, CopyTracker::unrecognised),
         }
     }
 }

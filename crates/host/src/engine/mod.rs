@@ -22,6 +22,7 @@ mod byte_trace;
 mod clock;
 mod config;
 mod demand_trace;
+mod copies;
 mod hotplug;
 mod learn;
 mod log;
@@ -133,6 +134,7 @@ impl Engine {
             ignore: config.ignore,
             programs_per_user: config.programs_per_user,
             other_cpus_max: config.other_cpus_max,
+            places_copies: config.places_copies,
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),

@@ -24,6 +24,7 @@ use super::byte_trace::{ByteRate, ByteTrace};
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
 use super::demand_trace::DemandTrace;
+use super::copies::CopyTracker;
 use super::learn::{
     ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, RepetitionEnd, WaitBehaviour,
 };
@@ -276,7 +277,12 @@ impl RealWorld {
             ..arriving.program
         };
         let at_ns = now_ns();
+        let is_launched = arriving.held;
+        let copies = self
+            .places_copies
+            .then(|| CopyTracker::new(&self.roots.proc, home.root, is_launched, at_ns));
         let mut member = ManagedProgram {
+            copies,
             interval: PlacementInterval::new(at_ns, 0.0),
             program: program.clone(),
             home,

@@ -9,6 +9,7 @@ use usher_model::{
     BackgroundState, CpuSet, Curve, Note, Plan, ProfileMatch, ProgramId, Progress, Regulation,
     SeatMode,
 };
+use usher_policy::copies::GroupReport;
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -131,6 +132,13 @@ pub struct ProgramStatus {
     pub cpu_quota: Option<f64>,
     /// Regulation of the program, if it is background work.
     pub background: Option<BackgroundStatus>,
+    /// The copies that launchers inside the program started.
+    #[serde(default)]
+    pub copies: Vec<GroupReport>,
+    /// Number of children of these launchers that are no copies, and run as a part of their
+    /// launcher.
+    #[serde(default)]
+    pub unrecognised_workers: usize,
 }
 
 /// The state of the regulation of a background program.

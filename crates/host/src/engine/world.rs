@@ -12,6 +12,7 @@
 //!   so on up to 60 s);
 //! - the deadline set by the policy passes;
 //! - 20 ms have passed and a scan of a released program is unfinished;
+//! - a scan for copies inside a program is due (`copies.rs`);
 //! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
 //!   offline or online, and for threads outside their affinity mask.
 //!
@@ -78,6 +79,8 @@ pub(super) struct RealWorld {
     /// CPUs that unmanaged programs may use beside a repetition that yields a profile sample;
     /// `None` for the default.
     pub other_cpus_max: Option<f64>,
+    /// Whether copies inside programs get parts of the program's seat.
+    pub places_copies: bool,
     pub state: LoopState,
 }
 
@@ -264,6 +267,7 @@ impl World for RealWorld {
                 }
             }
             self.continue_scans();
+            self.follow_copies();
             let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
             self.state.background.due = due;
             let notified = self.state.background.notified;
@@ -399,7 +403,8 @@ impl RealWorld {
         let holdoff_ns = notify_ns.filter(|from_ns| *from_ns > now_ns());
         let scan_ns = self.state.scanned_ns + SCAN_NS;
         let scan_ns = self.actuator.is_scanning().then_some(scan_ns);
-        let until_ns = [deadline_ns, housekeeping_ns, holdoff_ns, scan_ns]
+        let copies_ns = self.copies_due_ns();
+        let until_ns = [deadline_ns, housekeeping_ns, holdoff_ns, scan_ns, copies_ns]
             .into_iter()
             .flatten()
             .min();

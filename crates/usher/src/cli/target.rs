@@ -188,6 +188,8 @@ mod tests {
             progress: None,
             background: None,
             abstention: None,
+            copies: Vec::new(),
+            unrecognised_workers: 0,
         }
     }
 

@@ -69,6 +69,7 @@ pub fn text(state: &api::State, out: Output) -> String {
     }
     text.push('\n');
     text.push_str(&table(state, out, out.text_width()));
+    text.push_str(&copies(state, out));
     text.push_str(&warnings(state, out));
     // Without seats, the reason precedes the table.
     let seats = state.abstention.is_none();
@@ -100,6 +101,18 @@ fn table(state: &api::State, out: Output, width: usize) -> String {
         .map(|program| row(program, &mut users, width, out));
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
     output::columns_within(&rows, width, &OPTIONAL)
+}
+
+/// Formats the copies that launchers inside the programs started, on a line for each group.
+fn copies(state: &api::State, out: Output) -> String {
+    let of = |program: &api::Program| {
+        let name = shown(&program.name);
+        let sentences = crate::copies::sentences(program).into_iter();
+        sentences.map(move |text| format!("{name}: {}", shown(&text)))
+    };
+    let lines = state.programs.iter().flat_map(of);
+    let lines = lines.map(|line| format!("\n{}\n", output::wrapped(&line, out.text_width())));
+    lines.collect()
 }
 
 fn warnings(state: &api::State, out: Output) -> String {

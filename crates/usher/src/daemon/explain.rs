@@ -20,7 +20,7 @@ use usher_report::text;
 use super::alternatives::{alternatives, ntt};
 use super::refusal::Refusal;
 use super::{regulated, view};
-use crate::{api, output};
+use crate::{api, copies, output};
 
 /// Number of latest notes about a program that are shown.
 const NOTES_MAX: usize = 4;
@@ -67,6 +67,7 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
     let mut notes: Vec<String> = own_notes.map(|note| note.note.text.clone()).collect();
     notes.reverse();
     notes.dedup();
+    notes.extend(copies::sentences(&view::program(program, status)));
     notes.extend(loans(program, status));
     let background = program.background.iter();
     notes.extend(background.flat_map(|background| background.lacking.clone()));
@@ -274,6 +275,8 @@ pub mod samples {
             pinned_to: None,
             cpu_quota: None,
             background: None,
+            copies: Vec::new(),
+            unrecognised_workers: 0,
         }
     }
 

@@ -28,6 +28,7 @@ mod activity;
 mod alternatives;
 mod claim;
 mod connection;
+mod copies;
 mod events;
 mod explain;
 mod idle;
@@ -357,6 +358,7 @@ fn start_engine(
     settings.log_entries_max = 0;
     settings.changes = Some(events::start().context("starting a thread")?);
     settings.keeper = Some(keeper);
+    settings.places_copies = config.policy() != "linux";
     Engine::start(settings, policy).context("starting the daemon")
 }
 

@@ -12,6 +12,7 @@ use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 use usher_model::{CpuSet, Loan, SeatMode};
 
 use super::abstention;
+use super::copies;
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
@@ -122,6 +123,8 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         }),
         background: program.background.as_ref().map(background),
         abstention: abstention::of_program(program, status),
+        copies: copies::groups(program),
+        unrecognised_workers: to_int(program.unrecognised_workers),
     }
 }
 

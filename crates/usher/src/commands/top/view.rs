@@ -324,6 +324,8 @@ pub mod tests {
             }),
             background: None,
             abstention: None,
+            copies: Vec::new(),
+            unrecognised_workers: 0,
         }
     }
 

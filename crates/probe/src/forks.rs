@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Follows the process tree of a managed program, so that new worker processes are found within one
+//! scan interval.
+//!
+//! The kernel assigns process and thread numbers in rising order. A scan therefore reads the number
+//! that was assigned last, and examines only the numbers since the previous scan:
+//!
+//! 1. If no number was assigned on the machine, no process can be new. The scan costs one file. If
+//!    each known process has a single thread, and none of these threads has run since the previous
+//!    scan, no process of the program can be new either.
+//! 2. Otherwise read `stat` of each new number. The number belongs to a new process of the program
+//!    if its parent is a known process.
+//! 3. A process whose parent has ended is adopted by init or another reaper. It belongs to the
+//!    program if it has the process group of a known process, but neither leads a session nor has
+//!    the session of its new parent.
+//! 4. Read `stat` of each known process. If the process may have executed a program since the last
+//!    scan, read its executable and its command line again.
+//!
+//! If the numbers wrapped around, or if more than [`NUMBERS_MAX`] are new, the scan lists `/proc`
+//! instead, at most every [`LIST_NS`].
+//!
+//! Cost: some 5 us per number and per known process. A process that ends between two scans is not
+//! seen, and its children are found only by rule 3.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use usher_model::{ProcStat, ProcessId, TreeProcess};
+
+use crate::file;
+use crate::text;
+use crate::tree::{read_stat, tasks};
+
+/// `PF_FORKNOEXEC` of the kernel's `linux/sched.h`: the process has not executed a program since its
+/// creation.
+const FORK_NO_EXEC: u64 = 0x40;
+/// Upper limit of new numbers that are examined one by one.
+const NUMBERS_MAX: i32 = 1024;
+/// Shortest time between two lists of all processes.
+const LIST_NS: u64 = 200_000_000;
+/// Time for which a number without a process is examined again, and upper limit of such numbers.
+const FREE_NS: u64 = 20_000_000;
+const FREE_MAX: usize = 64;
+/// Time after which a process is assumed not to execute another program.
+const EXEC_NS: u64 = 2_000_000_000;
+/// Shortest time between two measurements of the threads and the libraries of a process.
+const MEASURE_NS: u64 = 50_000_000;
+/// Upper limit of the threads of a process that are measured.
+const THREADS_MAX: usize = 256;
+/// A thread works if it used this CPU time, and this share of the CPU time of its process.
+const WORK_NS: u64 = 2_000_000;
+const WORK_SHARE: f64 = 0.05;
+/// Upper limit of the length of a shape, in bytes.
+const SHAPE_MAX: usize = 1024;
+
+/// The process tree of one program.
+#[derive(Debug)]
+pub struct ForkScan {
+    proc_root: PathBuf,
+    ns_per_tick: u64,
+    root: ProcessId,
+    last_pid: Option<i32>,
+    listed_ns: Option<u64>,
+    known: BTreeMap<i32, KnownProcess>,
+    /// Numbers that belonged to no process when they were examined, with the time of the first
+    /// examination.
+    free: Vec<(i32, u64)>,
+}
+
+#[derive(Debug)]
+struct KnownProcess {
+    process: TreeProcess,
+    stat: ProcStat,
+    measured_ns: u64,
+    mappings: usize,
+    /// CPU time of the main thread when the scan last compared it.
+    run_ns: Option<u64>,
+}
+
+impl ForkScan {
+    /// Starts to follow the tree below a process. `is_launched`: the process has no children yet, so
+    /// that the first scan need not list all processes.
+    pub fn new(proc_root: &Path, root: ProcessId, is_launched: bool) -> Self {
+        Self {
+            proc_root: proc_root.to_owned(),
+            ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
+            root,
+            last_pid: is_launched.then(|| last_pid(proc_root)).flatten(),
+            listed_ns: None,
+            known: BTreeMap::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Returns whether the program may have a new process since the last scan. If the program has
+    /// not run, numbers of other programs are skipped.
+    pub fn is_due(&mut self) -> bool {
+        if self.known.is_empty() || !self.free.is_empty() || self.last_pid.is_none() {
+            return true;
+        }
+        let last = last_pid(&self.proc_root);
+        if self.last_pid == last {
+            return false;
+        }
+        let has_run = self.has_run();
+        if !has_run {
+            self.last_pid = last;
+        }
+        has_run
+    }
+
+    /// Returns whether a thread of the program may have run since the last call. The CPU time of a
+    /// process with several threads is too coarse to show this.
+    fn has_run(&mut self) -> bool {
+        let mut has_run = false;
+        for (&pid, known) in &mut self.known {
+            // The state is read first, because the CPU time of a running thread lags behind.
+            let state = read_stat(&self.proc_root, pid).map_or('R', |stat| stat.state);
+            let path = self.proc_root.join(pid.to_string()).join("schedstat");
+            let read = file::parse(&path, "a process's schedstat", text::sched_stat);
+            let run_ns = read.ok().map(|read| read.cpu_ns);
+            let is_unknown = known.process.threads > 1 || run_ns.is_none() || state != 'S';
+            has_run |= is_unknown || known.run_ns != run_ns;
+            known.run_ns = run_ns;
+        }
+        has_run
+    }
+
+    /// Updates the tree. Returns whether a new process was found.
+    pub fn scan(&mut self, at_ns: u64) -> bool {
+        let last = last_pid(&self.proc_root);
+        self.refresh(at_ns);
+        let mut candidates = std::mem::take(&mut self.free);
+        if self.known.is_empty() {
+            candidates.push((self.root.pid, at_ns));
+        }
+        let new = self.candidates(last, at_ns).into_iter();
+        candidates.extend(new.map(|pid| (pid, at_ns)));
+        let mut is_new = false;
+        for (pid, since_ns) in candidates {
+            match read_stat(&self.proc_root, pid) {
+                Ok(stat) => is_new |= self.add(stat, at_ns),
+                // The kernel assigns a number shortly before the process can be found.
+                Err(_) if at_ns.saturating_sub(since_ns) < FREE_NS => {
+                    self.free.push((pid, since_ns));
+                }
+                Err(_) => {}
+            }
+        }
+        self.free.truncate(FREE_MAX);
+        is_new
+    }
+
+    /// Returns the program's processes, by pid.
+    pub fn processes(&self) -> Vec<TreeProcess> {
+        let processes = self.known.values();
+        processes.map(|one| one.process.clone()).collect()
+    }
+
+    /// Measures the working threads of the given processes, and reads whether they have mapped
+    /// further libraries. Each process is measured every 50 ms at most.
+    pub fn measure(&mut self, pids: &BTreeSet<i32>, at_ns: u64) {
+        for pid in pids {
+            let Some(known) = self.known.get_mut(pid) else {
+                continue;
+            };
+            if at_ns.saturating_sub(known.measured_ns) < MEASURE_NS {
+                continue;
+            }
+            known.measured_ns = at_ns;
+            let process = &mut known.process;
+            if process.threads > 1 {
+                process.working_threads = working_threads(&self.proc_root, process);
+            }
+            let Some(mappings) = executable_mappings(&self.proc_root, *pid) else {
+                continue;
+            };
+            if mappings != known.mappings || process.mapped_at_cpu_ns.is_none() {
+                known.mappings = mappings;
+                process.mapped_at_cpu_ns = Some(process.cpu_ns);
+            }
+        }
+    }
+
+    /// Reads the known processes again, and drops ended processes.
+    fn refresh(&mut self, at_ns: u64) {
+        let (proc_root, ns_per_tick) = (&self.proc_root, self.ns_per_tick);
+        self.known.retain(|&pid, known| {
+            let Ok(stat) = read_stat(proc_root, pid) else {
+                return false;
+            };
+            if stat.start_ticks != known.process.id.start_ticks || stat.is_dead() {
+                return false;
+            }
+            let is_young = at_ns.saturating_sub(known.process.found_ns) < EXEC_NS;
+            known.update(stat, ns_per_tick);
+            if is_young {
+                known.identify(proc_root);
+            }
+            true
+        });
+    }
+
+    /// Returns the numbers that may belong to new processes of the program.
+    fn candidates(&mut self, last: Option<i32>, at_ns: u64) -> Vec<i32> {
+        let before = std::mem::replace(&mut self.last_pid, last);
+        let new = match (before, last) {
+            (Some(before), Some(last)) => last.saturating_sub(before),
+            _ => -1,
+        };
+        if (0..=NUMBERS_MAX).contains(&new) {
+            let last = last.unwrap_or_default();
+            return (last - new + 1..=last).collect();
+        }
+        let listed_ns = self.listed_ns;
+        if listed_ns.is_some_and(|then_ns| at_ns.saturating_sub(then_ns) < LIST_NS) {
+            // The list is postponed to a later scan.
+            self.last_pid = None;
+            return Vec::new();
+        }
+        self.listed_ns = Some(at_ns);
+        by_start(&self.proc_root)
+    }
+
+    /// Adds a process if it belongs to the program and is not known.
+    fn add(&mut self, stat: ProcStat, at_ns: u64) -> bool {
+        let pid = stat.pid;
+        if self.known.contains_key(&pid) {
+            return false;
+        }
+        let id = ProcessId {
+            pid,
+            start_ticks: stat.start_ticks,
+        };
+        let parent = match stat.parent {
+            parent if self.known.contains_key(&parent) || id == self.root => parent,
+            _ if self.is_orphan(&stat) => self.root.pid,
+            _ => return false,
+        };
+        if stat.is_dead() || !is_process(&self.proc_root, pid) {
+            return false;
+        }
+        let process = TreeProcess {
+            id,
+            parent,
+            name: stat.name.clone(),
+            executable: None,
+            shape: String::new(),
+            executed: false,
+            threads: 1,
+            working_threads: 1,
+            cpu_ns: 0,
+            found_ns: at_ns,
+            mapped_at_cpu_ns: None,
+        };
+        let mut known = KnownProcess {
+            process,
+            stat: stat.clone(),
+            measured_ns: 0,
+            mappings: 0,
+            run_ns: None,
+        };
+        known.update(stat, self.ns_per_tick);
+        known.identify(&self.proc_root);
+        self.known.insert(pid, known);
+        true
+    }
+
+    /// Returns whether a process was adopted after the end of its parent, which belonged to the
+    /// program.
+    fn is_orphan(&self, stat: &ProcStat) -> bool {
+        let has_group = self.known.values().any(|one| one.stat.group == stat.group);
+        if !has_group || stat.session == stat.pid {
+            return false;
+        }
+        let reaper = read_stat(&self.proc_root, stat.parent);
+        reaper.is_ok_and(|reaper| reaper.session != stat.session)
+    }
+}
+
+impl KnownProcess {
+    fn update(&mut self, stat: ProcStat, ns_per_tick: u64) {
+        let process = &mut self.process;
+        process.threads = u32::try_from(stat.threads).unwrap_or(1).max(1);
+        if process.threads == 1 {
+            process.working_threads = 1;
+        }
+        process.cpu_ns = stat.own_ticks.saturating_mul(ns_per_tick);
+        process.executed = stat.flags & FORK_NO_EXEC == 0;
+        process.name.clone_from(&stat.name);
+        self.stat = stat;
+    }
+
+    /// Reads the executable and the shape of the command line.
+    fn identify(&mut self, proc_root: &Path) {
+        let dir = proc_root.join(self.process.id.pid.to_string());
+        let found = std::fs::metadata(dir.join("exe"));
+        self.process.executable = found.ok().map(|found| (found.dev(), found.ino()));
+        let words = std::fs::read(dir.join("cmdline")).unwrap_or_default();
+        self.process.shape = shape(&words);
+    }
+}
+
+/// Returns the number that the kernel assigned last to a process or thread.
+fn last_pid(proc_root: &Path) -> Option<i32> {
+    let text = file::read(&proc_root.join("loadavg")).ok()?;
+    text.split_whitespace().last()?.parse().ok()
+}
+
+/// Returns all processes, the oldest first, so that parents precede their children.
+fn by_start(proc_root: &Path) -> Vec<i32> {
+    let entries = std::fs::read_dir(proc_root).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let stat = |pid| Some((read_stat(proc_root, pid).ok()?.start_ticks, pid));
+    let mut all: Vec<(u64, i32)> = pids.filter_map(stat).collect();
+    all.sort_unstable();
+    all.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// Returns whether a number belongs to a process and not to another thread of a process.
+fn is_process(proc_root: &Path, pid: i32) -> bool {
+    let path = proc_root.join(pid.to_string()).join("status");
+    let status = file::parse(&path, "a process's status", text::status);
+    status.is_ok_and(|status| status.tgid == pid)
+}
+
+/// Counts the threads that use a considerable part of the CPU time of a process.
+fn working_threads(proc_root: &Path, process: &TreeProcess) -> u32 {
+    let dir = proc_root.join(process.id.pid.to_string()).join("task");
+    let time = |tid: i32| {
+        let path = dir.join(tid.to_string()).join("schedstat");
+        let found = file::parse(&path, "a thread's schedstat", text::sched_stat);
+        found.map_or(0, |found| found.cpu_ns)
+    };
+    let tids = tasks(proc_root, process.id.pid).into_iter();
+    let times: Vec<u64> = tids.take(THREADS_MAX).map(time).collect();
+    let share_ns = (times.iter().sum::<u64>() as f64 * WORK_SHARE) as u64;
+    let working = times.iter().filter(|&&ns| ns >= WORK_NS.max(share_ns));
+    u32::try_from(working.count()).unwrap_or(u32::MAX).max(1)
+}
+
+/// Returns the number of executable mappings of files; `None` if they cannot be read.
+fn executable_mappings(proc_root: &Path, pid: i32) -> Option<usize> {
+    let text = file::read(&proc_root.join(pid.to_string()).join("maps")).ok()?;
+    let is_code = |line: &&str| {
+        let mut words = line.split_ascii_whitespace();
+        words.nth(1).is_some_and(|rights| rights.contains('x')) && line.contains('/')
+    };
+    Some(text.lines().filter(is_code).count())
+}
+
+/// Returns the number of words of a command line and its options, with each number replaced by `0`.
+fn shape(cmdline: &[u8]) -> String {
+    let words: Vec<&[u8]> = cmdline.split(|&byte| byte == 0).collect();
+    let mut shape = format!("{}", words.len().saturating_sub(1));
+    let options = words.iter().skip(1).filter(|word| word.starts_with(b"-"));
+    for option in options {
+        shape.push(' ');
+        let mut in_number = false;
+        for character in String::from_utf8_lossy(option).chars() {
+            let is_digit = character.is_ascii_digit();
+            match is_digit {
+                true if in_number => {}
+                true => shape.push('0'),
+                false => shape.push(character),
+            }
+            in_number = is_digit;
+        }
+        if shape.len() > SHAPE_MAX {
+            shape.truncate(shape.floor_char_boundary(SHAPE_MAX));
+            break;
+        }
+    }
+    shape
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_ignore_numbers_and_operands() {
+        let of = |words: &[&str]| {
+            let line: Vec<u8> = words
+                .iter()
+                .flat_map(|word| word.bytes().chain([0]))
+                .collect();
+            shape(&line)
+        };
+        let worker = |name: &str, pipe: &str| {
+            of(&[
+                "python3",
+                "-m",
+                "joblib.popen_loky_posix",
+                "--process-name",
+                name,
+                pipe,
+            ])
+        };
+        assert_eq!(
+            worker("LokyProcess-1", "--pipe=12"),
+            worker("LokyProcess-20", "--pipe=9")
+        );
+        assert_ne!(worker("LokyProcess-1", "12"), worker("x", "--pipe=9"));
+        assert_eq!(of(&["cc", "-c", "a.c"]), of(&["cc", "-c", "b.c"]));
+        assert_ne!(of(&["cc", "-c", "a.c"]), of(&["cc", "-E", "a.c"]));
+        assert_eq!(of(&[]), "0");
+    }
+
+    #[test]
+    fn a_shape_is_bounded() {
+        let line = [b"prog\0-".to_vec(), vec![b'x'; 10_000]].concat();
+        assert!(shape(&line).len() <= SHAPE_MAX);
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scan of a process tree: it finds new processes, forks and orphans of real programs.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use usher_model::TreeProcess;
+use usher_probe::{ForkScan, process_id};
+
+/// A shell in a process group of its own, which is killed at the end.
+struct Shell(Child);
+
+impl Shell {
+    /// Starts a shell that waits for a line before it executes the script.
+    fn start(script: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo ready; read line; {script}")]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = Self(command.process_group(0).spawn().unwrap());
+        let mut line = String::new();
+        let out = shell.0.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        shell
+    }
+
+    fn scan(&self, is_launched: bool) -> ForkScan {
+        let (proc, pid) = (Path::new("/proc"), self.0.id() as i32);
+        ForkScan::new(proc, process_id(proc, pid).unwrap(), is_launched)
+    }
+
+    fn go(&mut self) {
+        use std::io::Write;
+        writeln!(self.0.stdin.as_mut().unwrap()).unwrap();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // SAFETY: `kill` accesses no memory; it signals the process group that this test started.
+        unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
+        let _ = self.0.wait();
+    }
+}
+
+/// Scans until the processes satisfy a condition; fails after 60 s.
+fn until(
+    scan: &mut ForkScan,
+    what: &str,
+    holds: impl Fn(&[TreeProcess]) -> bool,
+) -> Vec<TreeProcess> {
+    let begun = Instant::now();
+    loop {
+        scan.scan(begun.elapsed().as_nanos() as u64);
+        let found = scan.processes();
+        if holds(&found) {
+            return found;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "never happened: {what}: {found:?}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn sleepers(found: &[TreeProcess]) -> Vec<&TreeProcess> {
+    let is_sleep = |one: &&TreeProcess| one.name == "sleep" && one.executed;
+    found.iter().filter(is_sleep).collect()
+}
+
+#[test]
+fn finds_children_that_execute_a_program_and_drops_ended_ones() {
+    let mut shell = Shell::start("sleep 600 & sleep 601 & wait");
+    let root = shell.0.id() as i32;
+    let mut scan = shell.scan(true);
+    assert_eq!(
+        until(&mut scan, "the root", |found| found.len() == 1)[0]
+            .id
+            .pid,
+        root
+    );
+    shell.go();
+    let found = until(&mut scan, "two children", |found| {
+        sleepers(found).len() == 2
+    });
+    let children = sleepers(&found);
+    assert!(
+        children
+            .iter()
+            .all(|one| one.parent == root && one.threads == 1)
+    );
+    assert_eq!(children[0].executable, children[1].executable);
+    assert_eq!(children[0].shape, children[1].shape);
+    assert_ne!(children[0].executable, found[0].executable);
+    let ended = children[0].id;
+    // SAFETY: `kill` accesses no memory; it signals a process that this test started.
+    unsafe { libc::kill(ended.pid, libc::SIGKILL) };
+    until(&mut scan, "one child", |found| {
+        found.iter().all(|one| one.id != ended)
+    });
+}
+
+#[test]
+fn finds_the_present_children_of_a_running_program() {
+    let mut shell = Shell::start("sleep 600 & sleep 600 & wait");
+    let mut first = shell.scan(true);
+    shell.go();
+    until(&mut first, "two children", |found| {
+        sleepers(found).len() == 2
+    });
+    let mut later = shell.scan(false);
+    let found = until(&mut later, "two children", |found| {
+        sleepers(found).len() == 2
+    });
+    assert_eq!(found.len(), 3);
+}
+
+#[test]
+fn a_subshell_is_a_fork_that_executed_nothing() {
+    let mut shell = Shell::start("(sleep 600; true) & wait");
+    let mut scan = shell.scan(true);
+    shell.go();
+    let is_fork = |one: &TreeProcess| !one.executed && one.parent == shell.0.id() as i32;
+    let found = until(&mut scan, "a fork", |found| found.iter().any(is_fork));
+    let (root, fork) = (&found[0], found.iter().find(|one| is_fork(one)).unwrap());
+    assert_eq!(
+        (root.executable, &root.shape),
+        (fork.executable, &fork.shape)
+    );
+}
+
+#[test]
+fn finds_orphans_in_the_process_group_of_the_program() {
+    // The inner shell ends at once, and init or another reaper adopts its child.
+    let mut shell = Shell::start("sh -c 'sleep 600 &'; cat");
+    let mut scan = shell.scan(true);
+    until(&mut scan, "the root", |found| found.len() == 1);
+    shell.go();
+    let reaper_has_same_session = || {
+        // SAFETY: `getsid` accesses no memory.
+        let own = unsafe { libc::getsid(0) };
+        own == unsafe { libc::getsid(1) }
+    };
+    if reaper_has_same_session() {
+        usher_skip::skip!("init has the session of this test");
+        return;
+    }
+    let found = until(&mut scan, "the orphan", |found| sleepers(found).len() == 1);
+    let root = shell.0.id() as i32;
+    assert!(
+        found
+            .iter()
+            .any(|one| one.name == "cat" || one.id.pid == root)
+    );
+}
+
+#[test]
+fn counts_the_threads_that_work() {
+    let script = "import threading\n\
+        def spin():\n\
+        \x20   while True: pass\n\
+        threading.Thread(target=spin).start()\n\
+        threading.Thread(target=lambda: threading.Event().wait()).start()\n\
+        spin()";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).process_group(0);
+    let Ok(child) = command.spawn() else {
+        usher_skip::skip!("there is no python3");
+        return;
+    };
+    let python = Shell(child);
+    let mut scan = python.scan(true);
+    let pids = [python.0.id() as i32].into();
+    let begun = Instant::now();
+    loop {
+        let at_ns = begun.elapsed().as_nanos() as u64;
+        scan.scan(at_ns);
+        scan.measure(&pids, at_ns);
+        let found = scan.processes();
+        let process = &found[0];
+        if process.threads == 3 && process.working_threads == 2 {
+            assert!(process.mapped_at_cpu_ns.is_some());
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{process:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
