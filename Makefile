@@ -68,7 +68,7 @@ TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19
 # What packages contain beside usher-bench.
 SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
 
-.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom fuzz-loom doc \
+.PHONY: run test build build-run build-tasks setup setup-lab setup-examples setup-compared lint fmt clippy deny unit fuzz loom fuzz-loom doc \
   sanitize asan tsan c-examples valgrind bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests hosts lab \
   new-skips skips loc mutants
@@ -76,7 +76,7 @@ SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: new-skips setup fmt clippy packages deny unit fuzz-loom deb-test guests doc c-examples valgrind sanitize skips
+test: new-skips setup setup-compared fmt clippy packages deny unit fuzz-loom deb-test guests doc c-examples valgrind sanitize skips
 	@echo "make test: everything passed"
 
 # Tests that cannot run on this machine append themselves to this file (crates/skip).
@@ -98,6 +98,10 @@ setup-lab:
 
 setup-examples:
 	@scripts/stage setup scripts/setup build examples
+
+# What the tests of examples/compare run.
+setup-compared:
+	@scripts/stage "setup of examples" scripts/setup pytest transcode
 
 build:
 	@scripts/need $(TOOLS) strip:binutils objcopy:binutils

@@ -116,6 +116,24 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Table {
+    /// Returns the table as text with aligned columns.
+    fn lines(&self) -> String {
+        let rows = || std::iter::once(&self.head).chain(&self.rows);
+        let width = |column: usize| {
+            let cells = rows().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths);
+            let padded = cells.map(|(cell, width)| format!("  {cell:<width$}"));
+            format!("{}\n", padded.collect::<String>().trim_end())
+        };
+        rows().map(line).collect()
+    }
+}
+
 /// A figure of a page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
@@ -167,7 +185,7 @@ impl Part {
         }
     }
 
-    /// Returns the bars as text for a terminal, one bar per line.
+    /// Returns the tables and the bars as text for a terminal, one row or bar per line.
     pub fn lines(&self) -> String {
         let line = |bar: &Bar| {
             let mark = if bar.is_met() { "met   " } else { "MISSED" };
@@ -185,13 +203,24 @@ impl Part {
             .iter()
             .map(|note| format!("          {note}\n"))
             .collect();
-        format!("{}\n{bars}{notes}", self.title)
+        let tables: String = self.tables.iter().map(Table::lines).collect();
+        format!("{}\n{tables}{bars}{notes}", self.title)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_of_a_table_are_aligned() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let table = Table {
+            head: row(["case", "s"]),
+            rows: vec![row(["pytest", "4.1"]), row(["é", ""])],
+        };
+        assert_eq!(table.lines(), "  case    s\n  pytest  4.1\n  é\n");
+    }
 
     #[test]
     fn a_bar_is_met_only_by_a_figure_within_its_limits() {

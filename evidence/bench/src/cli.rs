@@ -31,9 +31,9 @@ enum Command {
     Here(here::HereArgs),
     /// Measures seats: planning, overhead, latency, lending, kills, mixes of real programs
     Seats(Box<seats::SeatsArgs>),
-    /// Measures what a new user meets first: the automatic start of a daemon, and
-    /// measurements on a busy machine
-    First(first::FirstArgs),
+    /// Measures what a new user meets first: the automatic start of a daemon, measurements
+    /// on a busy machine, and the examples of `examples/`
+    First(Box<first::FirstArgs>),
     Hosts(Box<hosts::HostsArgs>),
     /// Measures how well each source of progress (heartbeats, instructions) agrees with wall time
     /// (paper 1, table 1)

@@ -11,6 +11,9 @@ use usher_report::data::MachineFacts;
 use crate::bars::{Bar, Part};
 use crate::page;
 
+/// Name of the file with the results.
+const RESULT: &str = "result.json";
+
 /// Creates a new folder `YYYY-MM-DD-HHMMSS-NAME` below `base`.
 pub fn run_folder(base: &Path, name: &str) -> Result<PathBuf> {
     let output = std::process::Command::new("date")
@@ -67,7 +70,22 @@ pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
         folder.display(),
         page.display()
     ))?;
-    Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
+    Ok(all_met(parts))
+}
+
+/// Saves the results from this machine, and prints the saved JSON. Returns whether every bar was
+/// met.
+pub fn finish_as_json(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
+    let page = save(folder, title, &facts()?, parts).context("saving the results")?;
+    let json = page.with_file_name(RESULT);
+    let text =
+        std::fs::read_to_string(&json).with_context(|| format!("reading {}", json.display()))?;
+    print_line(text)?;
+    Ok(all_met(parts))
+}
+
+fn all_met(parts: &[Part]) -> bool {
+    parts.iter().all(|part| part.bars.iter().all(Bar::is_met))
 }
 
 /// Saves the results as JSON, then writes the page from the saved JSON.
@@ -78,7 +96,7 @@ pub fn save(folder: &Path, title: &str, machine: &MachineFacts, parts: &[Part]) 
         "machine": machine,
         "parts": parts,
     });
-    let json = folder.join("result.json");
+    let json = folder.join(RESULT);
     std::fs::write(&json, serde_json::to_vec_pretty(&data)?)
         .with_context(|| format!("writing {}", json.display()))?;
     format_saved(&json)

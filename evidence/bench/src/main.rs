@@ -19,6 +19,7 @@ mod here;
 mod hosts;
 mod machine;
 mod page;
+mod parts;
 mod processes;
 mod progress;
 mod sched;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench first`: measures what a new user of Usher meets first, and compares the figures with
 //! their bars. The parts are: the automatic start of a daemon (`start`), measurements on a busy machine
-//! (`busy`), and profiles from ordinary runs (`profiles`).
+//! (`busy`), profiles from ordinary runs (`profiles`), and the examples `pytest`, `transcode` and
+//! `inference`, which compare `usher run` with configurations by hand.
 
 mod busy;
+mod compare;
 mod profiles;
 mod start;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::bars::Part;
-use crate::machine;
-use crate::processes::usher_binary;
+use crate::parts::{self, PartArgs};
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,23 +25,20 @@ pub enum FirstPart {
     Busy,
     /// Profiles from ordinary runs, and the cost of deliberate variation; takes about ten minutes
     Profiles,
+    /// Example `examples/pytest`: worker processes with thread pools of their own
+    Pytest,
+    /// Example `examples/transcode`: a queue of x264 jobs
+    Transcode,
+    /// Example `examples/inference`: two inference servers
+    Inference,
 }
 
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FirstArgs {
-    /// Run only these parts
-    #[arg(long, value_delimiter = ',')]
-    pub only: Vec<FirstPart>,
-    /// Measure this `usher`; by default, the `usher` in the directory of this program
-    #[arg(long, value_name = "FILE")]
-    pub usher: Option<PathBuf>,
-    /// Create the dated directory of the results in this directory
-    #[arg(long, default_value = "out/bench", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Seed the random number generators
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// The parts, and where `usher` and the results are
+    #[command(flatten)]
+    pub parts: PartArgs<FirstPart>,
     /// Measure this number of automatic starts
     #[arg(long, default_value_t = 41)]
     pub starts: usize,
@@ -57,30 +54,28 @@ pub struct FirstArgs {
     /// Pass this limit of other programs' CPUs to `usher profile` in part `profiles`
     #[arg(long, value_name = "CPUS")]
     pub max_other_cpus: Option<f64>,
+    /// How the examples are measured
+    #[command(flatten)]
+    pub compare: compare::CompareArgs,
 }
 
 /// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &FirstArgs) -> Result<bool> {
-    let usher = usher_binary(args.usher.as_deref())?;
-    let folder = machine::run_folder(&args.out, "first")?;
-    let mut parts: Vec<Part> = Vec::new();
-    for &which in FirstPart::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(&which) {
-            continue;
-        }
-        let part = match which {
-            FirstPart::Start => start::run(&usher, args.starts, args.seed),
-            FirstPart::Busy => busy::run(&usher, args.busy_rounds),
+    let title = "Usher: the first minute";
+    parts::run(&args.parts, "first", title, |which, input| {
+        let compare = |name| compare::run(&args.compare, name, input);
+        match which {
+            FirstPart::Start => start::run(input.usher, args.starts, input.seed),
+            FirstPart::Busy => busy::run(input.usher, args.busy_rounds),
             FirstPart::Profiles => profiles::run(
-                &usher,
+                input.usher,
                 &args.mixes,
                 args.profile_rounds,
                 args.max_other_cpus,
             ),
-        };
-        let part = part.with_context(|| format!("part {which:?}"))?;
-        machine::print_line(part.lines())?;
-        parts.push(part);
-    }
-    machine::finish(&folder, "Usher: the first minute", &parts)
+            FirstPart::Pytest => compare("pytest"),
+            FirstPart::Transcode => compare("transcode"),
+            FirstPart::Inference => compare("inference"),
+        }
+    })
 }

@@ -12,14 +12,10 @@ mod overhead;
 mod plan;
 mod short;
 
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::bars::Part;
-use crate::machine;
-use crate::processes::usher_binary;
+use crate::parts::{self, PartArgs, PartInput};
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -43,18 +39,9 @@ pub enum SeatsPart {
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SeatsArgs {
-    /// Run only these parts
-    #[arg(long, value_delimiter = ',')]
-    pub only: Vec<SeatsPart>,
-    /// Measure this `usher`; by default, the `usher` in the directory of this program
-    #[arg(long, value_name = "FILE")]
-    pub usher: Option<PathBuf>,
-    /// Create the dated directory of the results in this directory
-    #[arg(long, default_value = "out/bench", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Seed the random number generators
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// The parts, and where `usher` and the results are
+    #[command(flatten)]
+    pub parts: PartArgs<SeatsPart>,
     /// Run this many rounds with SIGKILL
     #[arg(long, default_value_t = 1_000)]
     pub kill_rounds: usize,
@@ -68,26 +55,21 @@ pub struct SeatsArgs {
 
 /// Runs the selected parts, saves and prints their results. Returns whether every bar was met.
 pub fn run(args: &SeatsArgs) -> Result<bool> {
-    let usher = usher_binary(args.usher.as_deref())?;
-    let folder = machine::run_folder(&args.out, "seats")?;
     let scratch = tempfile::tempdir()?;
-    let mut parts: Vec<Part> = Vec::new();
-    for &which in SeatsPart::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(&which) {
-            continue;
-        }
-        let part = match which {
-            SeatsPart::Plan => plan::run(args.seed),
-            SeatsPart::Overhead => overhead::run(&usher),
+    parts::run(&args.parts, "seats", "Usher: seats", |which, input| {
+        let PartInput {
+            usher,
+            folder,
+            seed,
+        } = *input;
+        match which {
+            SeatsPart::Plan => plan::run(seed),
+            SeatsPart::Overhead => overhead::run(usher),
             SeatsPart::Latency => latency::run(scratch.path()),
             SeatsPart::Lending => lending::run(args.lending_seconds),
-            SeatsPart::Short => short::run(&usher),
-            SeatsPart::Kills => kills::run(&usher, args.kill_rounds, args.seed),
-            SeatsPart::Mixes => mixes::run(&args.mixes, &usher, &folder, args.seed),
-        };
-        let part = part.with_context(|| format!("part {which:?}"))?;
-        crate::machine::print_line(part.lines())?;
-        parts.push(part);
-    }
-    crate::machine::finish(&folder, "Usher: seats", &parts)
+            SeatsPart::Short => short::run(usher),
+            SeatsPart::Kills => kills::run(usher, args.kill_rounds, seed),
+            SeatsPart::Mixes => mixes::run(&args.mixes, usher, folder, seed),
+        }
+    })
 }
