@@ -2,12 +2,13 @@
 //! The cause for which a policy leaves all programs to the kernel. The policy states the cause as
 //! data; the daemon formats it, together with a remedy, from the state at the time of the request.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::program::ProgramId;
 
 /// The cause for which no program has a seat.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Abstention {
     /// These programs, by rising id, have no profile and report no progress that a plan may be

@@ -4,6 +4,7 @@
 //! plain values without behaviour. Values are not checked here: a seat is never empty, and
 //! durations and quotas are positive, because the senders ensure these ranges.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuSet;
@@ -47,7 +48,7 @@ pub enum Event {
 
 /// An action on one program. Crate `act` records the undo of an action before it carries out the
 /// action.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Restrict the program to these CPUs.
@@ -83,7 +84,9 @@ pub enum Action {
 }
 
 /// Degree to which a program's priorities are lowered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demotion {
     /// Nice 19 for all threads, as in paper 2's client. If the session consists of the program

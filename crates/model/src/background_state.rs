@@ -2,6 +2,7 @@
 //! State of the background programs, as `usher status` and `usher explain` show it.
 //! The types are plain values. Shares are fractions, 0..=1; times are in nanoseconds.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::metering::Resource;
@@ -9,7 +10,7 @@ use crate::program::{ProgramId, Regulation};
 
 /// Measured use of a resource for which foreground and background work contend, and the threshold
 /// that decided on contention.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Contention {
     /// The contended resource.
     pub resource: Resource,
@@ -29,7 +30,7 @@ pub struct Contention {
 }
 
 /// State of one background program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BackgroundState {
     /// The program.
     pub program: ProgramId,

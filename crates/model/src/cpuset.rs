@@ -11,6 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A logical CPU (hwloc: PU) by its operating-system number.
@@ -26,7 +27,9 @@ const BITS: usize = u64::BITS as usize;
 /// A set of logical CPUs.
 ///
 /// A set is printed and serialised in the kernel's list format, such as `0-3,8`.
-#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet {
     /// Bit `i % 64` of word `i / 64` is CPU `i`; the last word is never zero.

@@ -13,10 +13,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A measured or given point of a curve.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CurvePoint {
     /// Number of cores, counted by speed: a core of the fastest kind counts as 1.0; > 0.
     pub cores: f64,
@@ -38,7 +39,7 @@ impl CurvePoint {
 
 /// A scalability curve: points in rising order of cores. The rate is linear between two points,
 /// proportional to the number of cores below the first point, and constant above the last point.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<CurvePoint>", into = "Vec<CurvePoint>")]
 pub struct Curve {
     points: Vec<CurvePoint>,

@@ -4,6 +4,7 @@
 //! Times are in nanoseconds, confidences are fractions, 0..=1; the numbers of events and programs
 //! are not limited.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Event, FailedAction};
@@ -12,7 +13,9 @@ use crate::metering::Metering;
 use crate::program::ProgramId;
 
 /// Sources of progress figures, in order from the best source to the worst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProgressSource {
     /// The program counts its own work on the heartbeat page.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::abstention::Abstention;
@@ -16,7 +17,7 @@ use crate::program::ProgramId;
 use crate::topology::DomainId;
 
 /// Way in which a program gets CPU time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SeatMode {
     /// The program runs on CPUs that no other seated program owns.
@@ -29,7 +30,7 @@ pub enum SeatMode {
 }
 
 /// Placement of one program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Seat {
     /// The program.
     pub program: ProgramId,
@@ -45,7 +46,7 @@ pub struct Seat {
 }
 
 /// CPUs of one program that another program may use until the owner needs them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Loan {
     /// Owner of the CPUs; `None` for CPUs outside all seats.
     pub owner: Option<ProgramId>,
@@ -56,7 +57,7 @@ pub struct Loan {
 }
 
 /// Placement of all programs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// One entry per program, by rising id.
     pub seats: Vec<Seat>,
@@ -78,7 +79,7 @@ pub struct Plan {
 }
 
 /// A sentence for people about a decision, printed by `usher explain`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Note {
     /// The program concerned; `None`: all programs.
     pub program: Option<ProgramId>,
@@ -87,7 +88,7 @@ pub struct Note {
 }
 
 /// Scope of the next sample, if no event happens before the sample is due.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SampleScope {
     /// All programs and the meter.
@@ -104,7 +105,7 @@ impl SampleScope {
 }
 
 /// Response to one observation.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Decision {
     /// Actions to take now, in order.
     pub actions: Vec<Action>,

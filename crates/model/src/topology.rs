@@ -14,6 +14,7 @@
 //! remains. The indices in the types are valid only within one topology: [`Topology::restrict`]
 //! renumbers cores, domains and packages.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::{CpuId, CpuSet};
@@ -29,7 +30,7 @@ pub type PackageId = usize;
 pub type NodeId = usize;
 
 /// A logical CPU (hwloc: PU).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cpu {
     /// The operating system's number.
     pub os: CpuId,
@@ -38,7 +39,7 @@ pub struct Cpu {
 }
 
 /// A physical core.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Core {
     /// Hardware threads of the core.
     pub cpus: CpuSet,
@@ -49,7 +50,7 @@ pub struct Core {
 }
 
 /// A cache, by level and size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
     /// Level of the cache: 2 for an L2, 3 for an L3, and so on.
     pub level: u8,
@@ -58,7 +59,7 @@ pub struct Cache {
 }
 
 /// The cores that share one last-level cache: the unit of seating.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Domain {
     /// Logical CPUs of all cores of the domain.
     pub cpus: CpuSet,
@@ -73,7 +74,7 @@ pub struct Domain {
 }
 
 /// A processor package (socket).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Package {
     /// Logical CPUs of the package.
     pub cpus: CpuSet,
@@ -86,7 +87,7 @@ pub struct Package {
 }
 
 /// A NUMA node: memory with its controller.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NumaNode {
     /// The operating system's number.
     pub os: u32,
@@ -97,7 +98,7 @@ pub struct NumaNode {
 }
 
 /// A machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Topology {
     /// Origin of the topology, for people: a host name, a file, a description.
     pub name: String,

@@ -19,6 +19,7 @@
 mod json;
 mod read;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{DomainId, ProgramId, SeatMode, Topology};
 
@@ -27,7 +28,7 @@ use crate::seating::{Request, Seating, SeatingError, seat};
 pub use read::read_programs;
 
 /// Output of `usher plan`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanOutput {
     /// Predicted average normalised turnaround time.
     pub antt: f64,
@@ -40,7 +41,7 @@ pub struct PlanOutput {
 }
 
 /// Placement of one program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramOutput {
     /// The program's name.
     pub name: String,

@@ -14,6 +14,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::counters::{CounterKind, PerfCounters};
@@ -22,7 +23,7 @@ use crate::machine::{Roots, pressure, usable_cpus};
 use crate::text;
 
 /// A feature that may or may not exist.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Capability {
     /// Short name of the feature, as in `usher doctor --json`.
     pub name: &'static str,
@@ -35,7 +36,7 @@ pub struct Capability {
 }
 
 /// The features of the kernel and the machine, as `usher doctor` reports them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Capabilities {
     /// The kernel's release.
     pub kernel: String,

@@ -14,13 +14,14 @@
 //! out. The cost of [`MixResult::compare`] is one bootstrap (`stats`) for the ANTT and one per
 //! program, for each policy.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Curve, ProgressSource, SeatMode, Topology};
 
 use crate::stats::Estimate;
 
 /// The results of one mix under several policies.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MixResult {
     /// Title of the mix.
     pub title: String,
@@ -40,7 +41,7 @@ pub struct MixResult {
 }
 
 /// The machine that a mix ran on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineFacts {
     /// Host name, or the name of the simulated machine.
     pub host: String,
@@ -59,7 +60,7 @@ pub struct MachineFacts {
 }
 
 /// How a mix was run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Protocol {
     /// Minimum number of repetitions of every program in every round.
     pub repeats_min: u32,
@@ -85,7 +86,7 @@ pub struct Protocol {
 }
 
 /// A program of a mix, with its results when it runs alone.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramFacts {
     /// Name of the program in the mix.
     pub name: String,
@@ -111,7 +112,7 @@ fn one() -> f64 {
 }
 
 /// Role of a policy in the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyRole {
     /// The reference of the comparison; at most one.
@@ -123,7 +124,7 @@ pub enum PolicyRole {
 }
 
 /// Results of one policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyResult {
     /// Name on the command line.
     pub name: String,
@@ -139,7 +140,7 @@ pub struct PolicyResult {
 }
 
 /// One round of one policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RoundResult {
     /// ANTT of the round; `None` if a program's NTT is unknown. [`RoundResult::new`] computes it.
     pub antt: Option<f64>,
@@ -160,7 +161,7 @@ pub struct RoundResult {
 }
 
 /// One program in one round.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramRound {
     /// Name of the program.
     pub name: String,
@@ -180,7 +181,7 @@ pub struct ProgramRound {
 }
 
 /// How a program got its CPU time during a span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpanMode {
     /// The program ran on the CPUs of its seat, or on borrowed CPUs.
@@ -204,7 +205,7 @@ impl From<SeatMode> for SpanMode {
 }
 
 /// Owner of borrowed CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lender {
     /// Another program.
@@ -214,7 +215,7 @@ pub enum Lender {
 }
 
 /// A period in which a program had one set of CPUs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeatSpan {
     /// The program.
     pub program: String,
@@ -234,7 +235,7 @@ pub struct SeatSpan {
 
 /// Comparison of a policy with the baseline: the policy's values divided by the baseline's. A ratio
 /// below 1 means that the policy is better. [`crate::stats::ratio`] defines the estimator.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Name of the baseline.
     pub baseline: String,

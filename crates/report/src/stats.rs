@@ -36,6 +36,7 @@
 
 use distrs::{Normal, StudentsT};
 use oorandom::Rand64;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Number of resamples of a bootstrap.
@@ -46,7 +47,7 @@ pub const INTERVAL_PAIRS: usize = 3;
 pub const LEVEL_PAIRS: usize = 6;
 
 /// A figure with its 95 % interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
     /// The point estimate.
     pub value: f64,
@@ -78,7 +79,7 @@ impl Estimate {
 }
 
 /// The noise band: the middle 95 % of A/A ratios.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NoiseBand {
     /// Lower end; at most 1.
     pub low: f64,
@@ -89,7 +90,7 @@ pub struct NoiseBand {
 }
 
 /// The statistic of a bootstrap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistic {
     /// Arithmetic mean.

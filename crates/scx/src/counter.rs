@@ -16,6 +16,7 @@ use std::fmt;
 
 use libbpf_rs::{Link, MapHandle, Object};
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_model::Topology;
 use usher_rules::latency::{SLOTS, below};
@@ -31,7 +32,7 @@ const COUNTS_BYTES: usize = 8 * (8 + SLOTS);
 const SHARING_BYTES: usize = 32;
 
 /// Counts, summed over all CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Counted {
     /// Context switches, including those to idle.
     pub switches: u64,

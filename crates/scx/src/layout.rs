@@ -8,6 +8,7 @@
 //! A value that is shorter than its type panics; the size check when a map is opened excludes such
 //! values. Numbers of an unknown reason become [`Why::Unknown`].
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
 use usher_rules::run_queue::MM_QUEUES_PER_LLC;
@@ -15,7 +16,7 @@ use usher_rules::run_queue::MM_QUEUES_PER_LLC;
 const MS: u64 = 1_000_000;
 
 /// Settings of the scheduler. All settings except `fifo` may change while the scheduler runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Settings {
     /// Length of a slice.
     pub slice_ns: u64,
@@ -78,7 +79,7 @@ impl Settings {
 }
 
 /// Counters since the start of the scheduler, summed over all CPUs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally {
     /// Threads that started to run.
     pub switches: u64,
@@ -158,7 +159,7 @@ pub(crate) fn without_last_zeros<S: Serializer>(counts: &[u64], to: S) -> Result
 }
 
 /// Counters of a seat.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SeatTally {
     /// CPU time of the seat's threads on the CPUs of the seat.
     pub home_ns: u64,
@@ -214,7 +215,7 @@ impl SeatTally {
 }
 
 /// Reason for the CPU on which a thread runs, or for its queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
     /// The thread existed before the scheduler.
@@ -254,7 +255,7 @@ pub(crate) const WHYS: [Why; 10] = [
 ];
 
 /// Queue in which a thread waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
     /// The urgent queue of an LLC.
@@ -272,7 +273,7 @@ pub enum Queue {
 }
 
 /// State of a thread in the scheduler.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ThreadState {
     /// CPU on which the thread last ran.
     pub cpu: u32,
@@ -335,7 +336,7 @@ impl ThreadState {
 }
 
 /// Report of the end of the scheduler.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Ending {
     /// Kind of the end: a value of `enum scx_exit_kind`.
     pub kind: u64,

@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
 use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, words_of};
@@ -35,7 +36,7 @@ pub(crate) const SEATING: &str = ".data.seating";
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
 /// Ids of a scheduler's maps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MapIds {
     /// Map with the counters of each CPU.
     pub tallies: u32,
@@ -50,7 +51,7 @@ pub struct MapIds {
 }
 
 /// Soft seat of a program.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SoftSeat {
     /// Number of the cgroup of the threads with this seat.
     pub cgroup: u64,

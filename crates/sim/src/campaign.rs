@@ -20,6 +20,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_policy::baselines::{FixedSeats, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
@@ -35,7 +36,9 @@ use crate::parallel::each;
 use crate::parsec::ParsecModel;
 
 /// The scheduling policy of a simulated run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
     /// The simulated kernel alone.
@@ -146,7 +149,9 @@ impl Scheduler {
 }
 
 /// Scalability class of a program, as in paper 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum ScalabilityClass {
     /// Good.
     G,
@@ -191,7 +196,7 @@ pub fn other_class(best_speedup: f64, cores: usize) -> Option<ScalabilityClass> 
 }
 
 /// Results of one mix under every scheduler.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct MixRow {
     /// The programs.
     pub programs: Vec<String>,

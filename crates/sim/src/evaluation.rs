@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 
@@ -26,7 +27,7 @@ use crate::sample::{self, SampleMixResult};
 use crate::setup::EvaluationSetup;
 
 /// Size of the simulation.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SimulationSize {
     /// Work of a repetition, in seconds of the sequential program.
     pub repetition_s: f64,
@@ -41,7 +42,7 @@ pub struct SimulationSize {
 }
 
 /// A program of the evaluation.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct EvaluatedProgram {
     /// Name of the program.
     pub name: String,
@@ -70,7 +71,9 @@ impl EvaluatedProgram {
 }
 
 /// Kinds of mixes for which the paper reports a mean, by the scalability classes of their programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum MixKind {
     /// All 210 mixes.
@@ -120,7 +123,7 @@ impl MixKind {
 }
 
 /// Results of the evaluation with one setting of the free parameters.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Evaluation {
     /// Description of the difference to the default setting.
     pub setting: String,

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};
 use usher_policy::Policy;
@@ -41,7 +42,7 @@ pub const TOGETHER: [&str; 4] = [
 const SEEDS: u64 = 5;
 
 /// Result of the sample mix under one scheduler or placement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SampleMixResult {
     /// Name of the scheduler or placement.
     pub name: String,

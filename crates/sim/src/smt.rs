@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use oorandom::Rand32;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 
@@ -22,7 +23,7 @@ use crate::machine::{Costs, Machine};
 use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 
 /// Minimum, maximum and mean time until all loops have ended, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CompletionTimes {
     /// Minimum.
     pub min: f64,

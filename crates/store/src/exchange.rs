@@ -15,6 +15,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource};
 
@@ -41,9 +42,10 @@ const CORES_MAX: f64 = 65_536.0;
 /// Maximum rate and minimum rate of a point.
 const RATE_RANGE: std::ops::RangeInclusive<f64> = 1e-12..=1e18;
 
-#[derive(Serialize, Deserialize)]
+/// A file of exported profiles.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Document {
+pub struct Document {
     format: String,
     version: u32,
     profiles: Vec<ExchangedProfile>,
@@ -56,7 +58,7 @@ struct Header {
     version: Option<u32>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExchangedProfile {
     name: String,
@@ -76,7 +78,7 @@ struct ExchangedProfile {
     points: Vec<ExchangedPoint>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExchangedPoint {
     source: ProgressSource,

@@ -7,6 +7,7 @@
 //! is proportional to the number of cores, times the logarithm of the number of different parts.
 //! The length is proportional to the number of different parts.
 
+use schemars::JsonSchema;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -15,7 +16,7 @@ use usher_model::{DomainId, Topology};
 /// The structure of a machine, as a text such as `2 x [Intel Xeon; 8 x 6 cores/2 cpus, L3 32768
 /// KiB]`. Profiles are valid on machines of equal structure. The text contains neither CPU numbers
 /// nor the machine's name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, JsonSchema)]
 pub struct MachineKey(String);
 
 impl MachineKey {

@@ -42,9 +42,10 @@ const LAYERS: [(&str, u32); 26] = [
 
 /// All crates on which `policy` may depend: the values, crates for arithmetic, and crates that
 /// convert values to text and back without accessing files.
-const POLICY_MAY_USE: [&str; 5] = [
+const POLICY_MAY_USE: [&str; 6] = [
     "usher-model",
     "pathfinding",
+    "schemars",
     "serde",
     "serde_json",
     "thiserror",

@@ -27,7 +27,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     advise, attach, bg, completions, daemon, detach, doctor, explain, keeper, man, mix, plan,
-    profile, replay, run, sched, seated, sim, status, top, topo, undo, wait,
+    profile, replay, run, sched, schema, seated, sim, status, top, topo, undo, wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -95,6 +95,7 @@ pub enum Command {
     Undo(undo::Args),
     Replay(replay::Args),
     Completions(completions::Args),
+    Schema(schema::Args),
     Man(man::Args),
     #[command(hide = true)]
     Keeper(keeper::Args),

@@ -9,6 +9,7 @@
 // Text reaches a terminal through `output` and `failure`, which filter it.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod answers;
 mod api;
 mod autostart;
 mod cli;

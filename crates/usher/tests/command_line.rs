@@ -44,6 +44,7 @@ fn help_contains_examples() {
         "daemon",
         "replay",
         "completions",
+        "schema",
         "man",
     ];
     for command in commands {

@@ -42,7 +42,7 @@ fn result(mut child: Child) -> (Option<i32>, String, String) {
 fn attach(world: &World, sleeper: &Sleeper, name: &str) -> i64 {
     let pid = sleeper.pid().to_string();
     let answer = world.json(&["attach", "--name", name, &pid]).unwrap();
-    answer["id"].as_i64().unwrap()
+    answer["attached"][0]["id"].as_i64().unwrap()
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_model::{ProgressSource, SeatMode};
 use usher_report::data::{
@@ -40,7 +41,7 @@ pub struct MixReport<'a> {
 }
 
 /// Statistics of the random arrivals of one trial.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct ArrivalStats {
     /// Number of arrivals.
     pub arrived: usize,

@@ -5,6 +5,7 @@
 //!
 //! A decision takes time in proportion to the programs times the loans.
 
+use schemars::JsonSchema;
 use std::collections::BTreeMap;
 
 use usher_model::{Action, CpuSet, Decision, Plan, ProgramId, SeatMode};
@@ -39,7 +40,7 @@ pub struct SeatPeriod {
 }
 
 /// Number of actions of each kind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, JsonSchema)]
 pub struct ActionCounts {
     /// Number of new plans.
     pub plans: usize,

@@ -15,9 +15,9 @@
 use std::ffi::OsString;
 
 use clap::ValueEnum;
-use serde_json::json;
 use usher_model::Regulation;
 
+use crate::answers::{AttachedAsBackground, BackgroundProgram};
 use crate::autostart;
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::client::{Daemon, WaitLimits};
@@ -166,18 +166,28 @@ impl Args {
         }
         let options = self.regulation.daemon_options(self.store.path.clone());
         let limits = WaitLimits::default();
-        let attached = pids.iter().map(|&pid| {
-            let (_, reply) = autostart::call(dir, &options, &limits, |daemon| {
+        let (mut attached, mut refused) = (Vec::new(), Vec::new());
+        for pid in pids {
+            let result = autostart::call(dir, &options, &limits, |daemon| {
                 daemon.attach(pid, self.name.clone(), None, Some(policy))
-            })?;
-            let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });
-            out.answer(&value, || {
-                format!(
-                    "process {pid} is managed as background work (program {})",
-                    reply.id
-                )
-            })
-        });
-        failure::combine(attached)
+            });
+            match result {
+                Ok((_, reply)) => attached.push(BackgroundProgram {
+                    pid,
+                    id: reply.id,
+                    policy: policy.name(),
+                }),
+                Err(error) => refused.push(Err(error)),
+            }
+        }
+        let answer = AttachedAsBackground { attached };
+        let line = |one: &BackgroundProgram| {
+            format!(
+                "process {} is managed as background work (program {})\n",
+                one.pid, one.id
+            )
+        };
+        let printed = out.answer(&answer, || answer.attached.iter().map(line).collect());
+        failure::combine(refused.into_iter().chain([printed]))
     }
 }

@@ -9,8 +9,7 @@
 //!
 //! Requires a daemon. Each call has the time limit of `client`, 10 s for each read and write.
 
-use serde_json::json;
-
+use crate::answers::Detached;
 use crate::api;
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
@@ -52,7 +51,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         }
     }
     let lines = || gone.iter().map(|&id| line(&state.programs, id)).collect();
-    let printed = out.answer(&json!({ "detached": gone }), lines);
+    let answer = Detached {
+        detached: gone.clone(),
+    };
+    let printed = out.answer(&answer, lines);
     failure::combine(refused.into_iter().chain([printed]))
 }
 

@@ -18,6 +18,7 @@ mod conclusion;
 use std::path::Path;
 
 use rustix::fs::Access;
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_act::{ActConfig, StaleJournal};
 use usher_probe::{Capabilities, Roots};
@@ -54,8 +55,8 @@ pub struct Args {
 const CPU_IDLE: &str = "cpu.idle";
 
 /// The whole report.
-#[derive(Debug, Serialize)]
-struct DoctorReport {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DoctorReport {
     /// Features of the kernel and the machine.
     kernel: Capabilities,
     /// The daemon's state, if one listens.
@@ -75,7 +76,7 @@ struct DoctorReport {
     conclusion: Option<Conclusion>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct PlacingReport {
     placement: String,
     yielding: String,
@@ -101,7 +102,7 @@ fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Pl
     })
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct StoreHealth {
     path: String,
     /// Number of known programs; `None` if there is no readable store.
@@ -160,7 +161,7 @@ fn used(mut kernel: Capabilities, placing: Option<&PlacingReport>) -> Capabiliti
 }
 
 /// The journal of a dead daemon.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct JournalReport {
     /// Name of the instance, `PID-START`.
     instance: String,

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
+use crate::answers::WrittenPages;
 use crate::cli;
 use crate::failure::Outcome;
 use crate::output::Output;
@@ -44,8 +45,13 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     root.build();
     let mut written = Vec::new();
     pages(&root, "usher", &args.dir, &mut written)?;
-    out.answer(&written, || {
-        let lines: Vec<String> = written.iter().map(|p| p.display().to_string()).collect();
+    let answer = WrittenPages { written };
+    out.answer(&answer, || {
+        let lines: Vec<String> = answer
+            .written
+            .iter()
+            .map(|p| p.display().to_string())
+            .collect();
         lines.join("\n")
     })?;
     Ok(0)

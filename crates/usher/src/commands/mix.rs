@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
-use serde_json::json;
 use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
 use usher_report::data::MixResult;
 use usher_report::{html, table, text as words, trace};
 
+use crate::answers::MixAnswer;
 use crate::cli::numbers::{seconds, whole};
 use crate::cli::options::{Global, LoadArgs, StoreArg};
 use crate::failure::{self, Outcome};
@@ -111,7 +111,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let result = interruption.outcome(result)?;
     // The results are printed even if no file can be written.
     let (written, unwritten) = write(&result, &dir);
-    let value = json!({ "result": result, "files": written });
+    let value = MixAnswer {
+        result: result.clone(),
+        files: written.clone(),
+    };
     let shown = out.answer(&value, || text(&result, &written, out));
     failure::combine(unwritten.into_iter().map(Err).chain([shown]))
 }

@@ -19,6 +19,7 @@ pub mod profile;
 pub mod replay;
 pub mod run;
 pub mod sched;
+pub mod schema;
 pub mod seated;
 pub mod sim;
 pub mod status;
@@ -56,6 +57,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Undo(args) => undo::run(&args, global, *out),
         Command::Replay(args) => replay::run(&args, *out),
         Command::Completions(args) => completions::run(&args, *out),
+        Command::Schema(args) => schema::run(&args, *out),
         Command::Man(args) => man::run(&args, *out),
         Command::Keeper(args) => keeper::run(&args),
         Command::Seated(args) => seated::run(&args),

@@ -27,7 +27,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use serde_json::json;
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_host::profile::{
     MeasuredProfile, ProfileError, ProfileEvent, ProfileOptions, ProfileRun, ProfileTarget,
@@ -37,6 +36,7 @@ use usher_model::Topology;
 use usher_report::figure::{CurveFigure, curve_svg};
 use usher_report::{summary, table, text as words};
 
+use crate::answers::Measured;
 use crate::cli::numbers::{seconds, whole};
 use crate::cli::options::{Global, LoadArgs};
 use crate::failure::{self, Outcome};
@@ -190,14 +190,14 @@ pub fn unwritable(path: &Path) -> String {
 
 /// Prints the measurement.
 fn show(name: &str, measured: &MeasuredProfile, out: Output) -> anyhow::Result<()> {
-    let value = json!({
-        "name": name,
-        "curve": measured.curve,
-        "seconds": measured.points.iter().map(|p| &p.seconds).collect::<Vec<_>>(),
-        "spinners": measured.spinners,
-        "active_wait": measured.active_wait,
-        "disturbance": measured.disturbance,
-    });
+    let value = Measured {
+        name: name.to_owned(),
+        curve: measured.curve.clone(),
+        seconds: (measured.points.iter().map(|p| p.seconds.clone())).collect(),
+        spinners: measured.spinners,
+        active_wait: measured.active_wait,
+        disturbance: measured.disturbance.clone(),
+    };
     out.answer(&value, || text(measured, out))
 }
 

@@ -14,11 +14,11 @@ use std::io::BufReader;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use serde_json::json;
 use usher_control::RecordError;
 use usher_policy::Policy;
 use usher_report::text;
 
+use crate::answers::{ReplayDifference, Replayed};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
@@ -60,7 +60,15 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     if let Err(RecordError::Differs { step, decisions }) = &steps {
         let (then, now) = &**decisions;
-        out.json(&json!({ "step": step, "recorded": then, "now": now }))?;
+        out.json(&Replayed {
+            steps: *step,
+            same: false,
+            difference: Some(ReplayDifference {
+                step: *step,
+                recorded: then.clone(),
+                now: now.clone(),
+            }),
+        })?;
     }
     let steps = match steps {
         Err(RecordError::CutShort { steps }) => {
@@ -72,7 +80,12 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         steps => steps,
     };
     let steps = steps.with_context(|| format!("replaying '{path}'"))?;
-    out.answer(&json!({ "steps": steps, "same": true }), || {
+    let answer = Replayed {
+        steps,
+        same: true,
+        difference: None,
+    };
+    out.answer(&answer, || {
         format!(
             "{}; all replayed decisions equal the recorded decisions",
             text::count(steps, "decision")

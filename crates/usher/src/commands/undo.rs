@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde_json::json;
 use usher_act::{ActConfig, ActError, UndoReport, undo_stale};
 use usher_report::text as words;
 
+use crate::answers::Undone;
 use crate::cli::options::Global;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
@@ -42,7 +42,11 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let report = undo(&dir)?;
     let (programs, daemons) = (report.programs, report.instances);
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
-    let value = json!({ "programs": programs, "daemons": daemons, "errors": errors });
+    let value = Undone {
+        programs,
+        daemons,
+        errors,
+    };
     let text = || match daemons {
         0 => "no changes of dead daemons to undo".to_owned(),
         _ => format!(

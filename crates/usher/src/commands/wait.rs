@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde_json::json;
 
+use crate::answers::{Ended, EndedProgram};
 use crate::api::Program;
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
@@ -72,9 +72,14 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         true => wait_for_all(dir)?,
         false => Waiter::new(Daemon::need(dir)?, &args.programs)?.wait()?,
     };
-    let one = |program: &Program| json!({ "id": program.id, "name": program.name });
-    let value = json!({ "ended": ended.iter().map(one).collect::<Vec<_>>() });
-    out.answer(&value, || ended.iter().map(line).collect())?;
+    let one = |program: &Program| EndedProgram {
+        id: program.id,
+        name: program.name.clone(),
+    };
+    let answer = Ended {
+        ended: ended.iter().map(one).collect(),
+    };
+    out.answer(&answer, || ended.iter().map(line).collect())?;
     Ok(0)
 }
 

@@ -262,7 +262,7 @@ pub fn a_killed_daemon_leaves_no_seats() {
     let _other = Program::run(&world, "other", 1);
     wait_for("a seat", || {
         let explained = world.json(&["sched", "explain", &one.pids()[1].to_string()])?;
-        (!explained["seat"].is_null()).then_some(())
+        (!explained["processes"][0]["seat"].is_null()).then_some(())
     });
     world.kill_with_keeper(daemon);
     wait_for("the kernel's own scheduler", || {

@@ -13,13 +13,12 @@ use std::path::Path;
 
 use anyhow::{bail, ensure};
 use globset::GlobMatcher;
-use serde_json::json;
 
+use crate::answers::Candidate;
 use crate::client::Daemon;
 use crate::daemon::rules::candidates::Candidates;
 use crate::daemon::rules::file;
 use crate::daemon::rules::process::MatchedProcess;
-use crate::output::{Output, shown};
 
 /// Upper limit of the programs that one command attaches.
 const PROGRAMS_MAX: usize = 64;
@@ -99,13 +98,13 @@ pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32
     Ok(left)
 }
 
-/// Prints a process that would be attached.
-pub fn list(pid: i32, out: Output) -> anyhow::Result<()> {
+/// Returns a process that would be attached, with its command line.
+pub fn candidate(pid: i32) -> Candidate {
     let process = MatchedProcess::of_running(Path::new("/proc"), pid, 0);
-    let command = &process.command;
-    out.answer(&json!({ "pid": pid, "command": command }), || {
-        format!("would attach process {pid}: {}", shown(command))
-    })
+    Candidate {
+        pid,
+        command: process.command,
+    }
 }
 
 #[cfg(test)]

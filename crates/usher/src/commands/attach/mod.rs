@@ -16,9 +16,9 @@ mod matching;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde_json::json;
 use usher_report::text as words;
 
+use crate::answers::{Attached, AttachedProgram, Candidate};
 use crate::api::Program_mode;
 use crate::autostart::{self, DaemonOptions};
 use crate::cli::options::Global;
@@ -76,11 +76,18 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         Some(pattern) => matching::find(pattern, dir)?,
         None => distinct(&args.pids),
     };
-    if args.dry_run {
-        return failure::combine(pids.iter().map(|&pid| matching::list(pid, out)));
+    let (mut answer, mut refused) = (Attached::default(), Vec::new());
+    for pid in pids {
+        match args.dry_run {
+            true => answer.would_attach.push(matching::candidate(pid)),
+            false => match args.attach(pid, dir) {
+                Ok(attached) => answer.attached.push(attached),
+                Err(error) => refused.push(Err(error)),
+            },
+        }
     }
-    let attached = pids.into_iter().map(|pid| args.attach(pid, dir, out));
-    failure::combine(attached)
+    let printed = out.answer(&answer, || text(&answer));
+    failure::combine(refused.into_iter().chain([printed]))
 }
 
 /// Returns the pids in the given order, each once.
@@ -92,32 +99,52 @@ pub fn distinct(pids: &[i32]) -> Vec<i32> {
         .collect()
 }
 
+fn text(answer: &Attached) -> String {
+    let attached = |one: &AttachedProgram| {
+        let place = match one.cpus.is_empty() {
+            true => "runs on every CPU of its affinity mask".to_owned(),
+            false => format!("has a seat on {}", words::cpus(&one.cpus)),
+        };
+        let name = one.name.as_deref().unwrap_or("the program");
+        format!(
+            "{} (process {}) is program {} and {place}\n",
+            shown(name),
+            one.pid,
+            one.id
+        )
+    };
+    let candidate = |one: &Candidate| {
+        format!(
+            "would attach process {}: {}\n",
+            one.pid,
+            shown(&one.command)
+        )
+    };
+    let candidates = answer.would_attach.iter().map(candidate);
+    (answer.attached.iter().map(attached))
+        .chain(candidates)
+        .collect()
+}
+
 impl Args {
-    fn attach(&self, pid: i32, dir: Option<&Path>, out: Output) -> anyhow::Result<()> {
+    fn attach(&self, pid: i32, dir: Option<&Path>) -> anyhow::Result<AttachedProgram> {
         let (options, limits) = (DaemonOptions::default(), WaitLimits::default());
         let (mut daemon, reply) = autostart::call(dir, &options, &limits, |daemon| {
             daemon.attach(pid, self.name.clone(), self.weight, None)
         })?;
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);
-        let name = known.map_or("the program", |p| &p.name);
         // The reply has no CPUs if the seat consists of all CPUs, because no thread has to move.
         let seat = known.filter(|p| matches!(p.mode, Program_mode::seated));
         let cpus = match reply.cpus.is_empty() {
             true => seat.map_or("", |p| &p.cpus),
             false => &reply.cpus,
         };
-        let value = json!({ "pid": pid, "id": reply.id, "name": name, "cpus": cpus });
-        out.answer(&value, || {
-            let place = match cpus.is_empty() {
-                true => "runs on every CPU of its affinity mask".to_owned(),
-                false => format!("has a seat on {}", words::cpus(cpus)),
-            };
-            format!(
-                "{} (process {pid}) is program {} and {place}",
-                shown(name),
-                reply.id
-            )
+        Ok(AttachedProgram {
+            pid,
+            id: reply.id,
+            name: known.map(|p| p.name.clone()),
+            cpus: cpus.to_owned(),
         })
     }
 }

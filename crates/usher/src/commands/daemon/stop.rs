@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde_json::json;
 use usher_act::ActConfig;
 
+use crate::answers::StoppedDaemon;
 use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
@@ -55,7 +55,7 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     daemon.stop()?;
     await_end(pid, &process)?;
     check_undone(daemon.dir(), pid)?;
-    out.answer(&json!({ "stopped": pid }), || {
+    out.answer(&StoppedDaemon { stopped: pid }, || {
         format!("the daemon (process {pid}) has ended; its programs keep running")
     })?;
     Ok(0)

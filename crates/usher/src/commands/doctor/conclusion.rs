@@ -7,6 +7,7 @@
 //! do not run (busy-waiting programs), it runs fewer threads than compete for CPUs
 //! (oversubscription), or the scheduler reclaims CPUs from background work.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The facts on which the conclusion depends.
@@ -29,7 +30,7 @@ pub struct MachineFacts {
 }
 
 /// The conclusion.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Conclusion {
     /// What to expect of Usher on this machine.
     pub expect: String,

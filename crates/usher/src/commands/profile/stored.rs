@@ -16,12 +16,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use serde_json::{Value, json};
 use usher_model::Curve;
 use usher_report::figure::speed_up;
 use usher_report::{table, text as words};
 use usher_store::{MachineKey, ProfileEntry, Store, exchange};
 
+use crate::answers::{
+    Exported, Imported, ProfileAnswer, ProfileList, ProfileName, Profiles, Removed,
+};
 use crate::commands::status;
 use crate::failure::Outcome;
 use crate::machine::usable_machine;
@@ -148,10 +150,12 @@ fn selected(
 
 fn list(all: &[ProfileEntry], path: &Path, out: Output) -> anyhow::Result<()> {
     let here = here();
-    let value = json!({
-        "store": path,
-        "profiles": all.iter().map(|entry| described(entry, here.as_ref())).collect::<Vec<_>>(),
-    });
+    let value = ProfileList {
+        store: path.to_owned(),
+        profiles: (all.iter())
+            .map(|entry| described(entry, here.as_ref()))
+            .collect(),
+    };
     out.answer(&value, || {
         if all.is_empty() {
             return format!(
@@ -214,31 +218,34 @@ fn age(at_s: i64) -> String {
 
 /// Returns the JSON value of a profile: the exported fields, the identifier, and whether the
 /// profile is used on this machine.
-fn described(entry: &ProfileEntry, here: Option<&MachineKey>) -> Value {
+fn described(entry: &ProfileEntry, here: Option<&MachineKey>) -> ProfileAnswer {
     let profile = &entry.profile;
-    json!({
-        "id": entry.id(),
-        "name": profile.name,
-        "executable": entry.key.executable,
-        "arguments": entry.key.arguments,
-        "machine": entry.machine,
-        "is_this_machine": here == Some(&entry.machine),
-        "runs": profile.runs,
-        "at_s": profile.at_s,
-        "source": profile.curve().map(|(_, source)| source),
-        "curve": profile.curve().map(|(curve, _)| curve),
-        "spinners": profile.spinners,
-        "active_wait": profile.active_wait,
-        "llc_bytes": profile.llc_bytes,
-        "bandwidth_gbps": profile.bandwidth_gbps,
-    })
+    let (curve, source) = profile.curve().unzip();
+    ProfileAnswer {
+        id: entry.id(),
+        name: profile.name.clone(),
+        executable: entry.key.executable.clone(),
+        arguments: entry.key.arguments.clone(),
+        machine: entry.machine.clone(),
+        is_this_machine: here == Some(&entry.machine),
+        runs: profile.runs,
+        at_s: profile.at_s,
+        source,
+        curve,
+        spinners: profile.spinners,
+        active_wait: profile.active_wait,
+        llc_bytes: profile.llc_bytes,
+        bandwidth_gbps: profile.bandwidth_gbps,
+    }
 }
 
 fn show(chosen: &[ProfileEntry], out: Output) -> anyhow::Result<()> {
     let here = here();
-    let value = json!({
-        "profiles": chosen.iter().map(|entry| described(entry, here.as_ref())).collect::<Vec<_>>(),
-    });
+    let value = Profiles {
+        profiles: (chosen.iter())
+            .map(|entry| described(entry, here.as_ref()))
+            .collect(),
+    };
     out.answer(&value, || {
         let texts: Vec<_> = chosen
             .iter()
@@ -281,13 +288,18 @@ fn shown_profile(entry: &ProfileEntry, out: Output) -> String {
 fn remove(words: &[String], path: &Path, out: Output) -> anyhow::Result<()> {
     let chosen = selected(&all(path)?, words, path)?;
     Store::open(path)?.remove(&chosen)?;
-    let value = json!({ "removed": summaries(&chosen) });
+    let value = Removed {
+        removed: summaries(&chosen),
+    };
     out.answer(&value, || lines("removed", &chosen))
 }
 
 /// Returns the names and identifiers of profiles.
-fn summaries(entries: &[ProfileEntry]) -> Vec<Value> {
-    let summary = |entry: &ProfileEntry| json!({ "id": entry.id(), "name": entry.profile.name });
+fn summaries(entries: &[ProfileEntry]) -> Vec<ProfileName> {
+    let summary = |entry: &ProfileEntry| ProfileName {
+        id: entry.id(),
+        name: entry.profile.name.clone(),
+    };
     entries.iter().map(summary).collect()
 }
 
@@ -329,7 +341,10 @@ fn export(
         Some(file) => {
             fs::write(file, text + "\n")
                 .with_context(|| format!("writing the profiles '{}'", file.display()))?;
-            let value = json!({ "exported": summaries(&chosen), "file": file });
+            let value = Exported::Written {
+                exported: summaries(&chosen),
+                file: file.to_owned(),
+            };
             out.answer(&value, || lines("exported", &chosen))
         }
     }
@@ -348,7 +363,10 @@ fn import(file: &Path, replace: bool, path: &Path, out: Output) -> anyhow::Resul
     let (kept, added): (Vec<_>, Vec<_>) =
         (entries.into_iter()).partition(|entry| !replace && is_known(entry));
     store.replace(&added)?;
-    let value = json!({ "imported": summaries(&added), "kept": summaries(&kept) });
+    let value = Imported {
+        imported: summaries(&added),
+        kept: summaries(&kept),
+    };
     out.answer(&value, || {
         let here = here();
         let foreign = added

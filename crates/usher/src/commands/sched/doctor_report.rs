@@ -8,6 +8,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_scx::Kernel;
 
@@ -16,14 +17,14 @@ use crate::failure;
 
 use super::remote::{FOR_ROOT, Found};
 use super::start;
-use super::status::{self, Answer};
+use super::status::{self, StatusAnswer};
 
 /// The scheduler that runs, and whether `usher sched start` would succeed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct SchedDoctorReport {
     /// The answer of `usher sched status`; `None` if the status cannot be read.
     #[serde(flatten)]
-    status: Option<Answer>,
+    status: Option<StatusAnswer>,
     /// Why `usher sched start` would refuse.
     refused: Option<String>,
     /// The warnings that `usher sched start` would print.
@@ -68,7 +69,7 @@ impl SchedDoctorReport {
 
     /// Formats the report as text.
     pub fn line(&self) -> String {
-        let mut lines = self.status.as_ref().map_or(vec![], Answer::lines);
+        let mut lines = self.status.as_ref().map_or(vec![], StatusAnswer::lines);
         match &self.refused {
             Some(why) => lines.push(format!("'usher sched start' would fail: {why}")),
             None => {

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use procfs::process::{Process, Stat, Task};
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_scx::{Queue, SchedulerHandle, Settings, SoftSeat, ThreadState, Why};
 
@@ -42,14 +43,14 @@ The command reads the threads one after the other, so it may show two threads on
 Examples:
   usher sched explain 4711
   usher sched explain $(pidof firefox)
-  usher sched explain 4711 --json          prints a list for several processes")]
+  usher sched explain 4711 --json | jq .processes[0].threads")]
 pub struct Args {
     /// Processes, each by its pid or the number of one of its threads
-    #[arg(value_name = "PID", required = true, value_parser = crate::cli::numbers::pid, allow_negative_numbers = true)]
+    #[arg(value_name = "PID", required = true, value_parser = crate::cli::target::process, allow_negative_numbers = true)]
     pids: Vec<i32>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Thread {
     tid: i32,
     name: String,
@@ -65,7 +66,7 @@ struct Thread {
 }
 
 /// The kernel's `SCHED_*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Policy {
     Other,
@@ -107,14 +108,21 @@ impl Policy {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Answer {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ExplainedProcess {
     pid: i32,
     seat: Option<SoftSeat>,
     threads: Vec<Thread>,
     /// The scheduler's settings.
     #[serde(skip)]
     settings: Settings,
+}
+
+/// The threads of processes, and where they run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explained {
+    /// The processes that exist, in the given order.
+    processes: Vec<ExplainedProcess>,
 }
 
 /// Reads the threads and prints them.
@@ -131,12 +139,12 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
             None => missing.push(Err(anyhow!("process {pid} does not exist"))),
         }
     }
-    match &answers[..] {
-        [] => {}
-        [one] if args.pids.len() == 1 => out.answer(one, || text(one))?,
-        several => out.answer(&several, || texts(several))?,
-    }
-    failure::combine(missing)
+    let answer = Explained { processes: answers };
+    let printed = out.answer(&answer, || match &answer.processes[..] {
+        [one] if args.pids.len() == 1 => text(one),
+        several => texts(several),
+    });
+    failure::combine(missing.into_iter().chain([printed]))
 }
 
 /// Returns `None` if there is no such process.
@@ -144,7 +152,7 @@ fn explained(
     held: &SchedulerHandle,
     pid: i32,
     settings: Settings,
-) -> anyhow::Result<Option<Answer>> {
+) -> anyhow::Result<Option<ExplainedProcess>> {
     let mut threads = Vec::new();
     // A process that has ended has no threads.
     if let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) {
@@ -160,7 +168,7 @@ fn explained(
         .filter_map(|t| t.sched.as_ref()?.seat)
         .collect();
     let all = held.seats()?;
-    Ok(Some(Answer {
+    Ok(Some(ExplainedProcess {
         pid,
         seat: all.into_iter().find(|seat| seats.contains(&seat.cgroup)),
         threads,
@@ -205,14 +213,14 @@ impl Thread {
     }
 }
 
-fn texts(answers: &[Answer]) -> String {
+fn texts(answers: &[ExplainedProcess]) -> String {
     let each = answers
         .iter()
         .map(|answer| format!("process {}\n{}", answer.pid, text(answer)));
     each.collect::<Vec<_>>().join("\n")
 }
 
-fn text(answer: &Answer) -> String {
+fn text(answer: &ExplainedProcess) -> String {
     let mut lines = String::new();
     if let Some(seat) = &answer.seat {
         lines = format!(
@@ -236,7 +244,7 @@ fn text(answer: &Answer) -> String {
     lines + &output::columns(&rows)
 }
 
-fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
+fn row(thread: &Thread, answer: &ExplainedProcess) -> Vec<String> {
     let waits = thread.sched.as_ref().and_then(|sched| sched.waits);
     let mut row = vec![
         thread.tid.to_string(),
@@ -310,7 +318,7 @@ fn on_cpu(state: char, cpu: u32) -> String {
     }
 }
 
-fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
+fn reason(sched: &ThreadState, state: char, answer: &ExplainedProcess) -> String {
     let waits = sched.waits.is_some();
     let turn = |owner: &str| match (waits, state) {
         (true, _) => format!("waits for {owner} turn"),
@@ -420,7 +428,7 @@ mod tests {
             tally: Default::default(),
         };
         let waits = Queue::AddressSpace { llc: 1, queue: 4 };
-        let answer = Answer {
+        let answer = ExplainedProcess {
             pid: 10,
             seat: Some(seat),
             threads: vec![
@@ -456,7 +464,7 @@ mod tests {
     #[test]
     fn omits_inapplicable_values() {
         let waits = Queue::AddressSpace { llc: 1, queue: 4 };
-        let answer = |settings| Answer {
+        let answer = |settings| ExplainedProcess {
             pid: 10,
             seat: None,
             threads: vec![thread(10, 'R', Some(state(Why::Turn, Some(waits))))],
@@ -481,7 +489,7 @@ mod tests {
     fn the_turn_of_a_sleeping_thread_is_past() {
         let waits = Queue::AddressSpace { llc: 0, queue: 4 };
         let actual = |why, aggregate, waits, letter| {
-            let answer = Answer {
+            let answer = ExplainedProcess {
                 pid: 10,
                 seat: None,
                 threads: vec![],
@@ -509,7 +517,7 @@ mod tests {
 
     #[test]
     fn an_ended_thread_is_not_reported_as_new() {
-        let actual = text(&Answer {
+        let actual = text(&ExplainedProcess {
             pid: 10,
             seat: None,
             threads: vec![thread(10, 'Z', None)],
@@ -525,7 +533,7 @@ mod tests {
                 burst_average_ns: 0,
                 ..state(why, None)
             };
-            text(&Answer {
+            text(&ExplainedProcess {
                 pid: 10,
                 seat: None,
                 threads: vec![thread(10, letter, Some(sched))],
@@ -539,7 +547,7 @@ mod tests {
 
     #[test]
     fn distinguishes_several_processes() {
-        let answer = |pid| Answer {
+        let answer = |pid| ExplainedProcess {
             pid,
             seat: None,
             threads: vec![],

@@ -23,6 +23,9 @@ use crate::runtime;
 use remote::FOR_ROOT;
 
 pub use doctor_report::{SchedDoctorReport, doctor_report};
+pub use explain::Explained;
+pub use stats::StatsAnswer;
+pub use status::StatusAnswer;
 
 /// Controls Usher's CPU scheduler, which replaces the kernel's scheduler while it runs
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@
 use std::path::Path;
 
 use anyhow::ensure;
-use serde_json::json;
 
+use crate::answers::SchedChanged;
 use crate::daemon::scheduler::SettingsChange;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
@@ -74,10 +74,13 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     if let Some(line) = turn_warning([args.turn_ms, args.max_lag_ms], &after.settings) {
         failure::print_error(line);
     }
-    out.answer(
-        &json!({ "does": after.does, "settings": after.settings }),
-        || format!("the scheduler now runs with: {}\n", after.does),
-    )?;
+    let answer = SchedChanged {
+        does: after.does.clone(),
+        settings: after.settings,
+    };
+    out.answer(&answer, || {
+        format!("the scheduler now runs with: {}\n", after.does)
+    })?;
     Ok(0)
 }
 

@@ -18,9 +18,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::bail;
-use serde_json::json;
 use usher_scx::{Kernel, Settings};
 
+use crate::answers::SchedStarted;
 use crate::cli::options::Global;
 use crate::daemon::scheduler::{self, SchedulerState, kernel};
 use crate::failure::{self, Outcome};
@@ -98,7 +98,11 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let report = || {
         let does = scheduler::described(&settings);
         let text = || format!("Usher's scheduler runs with: {does}\n");
-        out.answer(&json!({ "scheduler": "usher", "does": does }), text)
+        let answer = SchedStarted {
+            scheduler: remote::NAME,
+            does: does.clone(),
+        };
+        out.answer(&answer, text)
     };
     let found = Found::at(&dir)?;
     check(&kernel(), &dir, found.state.as_ref())?;

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_host::launch::{Exit, Forwarder, LaunchSpec, hold};
 use usher_scx::{Counted, Counter, MapIds, SchedulerHandle, SoftSeat, State, Tally};
@@ -50,8 +51,8 @@ pub struct Args {
 
 const KERNELS_OWN: &str = "the kernel's own";
 
-#[derive(Debug, Serialize)]
-struct Answer {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct StatsAnswer {
     scheduler: Option<String>,
     /// The scheduler at the end of the command, if it is not the scheduler of the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +71,7 @@ struct Answer {
     seats: Vec<SoftSeat>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Since {
     /// The start of the scheduler.
@@ -138,11 +139,11 @@ fn changed(before: &Option<String>, after: Option<String>) -> Option<String> {
     (*before != after).then(|| after.unwrap_or_else(|| KERNELS_OWN.to_owned()))
 }
 
-fn until_now(dir: &Path) -> anyhow::Result<Answer> {
+fn until_now(dir: &Path) -> anyhow::Result<StatsAnswer> {
     let ours = SchedSample::read(dir).map_err(|error| {
         anyhow!("{error:#}; 'usher sched stats -- CMD' counts the events of any scheduler")
     })?;
-    let answer = Answer {
+    let answer = StatsAnswer {
         scheduler: scheduler(),
         scheduler_after: None,
         elapsed_ns: None,
@@ -154,7 +155,7 @@ fn until_now(dir: &Path) -> anyhow::Result<Answer> {
     Ok(answer.with(ours, Since::Start))
 }
 
-impl Answer {
+impl StatsAnswer {
     fn with(self, ours: SchedSample, since: Since) -> Self {
         Self {
             ours: Some(ours.tally),
@@ -165,7 +166,7 @@ impl Answer {
     }
 }
 
-fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
+fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, StatsAnswer)> {
     // A daemon that does not answer is reported before the command runs.
     remote::Found::at(dir)?;
     let scheduler = scheduler();
@@ -177,7 +178,7 @@ fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
     })?;
     let [(began, before, ours_before), (ended, after, ours)] = <[_; 2]>::try_from(samples)
         .map_err(|_| anyhow!("no events were counted, because the command did not run"))?;
-    let answer = Answer {
+    let answer = StatsAnswer {
         scheduler_after: changed(&scheduler, self::scheduler()),
         scheduler,
         elapsed_ns: u64::try_from((ended - began).as_nanos()).ok(),
@@ -242,7 +243,7 @@ fn row(rows: &mut Rows, name: &str, value: impl ToString) {
     rows.push(vec![name.to_owned(), value.to_string()]);
 }
 
-fn text(answer: &Answer) -> String {
+fn text(answer: &StatsAnswer) -> String {
     let mut name = answer
         .scheduler
         .as_deref()
@@ -425,7 +426,7 @@ mod tests {
         assert_eq!((later.tally.switches, since), (4, Since::Command));
         let (another, since) = ours(2, 9).since(Some(ours(1, 5)));
         assert_eq!((another.tally.switches, since), (9, Since::Start));
-        let answer = Answer {
+        let answer = StatsAnswer {
             scheduler: None,
             scheduler_after: changed(&None, Some("usher".to_owned())),
             elapsed_ns: Some(5),

@@ -8,6 +8,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_scx::{Kernel, ScxError, State as Loaded};
 
@@ -25,8 +26,8 @@ Examples:
   usher sched status --json | jq .running")]
 pub struct Args {}
 
-#[derive(Debug, Serialize)]
-pub struct Answer {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct StatusAnswer {
     /// Whether Usher's scheduler runs the threads.
     running: bool,
     /// The name of the running scheduler, unless it is the kernel's own.
@@ -51,7 +52,11 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
 ///
 /// # Errors
 /// The kernel's state cannot be read.
-pub fn read(kernel: &Kernel, dir: &Path, last: Option<SchedulerState>) -> anyhow::Result<Answer> {
+pub fn read(
+    kernel: &Kernel,
+    dir: &Path,
+    last: Option<SchedulerState>,
+) -> anyhow::Result<StatusAnswer> {
     let (scheduler, lacking) = match kernel.state() {
         Ok(Loaded::Disabled) => (None, None),
         Ok(Loaded::Enabled { name }) => (Some(name), None),
@@ -64,13 +69,13 @@ pub fn read(kernel: &Kernel, dir: &Path, last: Option<SchedulerState>) -> anyhow
         true => None,
         false => remote::unknown(kernel, dir),
     };
-    Ok(Answer {
+    Ok(StatusAnswer {
         unknown,
-        ..Answer::of(last, scheduler, lacking)
+        ..StatusAnswer::of(last, scheduler, lacking)
     })
 }
 
-impl Answer {
+impl StatusAnswer {
     /// Returns the last scheduler of the process that listens in this runtime directory.
     pub fn last(&self) -> Option<&SchedulerState> {
         self.last.as_ref()
@@ -116,7 +121,7 @@ impl Answer {
     }
 }
 
-fn text(answer: &Answer) -> String {
+fn text(answer: &StatusAnswer) -> String {
     let mut lines = answer.lines();
     lines.extend(answer.lacking.clone());
     lines.join("\n") + "\n"
@@ -192,7 +197,7 @@ mod tests {
     }
 
     fn actual(last: Option<SchedulerState>, scheduler: Option<&str>) -> (bool, String) {
-        let answer = Answer::of(last, scheduler.map(str::to_owned), None);
+        let answer = StatusAnswer::of(last, scheduler.map(str::to_owned), None);
         (answer.running, text(&answer))
     }
 

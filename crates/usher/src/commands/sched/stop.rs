@@ -14,9 +14,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
-use serde_json::json;
 use usher_scx::Kernel;
 
+use crate::answers::StoppedDaemon;
 use crate::daemon::scheduler::{ENDING, kernel};
 use crate::failure::Outcome;
 use crate::output::Output;
@@ -52,7 +52,7 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
     if !stopped.was_loaded {
         return Err(none_here(&kernel(), dir));
     }
-    out.answer(&json!({ "stopped": pid }), || TAKES_OVER.to_owned())?;
+    out.answer(&StoppedDaemon { stopped: pid }, || TAKES_OVER.to_owned())?;
     Ok(0)
 }
 

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use schemars::JsonSchema;
 use serde_derive::Serialize;
 use usher_sim::campaign::{MixRow, Scheduler};
 use usher_sim::evaluation::{Evaluation, SimulationSize};
@@ -72,8 +73,8 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
-#[derive(Debug, Serialize)]
-struct EvaluationOutput {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CasasAnswer {
     simulated: bool,
     machine: &'static str,
     evaluation: Evaluation,
@@ -142,7 +143,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     progress.end();
     let all = std::iter::once(&evaluation).chain(&ranges);
-    let answer = EvaluationOutput {
+    let answer = CasasAnswer {
         simulated: true,
         machine: PAPER_1,
         events: all.flat_map(|e| &e.mixes).map(|row| row.events).sum(),
@@ -160,7 +161,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 }
 
 /// Writes the report page and its data.
-fn write(dir: &Path, answer: &EvaluationOutput) -> anyhow::Result<()> {
+fn write(dir: &Path, answer: &CasasAnswer) -> anyhow::Result<()> {
     let figures = serde_json::to_string_pretty(answer).context("writing JSON");
     let files = [
         ("casas.json", figures),
@@ -168,4 +169,52 @@ fn write(dir: &Path, answer: &EvaluationOutput) -> anyhow::Result<()> {
     ];
     let (_, unwritten) = output::write_files(dir, files);
     unwritten.into_iter().next().map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use usher_sim::campaign::ScalabilityClass;
+    use usher_sim::evaluation::EvaluatedProgram;
+
+    use super::*;
+
+    #[test]
+    fn the_answer_is_valid() {
+        let evaluation = Evaluation {
+            setting: String::new(),
+            programs: vec![EvaluatedProgram {
+                name: "ferret".to_owned(),
+                class: ScalabilityClass::G,
+                other: None,
+                speedup: vec![(1.0, 1.0), (2.0, 1.9)],
+                crowded: 1.1,
+            }],
+            sample: Vec::new(),
+            mixes: vec![MixRow {
+                programs: vec!["ferret".to_owned()],
+                antt: BTreeMap::from([(Scheduler::Linux, 1.2)]),
+                ntt: BTreeMap::from([(Scheduler::Linux, vec![1.2])]),
+                events: 7,
+            }],
+        };
+        let answer = CasasAnswer {
+            simulated: true,
+            machine: PAPER_1,
+            evaluation,
+            ranges: Vec::new(),
+            events: 7,
+            seconds: 0.5,
+        };
+        let all = &crate::answers::ANSWERS;
+        let schema = all
+            .iter()
+            .find(|one| one.command == "sim casas")
+            .unwrap()
+            .schema;
+        let schema = serde_json::to_value(schema()).unwrap();
+        let answer = serde_json::to_value(&answer).unwrap();
+        jsonschema::validate(&schema, &answer).unwrap();
+    }
 }

@@ -20,10 +20,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, anyhow, bail};
-use serde_json::json;
 use usher_model::Topology;
 use usher_sim::fuzz::{FuzzCase, FuzzStats, MACHINES, Violation};
 
+use crate::answers::{FuzzAnswer, FuzzTotals, FuzzViolation};
 use crate::failure::Outcome;
 use crate::machine;
 use crate::output::Output;
@@ -106,18 +106,15 @@ fn run_one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output)
     };
     match result {
         Ok(stats) => {
-            out.answer(
-                &json!({ "simulated": true, "seeds": 1, "totals": totals(stats) }),
-                || {
-                    let recorded = record.map_or(String::new(), |path| {
-                        format!("\nthe run is recorded in '{}'", path.display())
-                    });
-                    format!(
-                        "simulated run: no violation of an invariant; {}{recorded}",
-                        summary(stats)
-                    )
-                },
-            )?;
+            out.answer(&answer(1, stats, &[]), || {
+                let recorded = record.map_or(String::new(), |path| {
+                    format!("\nthe run is recorded in '{}'", path.display())
+                });
+                format!(
+                    "simulated run: no violation of an invariant; {}{recorded}",
+                    summary(stats)
+                )
+            })?;
             Ok(0)
         }
         Err(violation) => {
@@ -129,7 +126,7 @@ fn run_one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output)
                 Some(path) => format!("the run is recorded in '{}'", path.display()),
                 None => format!("'usher sim fuzz {seed} --record FILE' records the run"),
             };
-            fail(&[violation], out)?;
+            fail(1, FuzzStats::default(), &[violation], out)?;
             bail!("seed {seed} violates an invariant; {hint}");
         }
     }
@@ -181,21 +178,18 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     let count = seeds.end - seeds.start;
     if violations.is_empty() {
-        out.answer(
-            &json!({ "simulated": true, "seeds": count, "totals": totals(stats) }),
-            || {
-                let (from, last) = (seeds.start, seeds.end - 1);
-                format!(
-                    "{count} simulated runs, seeds {from} to {last}: no violation of an \
+        out.answer(&answer(count, stats, &[]), || {
+            let (from, last) = (seeds.start, seeds.end - 1);
+            format!(
+                "{count} simulated runs, seeds {from} to {last}: no violation of an \
                      invariant; {}",
-                    summary(stats)
-                )
-            },
-        )?;
+                summary(stats)
+            )
+        })?;
         return Ok(0);
     }
     violations.sort_by_key(|violation| violation.seed);
-    fail(&violations, out)?;
+    fail(count, stats, &violations, out)?;
     let seed = violations[0].seed;
     bail!(
         "the runs of {} of {count} seeds violate an invariant; 'usher sim fuzz {seed}' reproduces \
@@ -205,18 +199,9 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
 }
 
 /// Prints the violations as JSON or as text.
-fn fail(violations: &[Violation], out: Output) -> anyhow::Result<()> {
-    let one = |violation: &Violation| {
-        json!({
-            "seed": violation.seed,
-            "policy": violation.policy,
-            "at_ns": violation.at_ns,
-            "what": violation.what,
-            "last": violation.last,
-        })
-    };
+fn fail(seeds: u64, stats: FuzzStats, violations: &[Violation], out: Output) -> anyhow::Result<()> {
     match out.json {
-        true => out.json(&json!({ "violations": violations.iter().map(one).collect::<Vec<_>>() })),
+        true => out.json(&answer(seeds, stats, violations)),
         false => {
             let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
             out.text(&lines.join("\n"))
@@ -224,14 +209,26 @@ fn fail(violations: &[Violation], out: Output) -> anyhow::Result<()> {
     }
 }
 
-fn totals(stats: FuzzStats) -> serde_json::Value {
-    json!({
-        "decisions": stats.decisions,
-        "actions": stats.actions,
-        "failed": stats.failed,
-        "daemons_killed": stats.daemons_killed,
-        "events": stats.events,
-    })
+fn answer(seeds: u64, stats: FuzzStats, violations: &[Violation]) -> FuzzAnswer {
+    let violation = |violation: &Violation| FuzzViolation {
+        seed: violation.seed,
+        policy: violation.policy.to_string(),
+        at_ns: violation.at_ns,
+        what: violation.what.clone(),
+        last: violation.last.clone(),
+    };
+    FuzzAnswer {
+        simulated: true,
+        seeds,
+        totals: FuzzTotals {
+            decisions: stats.decisions,
+            actions: stats.actions,
+            failed: stats.failed,
+            daemons_killed: stats.daemons_killed,
+            events: stats.events,
+        },
+        violations: violations.iter().map(violation).collect(),
+    }
 }
 
 fn summary(stats: FuzzStats) -> String {

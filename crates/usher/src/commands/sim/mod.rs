@@ -10,6 +10,9 @@ mod fuzz;
 mod mix;
 mod smt;
 
+pub use casas::CasasAnswer;
+pub use smt::SmtAnswer;
+
 use crate::failure::Outcome;
 use crate::output::Output;
 

@@ -9,6 +9,7 @@
 //! The number of seeds is 1 to 1,000,000, by default 1,000. The three kernels are simulated one
 //! after another, and the result depends only on the number of seeds.
 
+use schemars::JsonSchema;
 use serde_derive::Serialize;
 use usher_report::text as words;
 use usher_sim::smt::CompletionTimes;
@@ -38,8 +39,8 @@ pub struct Args {
     seeds: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct SmtAnswer {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SmtAnswer {
     simulated: bool,
     seeds: u64,
     smt_unaware: CompletionTimes,

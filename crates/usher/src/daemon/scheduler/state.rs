@@ -7,6 +7,7 @@
 use std::ops::RangeInclusive;
 
 use anyhow::bail;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_scx::{MapIds, Settings};
 
@@ -16,7 +17,7 @@ use usher_scx::{MapIds, Settings};
 pub const LIMIT_MS: RangeInclusive<u64> = 1..=200;
 
 /// State of a scheduler that was started.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SchedulerState {
     /// The process that holds the scheduler.
     pub pid: i32,
@@ -46,7 +47,7 @@ pub struct SchedulerState {
 pub const STOPPED: &str = "stopped";
 
 /// The phase of a scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// The kernel verifies the scheduler's BPF programs; the scheduler does not run the threads

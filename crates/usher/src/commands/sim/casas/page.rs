@@ -14,10 +14,10 @@ use usher_sim::campaign::{MixRow, Scheduler};
 use usher_sim::evaluation::{EvaluatedProgram, Evaluation, MixKind, SAMPLE_OFF_MAX};
 use usher_sim::setup::FREE_PARAMETERS;
 
-use super::EvaluationOutput;
+use super::CasasAnswer;
 
 /// The whole page.
-pub fn page(answer: &EvaluationOutput) -> String {
+pub fn page(answer: &CasasAnswer) -> String {
     let evaluation = &answer.evaluation;
     let mut sections = vec![
         about(answer),
@@ -47,7 +47,7 @@ fn text(text: impl Into<String>) -> Item {
     Item::Text(text.into())
 }
 
-fn about(answer: &EvaluationOutput) -> Section {
+fn about(answer: &CasasAnswer) -> Section {
     Section {
         title: "About this page".to_owned(),
         items: vec![
@@ -346,7 +346,7 @@ fn smallest_gains(evaluation: &Evaluation) -> Section {
 }
 
 /// Ratios to Linux over the ranges of the free parameters.
-fn ranges(answer: &EvaluationOutput) -> Section {
+fn ranges(answer: &CasasAnswer) -> Section {
     let row = |evaluation: &Evaluation| {
         let classes = evaluation.classes();
         let ratio =

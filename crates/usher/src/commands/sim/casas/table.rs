@@ -6,11 +6,11 @@
 use usher_sim::campaign::Scheduler;
 use usher_sim::evaluation::{Evaluation, MixKind};
 
-use super::EvaluationOutput;
+use super::CasasAnswer;
 use crate::output::{self, Output, STRONG};
 
 /// All tables.
-pub fn table(answer: &EvaluationOutput, out: Output) -> String {
+pub fn table(answer: &CasasAnswer, out: Output) -> String {
     let evaluation = &answer.evaluation;
     let mut text = format!(
         "Simulated: geometric means of the ANTT of mixes of four programs on {}\nGood (G), \
@@ -80,7 +80,7 @@ fn means(evaluation: &Evaluation, out: Output) -> String {
 }
 
 /// Ratios to Linux in every setting.
-fn ranges(answer: &EvaluationOutput, out: Output) -> String {
+fn ranges(answer: &CasasAnswer, out: Output) -> String {
     let titles = [
         "SETTING",
         "LINUX",

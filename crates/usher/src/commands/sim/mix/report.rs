@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use serde_json::{Value, json};
 use usher_model::SeatMode;
 use usher_report::data::MixResult;
 use usher_report::html::{Cell, Item, Section, page_with};
@@ -22,12 +21,13 @@ use usher_report::{stats, table};
 use usher_sim::campaign::Scheduler;
 use usher_sim::trial::{self, ArrivalStats, MixReport, SeatState, Trial};
 
+use crate::answers::{SimMixAnswer, SimProgram, SimRun};
 use crate::measure;
 use crate::output::{self, Output, STRONG};
 
 /// The JSON output; it depends only on the file and the seed.
-pub fn answer(mix_report: &MixReport<'_>, result: &MixResult, written: &[PathBuf]) -> Value {
-    let runs: Vec<Value> = mix_report
+pub fn answer(mix_report: &MixReport<'_>, result: &MixResult, written: &[PathBuf]) -> SimMixAnswer {
+    let runs: Vec<SimRun> = mix_report
         .trials
         .iter()
         .flat_map(|(scheduler, trials)| {
@@ -35,39 +35,40 @@ pub fn answer(mix_report: &MixReport<'_>, result: &MixResult, written: &[PathBuf
             number.map(|(round, trial)| run(mix_report, *scheduler, round + 1, trial))
         })
         .collect();
-    json!({
-        "simulated": true,
-        "machine": mix_report.mix.machine,
-        "seed": mix_report.mix.protocol.seed,
-        "result": result,
-        "runs": runs,
-        "files": written,
-    })
+    SimMixAnswer {
+        simulated: true,
+        machine: mix_report.mix.machine.to_string(),
+        seed: mix_report.mix.protocol.seed,
+        result: result.clone(),
+        runs,
+        files: written.to_vec(),
+    }
 }
 
-fn run(mix_report: &MixReport<'_>, scheduler: Scheduler, round: usize, trial: &Trial) -> Value {
+fn run(mix_report: &MixReport<'_>, scheduler: Scheduler, round: usize, trial: &Trial) -> SimRun {
     let programs = trial.programs.iter().map(|program| {
-        json!({
-            "name": program.name,
-            "program": mix_report.setup.programs[program.program].name,
-            "at_s": program.at_s,
-            "left_s": program.left_s,
-            "random": program.random,
-            "seconds": program.seconds,
-            "ntt": program.ntt,
-        })
+        let file = &mix_report.setup.programs[program.program];
+        SimProgram {
+            name: program.name.clone(),
+            program: file.name.clone(),
+            at_s: program.at_s,
+            left_s: program.left_s,
+            random: program.random,
+            seconds: program.seconds.clone(),
+            ntt: program.ntt,
+        }
     });
-    json!({
-        "scheduler": trial::scheduler_id(scheduler),
-        "round": round,
-        "antt": mix_report.antt(trial),
-        "complete": trial.complete,
-        "virtual_seconds": trial.seconds,
-        "events": trial.events,
-        "action_counts": trial.action_counts,
-        "arrivals": arrival_stats(mix_report, trial),
-        "programs": programs.collect::<Vec<_>>(),
-    })
+    SimRun {
+        scheduler: trial::scheduler_id(scheduler).to_string(),
+        round,
+        antt: mix_report.antt(trial),
+        complete: trial.complete,
+        virtual_seconds: trial.seconds,
+        events: trial.events,
+        action_counts: trial.action_counts,
+        arrivals: arrival_stats(mix_report, trial),
+        programs: programs.collect(),
+    }
 }
 
 fn arrival_stats(mix_report: &MixReport<'_>, trial: &Trial) -> Option<ArrivalStats> {
@@ -305,7 +306,7 @@ fn actions_section(mix_report: &MixReport<'_>) -> Section {
 }
 
 /// Programs on every CPU and seats of every program, over time.
-fn trace(mix_report: &MixReport<'_>, scheduler: Scheduler, trial: &Trial) -> Value {
+fn trace(mix_report: &MixReport<'_>, scheduler: Scheduler, trial: &Trial) -> serde_json::Value {
     let topology = mix_report.setup.machine.topology();
     let cpu = |cpu: &usher_model::Cpu| {
         format!(

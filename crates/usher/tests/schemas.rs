@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests of the JSON Schemas of `docs/schema`: the files equal what `usher schema` prints, and real
+//! answers of the commands are valid.
+//!
+//! After a change of an answer: `UPDATE_EXPECT=1 cargo test -p usher --test schemas`. `docs/json.md`
+//! states which changes are permitted.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Sleeper, World, stderr, stdout};
+use expect_test::expect_file;
+use serde_json::Value;
+
+/// Commands whose answers need a kernel with sched_ext, and `sim casas`, which takes minutes in a
+/// debug build; a unit test checks its answer.
+const WITHOUT_ANSWER_HERE: [&str; 6] = [
+    "sim casas",
+    "sched start",
+    "sched stop",
+    "sched set",
+    "sched stats",
+    "sched explain",
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema")
+}
+
+fn commands(world: &World) -> Vec<String> {
+    let list = stdout(&world.run(&["schema"]));
+    list.lines().map(str::to_owned).collect()
+}
+
+fn schema(world: &World, command: &str) -> String {
+    let words: Vec<&str> = ["schema", "--"]
+        .into_iter()
+        .chain(command.split(' '))
+        .collect();
+    let output = world.run(&words);
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn the_files_of_the_documentation_equal_the_printed_schemas() {
+    let world = World::new();
+    let mut files = BTreeSet::new();
+    for command in commands(&world) {
+        let name = format!("{}.json", command.replace(" --", "-").replace(' ', "-"));
+        let text = schema(&world, &command);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        jsonschema::meta::validate(&value).unwrap();
+        assert_eq!(
+            value["$schema"],
+            "https://json-schema.org/draft/2020-12/schema"
+        );
+        expect_file![folder().join(&name)].assert_eq(&text);
+        files.insert(name);
+    }
+    let present = fs::read_dir(folder()).unwrap();
+    let present = present.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(present.collect::<BTreeSet<_>>(), files);
+    let page = fs::read_to_string(folder().join("../json.md")).unwrap();
+    for command in commands(&world) {
+        assert!(page.contains(&format!("`{command}`")), "{command}");
+    }
+}
+
+#[test]
+fn an_unknown_command_is_refused_with_a_similar_one() {
+    let world = World::new();
+    let output = world.run(&["schema", "statsu"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(
+        stderr(&output).contains("similar: 'status'"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// Validates answers, and notes the commands.
+struct Validator<'a> {
+    world: &'a World,
+    seen: BTreeSet<String>,
+}
+
+impl Validator<'_> {
+    fn run(&mut self, command: &str, args: &[&str]) -> Value {
+        let mut words: Vec<&str> = command.split(' ').collect();
+        words.extend(args);
+        // Options precede the words of a program.
+        words.insert(0, "--json");
+        let output = self.world.run(&words);
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+        let text = stdout(&output);
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert!(value.is_object(), "{command}: {text}");
+        let schema: Value = serde_json::from_str(&schema(self.world, command)).unwrap();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let errors: Vec<String> = validator
+            .iter_errors(&value)
+            .map(|e| e.to_string())
+            .collect();
+        assert!(errors.is_empty(), "{command}: {errors:?} in {text}");
+        // The schema states the type, so it rejects another document.
+        assert!(!validator.is_valid(&Value::from(0)), "{command}");
+        self.seen.insert(command.to_owned());
+        value
+    }
+}
+
+const MIX: &str = r#"
+[protocol]
+repeats = 1
+[[program]]
+name = "p"
+run = ["true"]
+"#;
+
+const SIM_MIX: &str = r#"
+title = "small"
+[machine]
+from = "package:2 numa:1 core:4 pu:1"
+[protocol]
+repetitions = 1
+[[program]]
+parsec = "ferret"
+seconds = 2
+"#;
+
+fn write(world: &World, name: &str, text: &str) -> String {
+    let path = world.path(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn answers_of_all_commands_are_valid() {
+    let mut world = World::new();
+    let record = world.path("record.jsonl").to_str().unwrap().to_owned();
+    let config = write(&world, "usher.toml", "[[rule]]\nuser = 0\n");
+    world.daemon(&["--record", &record, "--config", &config]);
+    let all = commands(&world).into_iter().collect();
+    let mut validator = Validator {
+        world: &world,
+        seen: BTreeSet::new(),
+    };
+    with_daemon(&mut validator);
+    validator.run("replay", &[&record]);
+    validator.run("undo", &[]);
+    of_profiles(&mut validator);
+    without_daemon(&mut validator);
+    validator
+        .seen
+        .extend(WITHOUT_ANSWER_HERE.map(str::to_owned));
+    assert_eq!(validator.seen, all);
+}
+
+fn with_daemon(validator: &mut Validator<'_>) {
+    let (sleeper, background) = (Sleeper::start(), Sleeper::start());
+    let pid = sleeper.pid().to_string();
+    let attached = validator.run("attach", &[&pid]);
+    assert_eq!(attached["attached"][0]["pid"], sleeper.pid());
+    let answer = validator.run("bg --attach", &[&background.pid().to_string()]);
+    assert_eq!(answer["attached"][0]["policy"], "usher");
+    let state = validator.run("status", &[]);
+    assert_eq!(state["programs"].as_array().unwrap().len(), 2);
+    validator.run("top", &[]);
+    validator.run("explain", &[]);
+    validator.run("doctor", &[]);
+    validator.run("daemon reload", &[]);
+    let detached = validator.run("detach", &[&pid]);
+    assert_eq!(detached["detached"].as_array().unwrap().len(), 1);
+    drop(background);
+    validator.run("wait", &[]);
+    validator.run("daemon stop", &[]);
+}
+
+fn of_profiles(validator: &mut Validator<'_>) {
+    let world = validator.world;
+    let measure = ["--force", "--cores", "1", "--repeats", "1", "--", "true"];
+    validator.run("profile", &measure);
+    // A disturbed measurement is not stored.
+    let point = r#"{"source":"repetition","cores":1,"rate":0.5,"relative_error":0.01,"at_s":5,
+        "runs":2}"#;
+    let file = write(
+        world,
+        "profiles.json",
+        &format!(
+            r#"{{"format":"usher-profiles","version":1,"profiles":[{{"name":"zip",
+            "executable":"build-id:0a1b","arguments":"-p2","machine":"1 x [other]","runs":2,
+            "at_s":5,"points":[{point}]}}]}}"#
+        ),
+    );
+    validator.run("profile import", &[&file]);
+    let list = validator.run("profile list", &[]);
+    assert!(!list["profiles"].as_array().unwrap().is_empty());
+    validator.run("profile show", &["zip"]);
+    validator.run("profile export", &["zip"]);
+    let to = world.path("exported.json");
+    validator.run("profile export", &["zip", "--out", to.to_str().unwrap()]);
+    validator.run("profile rm", &["zip"]);
+}
+
+fn without_daemon(validator: &mut Validator<'_>) {
+    let world = validator.world;
+    let machine = "package:1 core:2 pu:1";
+    validator.run("topo", &["--from", machine]);
+    validator.run("sched status", &[]);
+    validator.run("schema", &[]);
+    let programs = r#"{"programs":[{"name":"a","curve":{"1":1.0,"2":1.9}}]}"#;
+    let programs = write(world, "programs.json", programs);
+    validator.run("plan", &["--topology", machine, "--programs", &programs]);
+    validator.run("man", &[world.path("man").to_str().unwrap()]);
+    let mix = write(world, "mix.toml", MIX);
+    let out = world.path("report");
+    let out = out.to_str().unwrap();
+    let options = ["--force", "--against", "linux", "--max-seconds", "1"];
+    validator.run(
+        "mix",
+        &[&[&mix as &str, "--out", out], &options[..]].concat(),
+    );
+    let mix = write(world, "sim.toml", SIM_MIX);
+    validator.run("sim mix", &[&mix]);
+    validator.run("sim smt", &["--seeds", "1"]);
+    validator.run("sim fuzz", &["1"]);
+}
