@@ -87,6 +87,16 @@ pub enum StoreError {
     /// The values to store are invalid.
     #[error("the profile cannot be stored: it needs {0}")]
     Invalid(String),
+    /// This user may not open the file.
+    #[error(
+        "the profile store {} cannot be opened: check the permissions of the file and its \
+         directory, or name another file by --store or USHER_STORE",
+        path.display()
+    )]
+    Unreadable {
+        /// The store.
+        path: PathBuf,
+    },
     /// Any other error.
     #[error("reading or writing the profile store {}: {source}", path.display())]
     Other {
@@ -105,6 +115,7 @@ impl StoreError {
                 path,
                 reason: source.to_string(),
             },
+            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Self::Unreadable { path },
             Some(ErrorCode::DiskFull) => Self::Full { path },
             Some(ErrorCode::ReadOnly) => Self::ReadOnly { path },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { path },

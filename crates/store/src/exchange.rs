@@ -8,6 +8,7 @@
 //! - no two profiles of the same program and machine;
 //! - for each source of progress, core counts in ascending order, with the rules of
 //!   [`Curve`] for the numbers: positive and finite;
+//! - relative errors above 0, and no times later than a day from now;
 //! - texts without control characters, with limited lengths.
 //!
 //! The time is linear in the length of the document, except for the search for duplicates, which
@@ -19,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource};
 
+use crate::combine::ERROR_MIN;
 use crate::machine::MachineKey;
 use crate::profile::{Profile, ProfileEntry, StoredPoint};
 
@@ -110,11 +112,14 @@ pub fn write(entries: &[ProfileEntry]) -> Result<String, ExchangeError> {
     text.map_err(|error| ExchangeError(error.to_string()))
 }
 
-/// Returns the profiles of a document.
+/// Tolerance for clocks that differ, in seconds.
+const CLOCK_DIFFERENCE_S: i64 = 24 * 3600;
+
+/// Returns the profiles of a document; `now_s` is the present time in seconds since 1970.
 ///
 /// # Errors
 /// The first rule that the document violates, with the profile.
-pub fn read(text: &[u8]) -> Result<Vec<ProfileEntry>, ExchangeError> {
+pub fn read(text: &[u8], now_s: i64) -> Result<Vec<ProfileEntry>, ExchangeError> {
     let rejected = |why: String| Err(ExchangeError(why));
     if text.len() > BYTES_MAX {
         return rejected(format!("a file of profiles has at most {BYTES_MAX} bytes"));
@@ -148,7 +153,7 @@ pub fn read(text: &[u8]) -> Result<Vec<ProfileEntry>, ExchangeError> {
     for (at, profile) in document.profiles.into_iter().enumerate() {
         let number = at + 1;
         let entry = profile
-            .checked()
+            .checked(now_s.saturating_add(CLOCK_DIFFERENCE_S))
             .map_err(|why| ExchangeError(format!("profile {number}: {why}")))?;
         if !keys.insert((entry.key.clone(), entry.machine.clone())) {
             return rejected(format!(
@@ -167,7 +172,8 @@ impl From<&ProfileEntry> for ExchangedProfile {
             source: stored.source,
             cores: stored.point.cores,
             rate: stored.point.rate,
-            relative_error: stored.point.relative_error,
+            // Equal times have an error of 0, which other stores would trust completely.
+            relative_error: stored.point.relative_error.max(ERROR_MIN),
             busy_cpus: stored.point.busy_cpus,
             at_s: stored.at_s,
             runs: stored.runs,
@@ -190,7 +196,7 @@ impl From<&ProfileEntry> for ExchangedProfile {
 
 impl ExchangedProfile {
     /// Returns the profile, or the rule that it violates.
-    fn checked(self) -> Result<ProfileEntry, String> {
+    fn checked(self, at_max_s: i64) -> Result<ProfileEntry, String> {
         check_text("name", &self.name, NAME_BYTES_MAX)?;
         check_text("executable", &self.executable, TEXT_BYTES_MAX)?;
         check_text("machine", &self.machine, TEXT_BYTES_MAX)?;
@@ -205,8 +211,11 @@ impl ExchangedProfile {
         if !id.is_some_and(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit())) {
             return Err("the executable must be build-id:HEX or hash:HEX".to_owned());
         }
-        if self.runs == 0 || self.at_s < 0 {
-            return Err("runs must be at least 1, and at_s must not be negative".to_owned());
+        if self.runs == 0 || !(0..=at_max_s).contains(&self.at_s) {
+            return Err(
+                "runs must be at least 1, and at_s must be neither negative nor in the future"
+                    .to_owned(),
+            );
         }
         if self
             .bandwidth_gbps
@@ -214,7 +223,7 @@ impl ExchangedProfile {
         {
             return Err("bandwidth_gbps must not be negative".to_owned());
         }
-        self.check_points()?;
+        self.check_points(at_max_s)?;
         let points = self.points.iter().map(|point| StoredPoint {
             point: point.on_curve(),
             source: point.source,
@@ -240,7 +249,7 @@ impl ExchangedProfile {
         })
     }
 
-    fn check_points(&self) -> Result<(), String> {
+    fn check_points(&self, at_max_s: i64) -> Result<(), String> {
         let count = self.points.len();
         if count == 0 || count > POINTS_MAX {
             return Err(format!(
@@ -266,13 +275,19 @@ impl ExchangedProfile {
                     RATE_RANGE.end()
                 ));
             }
-            if point.relative_error > 10.0 || point.busy_cpus.is_some_and(|b| b > CORES_MAX) {
+            if !(point.relative_error > 0.0 && point.relative_error <= 10.0)
+                || point.busy_cpus.is_some_and(|b| b > CORES_MAX)
+            {
                 return Err(format!(
-                    "relative_error must be at most 10, and busy_cpus at most {CORES_MAX}"
+                    "relative_error must be above 0 and at most 10, and busy_cpus at most {CORES_MAX}"
                 ));
             }
-            if point.runs == 0 || point.at_s < 0 {
-                return Err("runs of a point must be at least 1, and at_s not negative".to_owned());
+            if point.runs == 0 || !(0..=at_max_s).contains(&point.at_s) {
+                return Err(
+                    "runs of a point must be at least 1, and at_s neither negative nor in the \
+                     future"
+                        .to_owned(),
+                );
             }
         }
         Ok(())
@@ -306,6 +321,8 @@ mod tests {
 
     use super::*;
 
+    const NOW_S: i64 = 1_800_000_000;
+
     const POINTS: &str = r#"[{"source":"repetition","cores":1,"rate":0.5,"relative_error":0.01,
         "at_s":5,"runs":2},{"source":"repetition","cores":2,"rate":0.9,"relative_error":0.02,
         "busy_cpus":1.9,"at_s":5,"runs":2}]"#;
@@ -320,16 +337,22 @@ mod tests {
 
     #[test]
     fn a_document_is_read_as_it_was_written() {
-        let entries = read(document(POINTS, r#","spinners":4,"active_wait":true"#).as_bytes());
+        let entries = read(
+            document(POINTS, r#","spinners":4,"active_wait":true"#).as_bytes(),
+            NOW_S,
+        );
         let entries = entries.unwrap();
         let entry = &entries[0];
         assert_eq!((entry.profile.spinners, entry.profile.points.len()), (4, 2));
-        assert_eq!(read(write(&entries).unwrap().as_bytes()).unwrap(), entries);
+        assert_eq!(
+            read(write(&entries).unwrap().as_bytes(), NOW_S).unwrap(),
+            entries
+        );
     }
 
     #[test]
     fn rejects_documents_that_violate_a_rule() {
-        let error = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
+        let error = |text: &str| read(text.as_bytes(), NOW_S).unwrap_err().to_string();
         let points = |old: &str, new: &str| error(&document(&POINTS.replacen(old, new, 1), ""));
         assert!(points(r#""cores":1"#, r#""cores":3"#).contains("must ascend"));
         assert!(points(r#""cores":1"#, r#""cores":2"#).contains("must ascend"));
@@ -341,6 +364,13 @@ mod tests {
         assert!(points(r#""rate":0.5"#, r#""rate":NaN"#).contains("invalid JSON"));
         assert!(points(r#""runs":2"#, r#""runs":0"#).contains("at least 1"));
         assert!(points(r#""busy_cpus":1.9"#, r#""busy_cpus":-1"#).contains("not be negative"));
+        let precise = points(r#""relative_error":0.01"#, r#""relative_error":0"#);
+        assert!(
+            precise.contains("relative_error must be above 0"),
+            "{precise}"
+        );
+        let future = points(r#""at_s":5"#, r#""at_s":9000000000000"#);
+        assert!(future.contains("in the future"), "{future}");
         assert!(points("repetition", "guess").contains("unknown variant"));
         assert!(error(&document("[]", "")).contains("1 to 1024 points"));
         assert!(error(&document(POINTS, r#","extra":1"#)).contains("unknown field `extra`"));
@@ -367,8 +397,8 @@ mod tests {
             let mut text = document(POINTS, "").into_bytes();
             let at = at % text.len();
             text[at] = byte;
-            if let Ok(entries) = read(&text) {
-                prop_assert_eq!(read(write(&entries).unwrap().as_bytes()).unwrap(), entries);
+            if let Ok(entries) = read(&text, NOW_S) {
+                prop_assert_eq!(read(write(&entries).unwrap().as_bytes(), NOW_S).unwrap(), entries);
             }
         }
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The answers of commands with `--json` that have no type elsewhere, and the JSON Schema of the
-//! answer of each command ([`ANSWERS`]).
+//! The answers of commands with `--json` that have no type elsewhere, and their JSON Schemas.
 //!
 //! The schemas are derived from the types that the commands serialise, in the dialect 2020-12.
 //! `docs/json.md` states what users may rely on. Every command prints one document, an object.
@@ -13,71 +12,14 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use serde_json::Value;
-use usher_model::{Curve, Decision, ProgressSource, Topology};
-use usher_policy::planfile::PlanOutput;
+use usher_model::{Curve, Decision, ProgressSource};
 use usher_report::data::MixResult;
 use usher_scx::Settings;
 use usher_sim::trial::ArrivalStats;
 use usher_store::MachineKey;
 
-use crate::api;
-use crate::commands::schema::SchemaList;
-use crate::commands::{doctor, sched, sim};
-
-/// A command with a JSON answer.
-pub struct CommandAnswer {
-    /// The words that select the command.
-    pub command: &'static str,
-    /// Returns the schema of the answer.
-    pub schema: fn() -> Schema,
-}
-
-const fn answer<T: JsonSchema>(command: &'static str) -> CommandAnswer {
-    CommandAnswer {
-        command,
-        schema: schema::<T>,
-    }
-}
-
-/// All commands with a JSON answer.
-pub const ANSWERS: [CommandAnswer; 33] = [
-    answer::<Attached>("attach"),
-    answer::<AttachedAsBackground>("bg --attach"),
-    answer::<Detached>("detach"),
-    answer::<Ended>("wait"),
-    answer::<api::State>("status"),
-    answer::<api::State>("top"),
-    answer::<api::Explain_Reply>("explain"),
-    answer::<Topology>("topo"),
-    answer::<doctor::DoctorReport>("doctor"),
-    answer::<Measured>("profile"),
-    answer::<ProfileList>("profile list"),
-    answer::<Profiles>("profile show"),
-    answer::<Removed>("profile rm"),
-    answer::<Exported>("profile export"),
-    answer::<Imported>("profile import"),
-    answer::<PlanOutput>("plan"),
-    answer::<SchedStarted>("sched start"),
-    answer::<StoppedDaemon>("sched stop"),
-    answer::<sched::StatusAnswer>("sched status"),
-    answer::<SchedChanged>("sched set"),
-    answer::<sched::StatsAnswer>("sched stats"),
-    answer::<sched::Explained>("sched explain"),
-    answer::<SimMixAnswer>("sim mix"),
-    answer::<sim::CasasAnswer>("sim casas"),
-    answer::<sim::SmtAnswer>("sim smt"),
-    answer::<FuzzAnswer>("sim fuzz"),
-    answer::<MixAnswer>("mix"),
-    answer::<api::Reload_Reply>("daemon reload"),
-    answer::<StoppedDaemon>("daemon stop"),
-    answer::<Undone>("undo"),
-    answer::<Replayed>("replay"),
-    answer::<WrittenPages>("man"),
-    answer::<SchemaList>("schema"),
-];
-
 /// Returns the schema of the values that a type is serialised to.
-fn schema<T: JsonSchema>() -> Schema {
+pub fn schema<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12()
         .for_serialize()
         .with_transform(RecursiveTransform(describe_as_json));
@@ -151,7 +93,7 @@ pub struct Detached {
     pub detached: Vec<i64>,
 }
 
-/// Programs for whose end `usher wait` has waited.
+/// Programs that `usher wait` has waited for.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Ended {
     /// The programs, in the order of their ends.
@@ -177,9 +119,9 @@ pub struct StoppedDaemon {
 /// The work of `usher undo`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Undone {
-    /// Number of programs whose changes were undone.
+    /// Number of programs with undone changes.
     pub programs: usize,
-    /// Number of dead daemons whose journals were undone.
+    /// Number of dead daemons with undone journals.
     pub daemons: usize,
     /// Why changes could not be undone.
     pub errors: Vec<String>,
@@ -304,7 +246,7 @@ pub struct SchedStarted {
     pub does: String,
 }
 
-/// A scheduler whose settings were changed.
+/// A scheduler with changed settings.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SchedChanged {
     /// Its behaviour, as text.
@@ -451,33 +393,4 @@ pub struct ReplayDifference {
 pub struct WrittenPages {
     /// The files.
     pub written: Vec<PathBuf>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Commands whose standard output is not an answer.
-    const OTHERS: [&str; 4] = ["run", "bg", "daemon", "completions"];
-
-    fn leaves(command: &clap::Command, words: &str, found: &mut Vec<String>) {
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-            let name = format!("{words}{}", sub.get_name());
-            leaves(sub, &format!("{name} "), found);
-            if !sub.is_subcommand_required_set() {
-                found.push(name);
-            }
-        }
-    }
-
-    #[test]
-    fn every_visible_command_has_a_schema() {
-        let mut commands = Vec::new();
-        leaves(&crate::cli::visible_command(), "", &mut commands);
-        assert!(commands.len() > 30, "{commands:?}");
-        for command in commands {
-            let has_schema = ANSWERS.iter().any(|one| one.command == command);
-            assert_ne!(has_schema, OTHERS.contains(&command.as_str()), "{command}");
-        }
-    }
 }

@@ -25,6 +25,7 @@ mod output;
 mod peer;
 mod progress;
 mod runtime;
+mod users;
 
 use std::process::ExitCode;
 

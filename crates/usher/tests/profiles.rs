@@ -38,6 +38,18 @@ fn profiles(world: &World) -> u64 {
 }
 
 #[test]
+fn an_option_of_a_measurement_beside_a_command_is_an_error() {
+    let world = World::new();
+    let refused = world.run(&["profile", "--max-wait", "5", "list"]);
+    assert_eq!(refused.status.code(), Some(125));
+    let line = stderr(&refused);
+    assert!(
+        line.contains("--max-wait belongs to a measurement"),
+        "{line}"
+    );
+}
+
+#[test]
 fn a_measurement_beside_two_busy_loops_is_refused_with_one_reason() {
     let world = World::new();
     let mix = world.path("mix.toml");

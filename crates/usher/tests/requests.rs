@@ -87,7 +87,10 @@ fn wait_fails_when_a_program_is_detached_or_the_daemon_ends() {
     assert!(world.run(&["daemon", "stop"]).status.success());
     let (status, _, error) = result(left);
     assert_eq!(status, Some(125));
-    assert!(error.contains("whose daemon has ended"), "{error}");
+    assert!(
+        error.contains("the daemon ended before the programs") && error.contains("still runs"),
+        "{error}"
+    );
     assert_eq!(error.lines().count(), 1);
 }
 

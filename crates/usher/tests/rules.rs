@@ -245,6 +245,24 @@ fn running_processes_are_attached_by_a_rule_and_stay_detached() {
 }
 
 #[test]
+fn a_detached_program_stays_detached_after_a_reload() {
+    let mut world = World::new();
+    let program = Copied::new(&world, "released");
+    daemon(&mut world, "");
+    let by_hand = program.start();
+    let pid = by_hand.pid().to_string();
+    for command in ["attach", "detach"] {
+        let done = world.run(&[command, &pid]);
+        assert!(done.status.success(), "{}", stderr(&done));
+    }
+    let rule = format!("[[rule]]\nexecutable = '{}'\nattach = true\n", program.name);
+    configure(&world, &rule);
+    assert!(world.run(&["daemon", "reload"]).status.success());
+    let other = program.start();
+    assert_eq!(world.programs(1)[0]["pid"], json!(other.pid()));
+}
+
+#[test]
 fn rules_for_executables_apply_to_attached_programs() {
     let mut world = World::new();
     let (background, ignored) = (Copied::new(&world, "lowered"), Copied::new(&world, "kept"));
@@ -280,6 +298,19 @@ fn match_attaches_the_roots_of_matching_trees() {
         "{text}"
     );
     world.programs(0);
+    let one = world.run(&["attach", "--dry-run", &first.pid().to_string()]);
+    assert!(
+        stdout(&one).starts_with("would attach process"),
+        "{}",
+        stderr(&one)
+    );
+    let none = world.run(&["attach", "--dry-run", "4194304"]);
+    assert_eq!(none.status.code(), Some(125));
+    assert!(
+        stderr(&none).contains("it does not exist"),
+        "{}",
+        stderr(&none)
+    );
     let attached = world.run(&["attach", "--match", &program.name]);
     assert!(attached.status.success(), "{}", stderr(&attached));
     let programs = world.programs(2);

@@ -16,7 +16,7 @@ use common::{Sleeper, World, stderr, stdout};
 use expect_test::expect_file;
 use serde_json::Value;
 
-/// Commands whose answers need a kernel with sched_ext, and `sim casas`, which takes minutes in a
+/// Commands with answers that need a kernel with sched_ext, and `sim casas`, which takes minutes in a
 /// debug build; a unit test checks its answer.
 const WITHOUT_ANSWER_HERE: [&str; 6] = [
     "sim casas",

@@ -74,10 +74,9 @@ pub struct LoadArgs {
     /// machine's CPUs, whichever is more
     #[arg(long, value_name = "CPUS", allow_negative_numbers = true, value_parser = cpus)]
     pub max_other_cpus: Option<f64>,
-    /// Wait at most SECONDS for a quiet machine
-    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_MAX.as_secs_f64(),
-          allow_negative_numbers = true, value_parser = wait)]
-    pub max_wait: f64,
+    /// Wait at most SECONDS for a quiet machine; by default, 60
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = wait)]
+    pub max_wait: Option<f64>,
 }
 
 impl LoadArgs {
@@ -89,7 +88,7 @@ impl LoadArgs {
                 false => LoadCheck::Wait,
             },
             cpus_max: self.max_other_cpus,
-            wait_max: Duration::from_secs_f64(self.max_wait),
+            wait_max: self.max_wait.map_or(WAIT_MAX, Duration::from_secs_f64),
         }
     }
 }

@@ -26,7 +26,6 @@ pub mod status;
 pub mod top;
 pub mod topo;
 pub mod undo;
-mod users;
 pub mod wait;
 
 use crate::cli::{Cli, Command};

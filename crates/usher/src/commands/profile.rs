@@ -212,6 +212,7 @@ impl Args {
             ("--forget", self.forget),
             ("--force", self.load.force),
             ("--max-other-cpus", self.load.max_other_cpus.is_some()),
+            ("--max-wait", self.load.max_wait.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) => bail!(

@@ -1,14 +1,74 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher schema`: prints the JSON Schema of a command's answer with `--json`, or the list of
-//! commands that have such an answer. The schemas come from `crate::answers`.
+//! commands that have such an answer ([`ANSWERS`]).
 
 use anyhow::bail;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::Serialize;
+use usher_model::Topology;
+use usher_policy::planfile::PlanOutput;
 
-use crate::answers::ANSWERS;
+use crate::answers::{
+    self, Attached, AttachedAsBackground, Detached, Ended, Exported, FuzzAnswer, Imported,
+    Measured, MixAnswer, ProfileList, Profiles, Removed, Replayed, SchedChanged, SchedStarted,
+    SimMixAnswer, StoppedDaemon, Undone, WrittenPages,
+};
+use crate::api;
+use crate::commands::{doctor, sched, sim};
 use crate::failure::Outcome;
 use crate::output::Output;
+
+/// A command with a JSON answer.
+pub struct CommandAnswer {
+    /// The words that select the command.
+    pub command: &'static str,
+    /// Returns the schema of the answer.
+    pub schema: fn() -> Schema,
+}
+
+const fn answer<T: JsonSchema>(command: &'static str) -> CommandAnswer {
+    CommandAnswer {
+        command,
+        schema: answers::schema::<T>,
+    }
+}
+
+/// All commands with a JSON answer.
+pub const ANSWERS: [CommandAnswer; 33] = [
+    answer::<Attached>("attach"),
+    answer::<AttachedAsBackground>("bg --attach"),
+    answer::<Detached>("detach"),
+    answer::<Ended>("wait"),
+    answer::<api::State>("status"),
+    answer::<api::State>("top"),
+    answer::<api::Explain_Reply>("explain"),
+    answer::<Topology>("topo"),
+    answer::<doctor::DoctorReport>("doctor"),
+    answer::<Measured>("profile"),
+    answer::<ProfileList>("profile list"),
+    answer::<Profiles>("profile show"),
+    answer::<Removed>("profile rm"),
+    answer::<Exported>("profile export"),
+    answer::<Imported>("profile import"),
+    answer::<PlanOutput>("plan"),
+    answer::<SchedStarted>("sched start"),
+    answer::<StoppedDaemon>("sched stop"),
+    answer::<sched::StatusAnswer>("sched status"),
+    answer::<SchedChanged>("sched set"),
+    answer::<sched::StatsAnswer>("sched stats"),
+    answer::<sched::Explained>("sched explain"),
+    answer::<SimMixAnswer>("sim mix"),
+    answer::<sim::CasasAnswer>("sim casas"),
+    answer::<sim::SmtAnswer>("sim smt"),
+    answer::<FuzzAnswer>("sim fuzz"),
+    answer::<MixAnswer>("mix"),
+    answer::<api::Reload_Reply>("daemon reload"),
+    answer::<StoppedDaemon>("daemon stop"),
+    answer::<Undone>("undo"),
+    answer::<Replayed>("replay"),
+    answer::<WrittenPages>("man"),
+    answer::<SchemaList>("schema"),
+];
 
 /// Prints the JSON Schema of a command's answer with --json
 #[derive(Debug, clap::Args)]
@@ -52,4 +112,33 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let schema = (found.schema)();
     out.text(&serde_json::to_string_pretty(&schema)?)?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands without an answer on standard output.
+    const OTHERS: [&str; 5] = ["run", "bg", "daemon", "completions", "advise"];
+
+    fn leaves(command: &clap::Command, words: &str, found: &mut Vec<String>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let name = format!("{words}{}", sub.get_name());
+            leaves(sub, &format!("{name} "), found);
+            if !sub.is_subcommand_required_set() {
+                found.push(name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_visible_command_has_a_schema() {
+        let mut commands = Vec::new();
+        leaves(&crate::cli::visible_command(), "", &mut commands);
+        assert!(commands.len() > 30, "{commands:?}");
+        for command in commands {
+            let has_schema = ANSWERS.iter().any(|one| one.command == command);
+            assert_ne!(has_schema, OTHERS.contains(&command.as_str()), "{command}");
+        }
+    }
 }

@@ -7,13 +7,13 @@
 
 use usher_model::ProgressSource;
 
-use super::users::UserNames;
 use crate::api::{self, Program_mode};
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
+use crate::users::UserNames;
 
 /// Shows the CPUs (the seat) and the progress of each managed program
 #[derive(Debug, clap::Args)]

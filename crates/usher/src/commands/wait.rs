@@ -13,8 +13,9 @@
 //! 4. A program that is no longer listed although its last known process lives was detached, which
 //!    is an error.
 //!
-//! If the daemon ends, the command fails, unless all known processes have ended, too: an automatic
-//! daemon ends after its last program. The wait itself has no time limit; SIGINT and SIGTERM end
+//! If the daemon ends, the command fails, even if all known processes have ended: a program may have
+//! other processes. An automatic daemon lives for 5 s after its last program, so the command gets
+//! the report of the end before. The wait itself has no time limit; SIGINT and SIGTERM end
 //! the command as any other.
 
 use std::collections::BTreeMap;
@@ -150,20 +151,29 @@ impl Waiter {
     fn wait(mut self) -> anyhow::Result<Vec<Program>> {
         while !self.watched.is_empty() {
             self.sleep()?;
-            let had_ended = self.watched.values().all(Watched::has_ended);
             match self.daemon.status() {
                 Ok(state) => self.update(&state.programs)?,
-                Err(_) if had_ended && self.daemon.is_gone() => {
-                    let rest = std::mem::take(&mut self.watched);
-                    self.ended.extend(rest.into_values().map(|one| one.program));
-                }
-                Err(error) if self.daemon.is_gone() => {
-                    return Err(error.context("waiting for programs whose daemon has ended"));
-                }
+                Err(_) if self.daemon.is_gone() => bail!(self.daemon_ended()),
                 Err(error) => return Err(error.context("waiting for programs")),
             }
         }
         Ok(self.ended)
+    }
+
+    /// Describes what is known of the programs after the end of the daemon.
+    fn daemon_ended(&self) -> String {
+        let one = |watched: &Watched| {
+            let (name, pid) = (shown(&watched.program.name), watched.program.pid);
+            match watched.has_ended() {
+                true => format!("process {pid} of {name} has ended, others may run"),
+                false => format!("{name} (process {pid}) still runs"),
+            }
+        };
+        let known: Vec<String> = self.watched.values().map(one).collect();
+        format!(
+            "the daemon ended before the programs for which this command waits: {}",
+            known.join("; ")
+        )
     }
 
     /// Waits for the end of a process or of the daemon, at most for [`CHECK_EVERY`].

@@ -23,7 +23,8 @@ use usher_act::WorkClass;
 use usher_host::engine::{
     AdoptOptions, AdoptedProgram, EngineError, EngineHandle, PreparedProgram, ProgramReview,
 };
-use usher_model::{CpuSet, ProgramId, Regulation};
+use usher_model::{CpuSet, ProcessId, ProgramId, Regulation};
+use usher_probe::ProcessFacts;
 use varlink::VarlinkService;
 
 use super::activity::Activity;
@@ -257,6 +258,14 @@ impl Service {
         }
     }
 
+    /// Returns the oldest process of a managed program; `None` if there is no such program.
+    fn process_of(&self, id: i64) -> Option<ProcessId> {
+        let status = self.shared.engine.status().ok()?;
+        let found = status.programs.iter().find(|one| to_int(one.id.0) == id)?;
+        let facts = ProcessFacts::read(Path::new("/proc"), found.pid).ok()?;
+        Some(facts.id)
+    }
+
     fn find(&self, pid: i64) -> Result<ProgramId, Refusal> {
         self.check_namespace(pid)?;
         let number = i32::try_from(pid).ok();
@@ -406,8 +415,14 @@ impl VarlinkInterface for Service {
     fn detach(&self, call: &mut dyn api::Call_Detach, id: i64) -> varlink::Result<()> {
         let asking = self.peer.uid;
         let engine = &self.shared.engine;
+        let process = self.process_of(id);
         match program_id(id).and_then(|id| Ok(engine.release(id, asking)?)) {
-            Ok(()) => call.reply(),
+            Ok(()) => {
+                if let Some(process) = process {
+                    self.shared.reloader.rules().add_detached(process);
+                }
+                call.reply()
+            }
             Err(refusal) => refusal.reply(call),
         }
     }

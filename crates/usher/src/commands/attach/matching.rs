@@ -11,11 +11,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use globset::GlobMatcher;
+use usher_probe::ProcessFacts;
 
 use crate::answers::Candidate;
 use crate::client::Daemon;
+use crate::daemon::own_process;
 use crate::daemon::rules::candidates::Candidates;
 use crate::daemon::rules::file;
 use crate::daemon::rules::process::MatchedProcess;
@@ -99,12 +101,36 @@ pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32
 }
 
 /// Returns a process that would be attached, with its command line.
-pub fn candidate(pid: i32) -> Candidate {
-    let process = MatchedProcess::of_running(Path::new("/proc"), pid, 0);
-    Candidate {
+///
+/// # Errors
+/// Why the process cannot be attached.
+pub fn checked_candidate(pid: i32, runtime_dir: Option<&Path>) -> anyhow::Result<Candidate> {
+    let proc_root = Path::new("/proc");
+    let refused = |why: &str| anyhow!("process {pid} cannot be attached: {why}");
+    let Ok(facts) = ProcessFacts::read(proc_root, pid) else {
+        return Err(refused("it does not exist"));
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if facts.has_ended {
+        return Err(refused("it has ended"));
+    }
+    if facts.is_kernel_thread {
+        return Err(refused("it is a kernel thread"));
+    }
+    if ![0, facts.uids[0]].contains(&own) {
+        return Err(refused("it belongs to another user"));
+    }
+    own_process::check(pid)?;
+    if let Some(mut daemon) = Daemon::find(runtime_dir)
+        && let Some(id) = daemon.find_program(pid.into())?
+    {
+        return Err(refused(&format!("it is part of program {id} already")));
+    }
+    let process = MatchedProcess::of_running(proc_root, pid, own);
+    Ok(Candidate {
         pid,
         command: process.command,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ pub struct Args {
     /// Attach the processes whose executable or command line matches PATTERN
     #[arg(long = "match", value_name = "PATTERN", conflicts_with = "pids")]
     pattern: Option<String>,
-    /// List the matching processes instead of attaching them
-    #[arg(long, requires = "pattern")]
+    /// List the processes that would be attached instead of attaching them
+    #[arg(long)]
     dry_run: bool,
     /// Use this name for the program in reports and profiles; by default, the name of its command
     #[arg(long, value_parser = crate::cli::options::program_name)]
@@ -79,7 +79,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let (mut answer, mut refused) = (Attached::default(), Vec::new());
     for pid in pids {
         match args.dry_run {
-            true => answer.would_attach.push(matching::candidate(pid)),
+            true => match matching::checked_candidate(pid, dir) {
+                Ok(candidate) => answer.would_attach.push(candidate),
+                Err(error) => refused.push(Err(error)),
+            },
             false => match args.attach(pid, dir) {
                 Ok(attached) => answer.attached.push(attached),
                 Err(error) => refused.push(Err(error)),

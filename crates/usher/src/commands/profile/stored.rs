@@ -112,7 +112,14 @@ pub fn run(command: &StoredCommand, store: Option<&Path>, out: Output) -> Outcom
 
 /// Returns all profiles; none if the store does not exist, which is not created.
 fn all(path: &Path) -> anyhow::Result<Vec<ProfileEntry>> {
-    match path.exists() {
+    let exists = path.try_exists().with_context(|| {
+        format!(
+            "the profile store {} cannot be found: check the permissions of its directory, or name \
+             another file by --store or USHER_STORE",
+            path.display()
+        )
+    })?;
+    match exists {
         true => Ok(Store::open(path)?.list()?),
         false => Ok(Vec::new()),
     }
@@ -208,11 +215,15 @@ fn best_speed_up(curve: &Curve) -> Option<f64> {
         .max_by(f64::total_cmp)
 }
 
+/// Returns the seconds since 1970.
+fn now_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs().cast_signed())
+}
+
 /// Returns the time since a measurement.
 fn age(at_s: i64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_s = now.map_or(0, |now| now.as_secs().cast_signed());
-    let seconds = now_s.saturating_sub(at_s).max(0);
+    let seconds = now_s().saturating_sub(at_s).max(0);
     status::duration(seconds as f64)
 }
 
@@ -356,7 +367,7 @@ fn import(file: &Path, replace: bool, path: &Path, out: Output) -> anyhow::Resul
         false => format!("reading the profiles '{}'", file.display()),
     };
     let bytes = read_limited(file).with_context(about)?;
-    let entries = exchange::read(&bytes).with_context(about)?;
+    let entries = exchange::read(&bytes, now_s()).with_context(about)?;
     let mut store = Store::open(path)?;
     let known: Vec<String> = store.list()?.iter().map(ProfileEntry::id).collect();
     let is_known = |entry: &ProfileEntry| known.contains(&stored_id(entry));

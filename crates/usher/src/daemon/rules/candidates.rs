@@ -155,6 +155,11 @@ impl Candidates {
         matching.iter().filter(is_root).copied().collect()
     }
 
+    /// Returns a process and its ancestors.
+    pub fn ancestors(&self, pid: i32) -> impl Iterator<Item = i32> {
+        ancestors(&self.table, pid)
+    }
+
     /// Returns the name of a process.
     pub fn name(&self, pid: i32) -> &str {
         self.table.get(&pid).map_or("", |stat| &stat.name)

@@ -10,9 +10,10 @@
 //! 3. Without a file, there are no rules. A file that the option `--config` names must exist. A
 //!    default file in a folder that this user may not search counts as missing, with a message.
 //!
+//! A symbolic link without a target counts as an error, not as a missing file.
+//!
 //! Bounds: 256 KiB per file, 256 rules, 1024 bytes per pattern.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -30,6 +31,8 @@ use super::{Action, Conditions, Executable, Rule, Ruleset};
 use crate::cli::options::program_name;
 use crate::daemon::LOG_LEVELS;
 use crate::daemon::metrics::Address;
+use crate::failure;
+use crate::users;
 
 const BYTES_MAX: u64 = 256 * 1024;
 const RULES_MAX: usize = 256;
@@ -142,7 +145,9 @@ pub fn load(given: Option<&Path>) -> anyhow::Result<ConfigFile> {
     };
     let text = match read(&path) {
         Ok(text) => text,
-        Err(error) if given.is_none() && is_absent(&error) => return Ok(ConfigFile::default()),
+        Err(error) if given.is_none() && is_absent(&error) && !is_link(&path) => {
+            return Ok(ConfigFile::default());
+        }
         Err(_) if given.is_none() && is_hidden(&path) => {
             log::warn!(
                 "the configuration file '{}' is in a folder that this user may not search: using \
@@ -167,6 +172,13 @@ fn is_absent(error: &anyhow::Error) -> bool {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
         )
     })
+}
+
+/// Whether the path is a symbolic link. A link without a target is an error, because the user meant
+/// to have a file.
+fn is_link(path: &Path) -> bool {
+    let meta = path.symlink_metadata();
+    meta.is_ok_and(|meta| meta.file_type().is_symlink())
 }
 
 /// Whether the path is in a folder that this user may not search, such as the home of another user
@@ -216,6 +228,12 @@ pub fn parse(path: &Path, text: &str) -> anyhow::Result<ConfigFile> {
     }
     let document: Document = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
+        if let Some(at) = single_brackets(text) {
+            return source.error(
+                at,
+                "write `[[rule]]` instead of `[rule]`: each rule is one table of a list",
+            );
+        }
         let reason = error.message().lines().next().unwrap_or_default();
         let reason = usher_model::with_suggestion(reason);
         match source
@@ -240,6 +258,19 @@ pub fn parse(path: &Path, text: &str) -> anyhow::Result<ConfigFile> {
             rules: rules.collect::<anyhow::Result<_>>()?,
         },
     })
+}
+
+/// Returns the position of a line `[rule]`, which has a pair of brackets too few.
+fn single_brackets(text: &str) -> Option<usize> {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let header = line.split('#').next().unwrap_or_default();
+        if header.split_whitespace().collect::<String>() == "[rule]" {
+            return Some(at);
+        }
+        at += line.len();
+    }
+    None
 }
 
 /// The text of a file, for messages.
@@ -408,7 +439,12 @@ fn one_of(word: String, known: &[&str]) -> Result<String, String> {
     if known.contains(&word.as_str()) {
         return Ok(word);
     }
-    let close = usher_model::closest_name(&word, known.iter().copied());
+    // The command of the same purpose has a shorter name.
+    let named = known
+        .iter()
+        .copied()
+        .find(|name| (word.as_str(), *name) == ("bg", "background"));
+    let close = named.or_else(|| usher_model::closest_name(&word, known.iter().copied()));
     let tip = close.map_or_else(String::new, |name| {
         format!("; a similar name exists: '{name}'")
     });
@@ -448,168 +484,13 @@ pub fn glob(pattern: &str, separates: bool) -> Result<GlobMatcher, String> {
 fn user(user: User) -> Result<u32, String> {
     match user {
         User::Number(uid) => Ok(uid),
-        User::Name(name) => uid_of(&name).ok_or_else(|| format!("no user has the name '{name}'")),
-    }
-}
-
-/// Returns the number of a user from the system's user database.
-fn uid_of(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut buffer = vec![0; 16 * 1024];
-    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are valid for the call; the buffer's length is passed with it.
-    let failed = unsafe {
-        libc::getpwnam_r(
-            name.as_ptr(),
-            entry.as_mut_ptr(),
-            buffer.as_mut_ptr(),
-            buffer.len(),
-            &raw mut found,
-        )
-    };
-    match failed == 0 && !found.is_null() {
-        // SAFETY: after a success, `found` points to `entry`, which the call has filled.
-        true => Some(unsafe { (*found).pw_uid }),
-        false => None,
+        User::Name(name) => users::uid_of(&name)
+            // A number in quotes, if no user has it as a name.
+            .or_else(|| name.parse().ok())
+            .ok_or_else(|| format!("no user has the name '{name}'")),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    fn error(text: &str) -> String {
-        parse(Path::new("/x.toml"), text).unwrap_err().to_string()
-    }
-
-    /// Texts and the beginnings of their errors.
-    const ERRORS: [(&str, &str); 20] = [
-        (
-            "[[rule]]\nexecutabel = 'x'\n",
-            "/x.toml:2: unknown field `executabel`",
-        ),
-        (
-            "\n[[rule]]\nuser = 'no such user'\n",
-            "/x.toml:3: `user`: no user has the name",
-        ),
-        (
-            "[[rule]]\nuser = 1.5\n",
-            "/x.toml:2: `user`: expected the name or the number",
-        ),
-        (
-            "[[rule]]\ncommand = '[x'\n",
-            "/x.toml:2: `command`: invalid pattern '[x'",
-        ),
-        (
-            "[[rule]]\ncommand = ''\n",
-            "/x.toml:2: `command`: a pattern must have 1",
-        ),
-        (
-            "[[rule]]\nexecutable = 'a/b'\n",
-            "/x.toml:2: `executable`: the path of an",
-        ),
-        (
-            "[[rule]]\nweight = 2.0\n",
-            "/x.toml:1: rule 1: it has no condition",
-        ),
-        (
-            "[[rule]]\nuser=0\nweight = 0.0\n",
-            "/x.toml:3: `weight`: the weight of a program",
-        ),
-        (
-            "[[rule]]\nuser=0\ncores = 0\n",
-            "/x.toml:3: `cores`: the number of cores must be a positive",
-        ),
-        (
-            "[[rule]]\nuser=0\naction = 'ignore'\ncores = 2\n",
-            "/x.toml:1: rule 1: `cores` has an effect only",
-        ),
-        (
-            "[[rule]]\nuser=0\nweight = 'x'\n",
-            "/x.toml:3: `weight`: invalid type",
-        ),
-        (
-            "[[rule]]\nuser=0\naction = 'seta'\n",
-            "/x.toml:3: `action`: 'seta' is not one of",
-        ),
-        (
-            "[[rule]]\nuser=0\nattach = true\naction = 'ignore'",
-            "/x.toml:1: rule 1: attach",
-        ),
-        (
-            "[[rule]]\nuser=0\nbackground_policy = 'eii'",
-            "/x.toml:3: `background_policy` has",
-        ),
-        (
-            "[daemon]\npolicy = 'ushr'\n",
-            "/x.toml:2: `policy`: 'ushr' is not one of",
-        ),
-        (
-            "[daemon]\nmetrics = '0.0.0.0:1'\n",
-            "/x.toml:2: `metrics`: 0.0.0.0 is not",
-        ),
-        (
-            "[daemon]\nthresholds = 'x'\n",
-            "/x.toml:2: `thresholds`: the path must be",
-        ),
-        (
-            "[daemon]\nvariation = 'no'\n",
-            "/x.toml:2: `variation`: invalid type",
-        ),
-        (
-            "[defaults]\nweight = -1.0\n",
-            "/x.toml:2: `weight`: the weight",
-        ),
-        ("a =\n", "/x.toml:1: "),
-    ];
-
-    #[test]
-    fn variation_is_unset_true_or_false() {
-        let variation = |text| parse(Path::new("/x.toml"), text).unwrap().daemon.variation;
-        assert_eq!(variation("[daemon]\n"), None);
-        assert_eq!(variation("[daemon]\nvariation = false\n"), Some(false));
-        assert_eq!(variation("[daemon]\nvariation = true\n"), Some(true));
-    }
-
-    #[test]
-    fn every_error_names_file_line_and_key() {
-        for (text, expected) in ERRORS {
-            let actual = error(text);
-            assert!(actual.starts_with(expected), "{actual}");
-            assert!(!actual.contains('\n'), "{actual}");
-        }
-        let close = error("[[rule]]\nexecutabel = 'x'\n");
-        assert!(
-            close.ends_with("; a similar name exists: `executable`"),
-            "{close}"
-        );
-        let close = error("[[rule]]\nuser = 0\naction = 'backgruond'\n");
-        assert!(
-            close.ends_with("; a similar name exists: 'background'"),
-            "{close}"
-        );
-        let many = "[[rule]]\nuser = 0\n".repeat(RULES_MAX + 1);
-        assert!(error(&many).contains("more than 256 rules"));
-    }
-
-    #[test]
-    fn a_file_that_others_can_change_is_rejected() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("usher.toml");
-        assert!(load(Some(&path)).is_err());
-        std::fs::write(&path, "[[rule]]\nuser = 'root'\n").unwrap();
-        let loaded = load(Some(&path)).unwrap();
-        assert_eq!(loaded.rules.rules[0].conditions.user, Some(0));
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
-        let error = format!("{:#}", load(Some(&path)).unwrap_err());
-        assert!(
-            error.contains("usher.toml': other users may write to it"),
-            "{error}"
-        );
-        let error = format!("{:#}", load(Some(dir.path())).unwrap_err());
-        assert!(error.ends_with("it is not a regular file"), "{error}");
-    }
-}
+#[path = "file_tests.rs"]
+mod tests;

@@ -20,12 +20,13 @@ pub mod process;
 pub mod reload;
 mod scan;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use globset::GlobMatcher;
 use usher_host::engine::{AdoptOptions, ProgramReview, ReviewedProcess};
-use usher_model::Regulation;
+use usher_model::{ProcessId, Regulation};
 
 use super::events;
 use process::MatchedProcess;
@@ -186,17 +187,24 @@ impl Ruleset {
 
 /// The rules in force, shared by all threads of the daemon.
 #[derive(Debug, Clone, Default)]
-pub struct SharedRules(Arc<RwLock<Arc<Ruleset>>>);
+pub struct SharedRules {
+    rules: Arc<RwLock<Arc<Ruleset>>>,
+    /// Processes of programs that a user detached. Rules do not attach them again.
+    detached: Arc<Mutex<BTreeSet<ProcessId>>>,
+}
 
 impl SharedRules {
     /// Shares these rules.
     pub fn new(rules: Ruleset) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(rules))))
+        Self {
+            rules: Arc::new(RwLock::new(Arc::new(rules))),
+            detached: Arc::default(),
+        }
     }
 
     /// Returns the rules in force.
     pub fn get(&self) -> Arc<Ruleset> {
-        self.0
+        self.rules
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -204,7 +212,26 @@ impl SharedRules {
 
     /// Replaces the rules.
     pub fn set(&self, rules: Ruleset) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+
+    /// Notes that a user detached a program with this process.
+    pub fn add_detached(&self, process: ProcessId) {
+        self.lock_detached().insert(process);
+    }
+
+    /// Returns whether a user detached a program with this process.
+    pub fn is_detached(&self, process: &ProcessId) -> bool {
+        self.lock_detached().contains(process)
+    }
+
+    /// Forgets processes that have ended.
+    pub fn retain_detached(&self, lives: impl Fn(&ProcessId) -> bool) {
+        self.lock_detached().retain(|process| lives(process));
+    }
+
+    fn lock_detached(&self) -> MutexGuard<'_, BTreeSet<ProcessId>> {
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the review that applies the rules in force to a program.

@@ -6,7 +6,9 @@
 //!    a reload, all pids are examined again.
 //! 2. The first rule that matches a process decides. If the rule has `attach = true`, and
 //!    [`candidates`] permits it, the engine attaches the process for its owner.
-//! 3. A process that was attached before is not attached again, so that `usher detach` lasts.
+//! 3. A process that was attached before is not attached again, so that `usher detach` lasts. This
+//!    includes programs that a user attached or launched and then detached, with all descendants of
+//!    the detached process.
 //!
 //! Bounds: one scan attaches at most 64 programs ([`ATTACHED_MAX`]); the next scan continues. A
 //! program that lives for less than 2 s is usually not found. A process that executes a matching
@@ -92,6 +94,7 @@ impl Scanner {
         let mut owners = BTreeMap::new();
         for pid in matching {
             if let Ok(uid) = candidates.check(pid, requester)
+                && !self.is_detached(pid, &candidates)
                 && self.engine.program_of(pid)?.is_none()
             {
                 owners.insert(pid, uid);
@@ -109,12 +112,22 @@ impl Scanner {
         Ok(())
     }
 
+    /// Returns whether a user detached the process, or an ancestor of it.
+    fn is_detached(&self, pid: i32, candidates: &Candidates) -> bool {
+        let proc_root = Path::new("/proc");
+        let mut ids = candidates
+            .ancestors(pid)
+            .filter_map(|pid| ProcessFacts::read(proc_root, pid).ok());
+        ids.any(|facts| self.rules.is_detached(&facts.id))
+    }
+
     /// Returns the new processes whose first matching rule has `attach = true`.
     fn find_matching(&mut self, rules: &Ruleset) -> BTreeSet<i32> {
         let proc_root = Path::new("/proc");
         let pids = candidates::pids(proc_root);
         self.examined.retain(|pid, _| pids.contains(pid));
         self.attached.retain(|one| pids.contains(&one.pid));
+        self.rules.retain_detached(|one| pids.contains(&one.pid));
         let mut matching = BTreeSet::new();
         for pid in pids {
             let examined = self.examined.entry(pid).or_default();
