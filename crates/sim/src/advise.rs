@@ -49,7 +49,7 @@ pub struct NoiseModel {
 }
 
 impl Default for NoiseModel {
-    /// Noise of runs on a virtual machine with two CPUs (docs/advise.md).
+    /// Assumed noise of runs on a quiet virtual machine; not measured.
     fn default() -> Self {
         Self {
             deviation: 0.03,
