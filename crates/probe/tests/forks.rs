@@ -141,12 +141,9 @@ fn finds_orphans_in_the_process_group_of_the_program() {
     let mut scan = shell.scan(true);
     until(&mut scan, "the root", |found| found.len() == 1);
     shell.go();
-    let reaper_has_same_session = || {
-        // SAFETY: `getsid` accesses no memory.
-        let own = unsafe { libc::getsid(0) };
-        own == unsafe { libc::getsid(1) }
-    };
-    if reaper_has_same_session() {
+    // SAFETY: `getsid` accesses no memory.
+    let session = |pid: i32| unsafe { libc::getsid(pid) };
+    if session(0) == session(1) {
         usher_skip::skip!("init has the session of this test");
         return;
     }
