@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench first`: measures what a new user of Usher meets first, and compares the figures with
 //! their bars. The parts are: the automatic start of a daemon (`start`), measurements on a busy machine
-//! (`busy`), profiles from ordinary runs (`profiles`), and the examples `pytest`, `transcode` and
-//! `inference`, which compare `usher run` with configurations by hand.
+//! (`busy`), profiles from ordinary runs (`profiles`), choices of `usher advise` (`advise`), and the
+//! examples `pytest`, `transcode` and `inference`, which compare `usher run` with configurations by
+//! hand.
 
+mod advise;
 mod busy;
 mod compare;
 mod profiles;
@@ -25,6 +27,8 @@ pub enum FirstPart {
     Busy,
     /// Profiles from ordinary runs, and the cost of deliberate variation; takes about ten minutes
     Profiles,
+    /// Choices of `usher advise`, compared with exhaustive sweeps
+    Advise,
     /// Example `examples/pytest`: worker processes with thread pools of their own
     Pytest,
     /// Example `examples/transcode`: a queue of x264 jobs
@@ -54,6 +58,12 @@ pub struct FirstArgs {
     /// Pass this limit of other programs' CPUs to `usher profile` in part `profiles`
     #[arg(long, value_name = "CPUS")]
     pub max_other_cpus: Option<f64>,
+    /// Run each configuration 2N times in the sweeps of the part `advise`
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub sweep_rounds: usize,
+    /// Measure the part `advise` on a busy machine, too; its figures are then inaccurate
+    #[arg(long)]
+    pub force: bool,
     /// How the examples are measured
     #[command(flatten)]
     pub compare: compare::CompareArgs,
@@ -72,6 +82,12 @@ pub fn run(args: &FirstArgs) -> Result<bool> {
                 &args.mixes,
                 args.profile_rounds,
                 args.max_other_cpus,
+            ),
+            FirstPart::Advise => advise::run(
+                input.usher,
+                &args.compare.examples,
+                args.sweep_rounds,
+                args.force,
             ),
             FirstPart::Pytest => compare("pytest"),
             FirstPart::Transcode => compare("transcode"),
