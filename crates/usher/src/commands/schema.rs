@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     /// Commands without an answer on standard output.
-    const OTHERS: [&str; 5] = ["run", "bg", "daemon", "completions", "advise"];
+    const OTHERS: [&str; 6] = ["run", "bg", "daemon", "completions", "advise", "sim advise"];
 
     fn leaves(command: &clap::Command, words: &str, found: &mut Vec<String>) {
         for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
