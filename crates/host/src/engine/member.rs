@@ -14,8 +14,8 @@ use usher_model::{
 };
 
 use super::byte_trace::ByteTrace;
-use super::demand_trace::DemandTrace;
 use super::copies::CopyTracker;
+use super::demand_trace::DemandTrace;
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
 use super::progress_window::ProgressWindow;

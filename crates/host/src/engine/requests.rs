@@ -23,8 +23,8 @@ use super::arrival::ArrivingProgram;
 use super::byte_trace::{ByteRate, ByteTrace};
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
-use super::demand_trace::DemandTrace;
 use super::copies::CopyTracker;
+use super::demand_trace::DemandTrace;
 use super::learn::{
     ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, RepetitionEnd, WaitBehaviour,
 };

@@ -31,7 +31,6 @@ use super::{Action, Conditions, Executable, Rule, Ruleset};
 use crate::cli::options::program_name;
 use crate::daemon::LOG_LEVELS;
 use crate::daemon::metrics::Address;
-use crate::failure;
 use crate::users;
 
 const BYTES_MAX: u64 = 256 * 1024;
