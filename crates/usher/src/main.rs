@@ -25,8 +25,8 @@ mod output;
 mod peer;
 mod progress;
 mod runtime;
-mod users;
 
+use std::panic::resume_unwind;
 use std::process::ExitCode;
 
 use rustix::process::{Resource, getrlimit};
@@ -45,9 +45,7 @@ fn main() -> ExitCode {
     }
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
     match thread.spawn(run) {
-        Ok(thread) => thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
         Err(_) => run(),
     }
 }

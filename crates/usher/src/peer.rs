@@ -3,6 +3,8 @@
 //! user id and its pid. The kernel stores both when the peer connects, so that they stay valid for
 //! the connection even if the peer has ended or changed its user id since.
 
+pub mod users;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -122,15 +122,11 @@ fn fields(message: &[u8]) -> BTreeMap<String, String> {
     fields
 }
 
-#[test]
-fn a_service_sends_its_events_to_the_journal() {
-    let world = World::new();
-    let journal = world.path("journal");
-    fs::create_dir(&journal).unwrap();
-    let socket = UnixDatagram::bind(journal.join("socket")).unwrap();
-    socket.set_nonblocking(true).unwrap();
+/// Starts a daemon whose standard error is connected to a journal with a socket in the directory
+/// `journal`, as systemd does for a service. Returns the other end of standard error, too.
+fn start_service(world: &World, journal: &Path) -> (Child, UnixStream) {
     // systemd connects standard error of a service to the journal, and names its inode.
-    let (stderr, _other_end) = UnixStream::pair().unwrap();
+    let (stderr, other_end) = UnixStream::pair().unwrap();
     let stderr = File::from(OwnedFd::from(stderr));
     let inode = stderr.metadata().unwrap();
     let usher = env!("CARGO_BIN_EXE_usher");
@@ -148,7 +144,18 @@ fn a_service_sends_its_events_to_the_journal() {
         };
     }
     command.env("JOURNAL_STREAM", format!("{}:{}", inode.dev(), inode.ino()));
-    let mut daemon = command.stdin(Stdio::null()).stderr(stderr).spawn().unwrap();
+    let daemon = command.stdin(Stdio::null()).stderr(stderr).spawn();
+    (daemon.unwrap(), other_end)
+}
+
+#[test]
+fn a_service_sends_its_events_to_the_journal() {
+    let world = World::new();
+    let journal = world.path("journal");
+    fs::create_dir(&journal).unwrap();
+    let socket = UnixDatagram::bind(journal.join("socket")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let (mut daemon, _other_end) = start_service(&world, &journal);
     let mut received: Vec<BTreeMap<String, String>> = Vec::new();
     let mut message = vec![0; 1 << 16];
     let mut wait = |event: &str| {

@@ -1,140 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Follows the process trees of the managed programs, and places the copies that launchers inside
 //! the programs start. The module `copies` of crate `policy` decides; crate `probe` reads the tree,
-//! and crate `act` sets the masks.
-//!
-//! Each program has its own interval between two scans:
-//!
-//! 1. 5 ms ([`YOUNG_NS`]) in the first second after the program's arrival and after each new
-//!    process, so that the mask of a new worker is set within 20 ms of its `exec`.
-//! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new process, and while
-//!    the program uses CPU time.
-//! 3. 50 ms ([`IDLE_NS`]) otherwise. The scan then reads one file, unless the kernel has created a
-//!    process or thread on the machine.
-//!
-//! A scan that takes long prolongs the interval: scans use at most 5 % of a CPU in the first case,
-//! and at most 1 % otherwise.
+//! and crate `act` sets the masks. `copy_tracker` states when a program is scanned.
 
 use usher_act::CopyPlacement;
-use usher_model::{ProcessId, ProgramId};
-use usher_policy::copies::{CopyPlanner, GroupReport, MaskChange};
-use usher_probe::ForkScan;
+use usher_model::ProgramId;
+use usher_policy::copies::MaskChange;
 
 use super::clock::now_ns;
+use super::copy_tracker::CopyTracker;
 use super::log::LogChange;
 use super::warning::WarningTopic;
 use super::world::RealWorld;
-
-/// Interval of scans of a program that is young or has recently started a process.
-const YOUNG_NS: u64 = 5_000_000;
-/// Time for which a program counts as young after its arrival and after each new process.
-const YOUNG_FOR_NS: u64 = 1_000_000_000;
-/// Interval of scans of a program with copies or with use of CPU time.
-const ACTIVE_NS: u64 = 15_000_000;
-/// Time for which a program counts as active after its last new process.
-const ACTIVE_FOR_NS: u64 = 10_000_000_000;
-/// Interval of scans of an idle program.
-const IDLE_NS: u64 = 50_000_000;
-/// Longest time between two full scans of an idle program, which read its CPU time.
-const FULL_NS: u64 = 500_000_000;
-/// The interval is at least this multiple of the duration of the last scan.
-const YOUNG_FACTOR: u64 = 20;
-const ACTIVE_FACTOR: u64 = 100;
-
-/// The process tree and the copies of one program.
-#[derive(Debug)]
-pub(super) struct CopyTracker {
-    scan: ForkScan,
-    planner: CopyPlanner,
-    /// Time of the arrival or of the last new process.
-    forked_ns: u64,
-    /// Time of the last scan that found a rise of the program's CPU time.
-    ran_ns: u64,
-    cpu_ns: u64,
-    full_ns: u64,
-    due_ns: u64,
-    /// Number of groups when the log was last written.
-    logged: usize,
-}
-
-impl CopyTracker {
-    /// Starts to follow a program. `is_launched`: the program has no child processes yet.
-    pub fn new(
-        proc_root: &std::path::Path,
-        root: ProcessId,
-        is_launched: bool,
-        at_ns: u64,
-    ) -> Self {
-        Self {
-            scan: ForkScan::new(proc_root, root, is_launched),
-            planner: CopyPlanner::default(),
-            forked_ns: at_ns,
-            ran_ns: at_ns,
-            cpu_ns: 0,
-            full_ns: 0,
-            due_ns: at_ns + YOUNG_NS,
-            logged: 0,
-        }
-    }
-
-    /// Returns the time of the next scan.
-    pub fn due_ns(&self) -> u64 {
-        self.due_ns
-    }
-
-    /// Records that the masks of the whole program were set or restored.
-    pub fn masks_changed(&mut self) {
-        self.planner.masks_changed();
-    }
-
-    /// Returns the recognised copies.
-    pub fn groups(&self) -> Vec<GroupReport> {
-        self.planner.report()
-    }
-
-    /// Returns the number of children of launchers that are no copies.
-    pub fn unrecognised(&self) -> usize {
-        self.planner.unrecognised()
-    }
-
-    /// Returns whether the process tree must be read now.
-    fn needs_scan(&mut self, at_ns: u64) -> bool {
-        let is_old = at_ns.saturating_sub(self.full_ns) >= FULL_NS;
-        is_old || self.planner.is_active() || self.scan.is_due()
-    }
-
-    fn read(&mut self, at_ns: u64) {
-        self.full_ns = at_ns;
-        if self.scan.scan(at_ns) {
-            self.forked_ns = at_ns;
-        }
-        if self.planner.is_active() {
-            let pids = self.planner.copy_pids(&self.scan.processes());
-            self.scan.measure(&pids, at_ns);
-        }
-        let processes = self.scan.processes();
-        let cpu_ns = processes.iter().map(|one| one.cpu_ns).sum();
-        if cpu_ns > self.cpu_ns {
-            self.ran_ns = at_ns;
-        }
-        self.cpu_ns = cpu_ns;
-    }
-
-    fn schedule(&mut self, began_ns: u64) {
-        let spent_ns = now_ns().saturating_sub(began_ns);
-        let since_fork_ns = began_ns.saturating_sub(self.forked_ns);
-        let since_run_ns = began_ns.saturating_sub(self.ran_ns);
-        let is_active = self.planner.is_active()
-            || since_fork_ns < ACTIVE_FOR_NS
-            || since_run_ns < YOUNG_FOR_NS;
-        let (interval_ns, factor) = match is_active {
-            _ if since_fork_ns < YOUNG_FOR_NS => (YOUNG_NS, YOUNG_FACTOR),
-            true => (ACTIVE_NS, ACTIVE_FACTOR),
-            false => (IDLE_NS, ACTIVE_FACTOR),
-        };
-        self.due_ns = began_ns + interval_ns.max(spent_ns * factor);
-    }
-}
 
 impl RealWorld {
     /// Returns the time of the next scan for copies; `None` if no program is scanned.

@@ -14,7 +14,7 @@ use usher_model::{
 };
 
 use super::byte_trace::ByteTrace;
-use super::copies::CopyTracker;
+use super::copy_tracker::CopyTracker;
 use super::demand_trace::DemandTrace;
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;

@@ -22,6 +22,7 @@ mod byte_trace;
 mod clock;
 mod config;
 mod copies;
+mod copy_tracker;
 mod demand_trace;
 mod hotplug;
 mod learn;

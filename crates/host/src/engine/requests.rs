@@ -23,7 +23,7 @@ use super::arrival::ArrivingProgram;
 use super::byte_trace::{ByteRate, ByteTrace};
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
-use super::copies::CopyTracker;
+use super::copy_tracker::CopyTracker;
 use super::demand_trace::DemandTrace;
 use super::learn::{
     ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, RepetitionEnd, WaitBehaviour,
@@ -256,19 +256,10 @@ impl RealWorld {
         if self.state.members.is_empty() {
             self.resume_housekeeping();
         }
-        let usable = &self.state.usable;
-        let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
         let pins = self.actuator.pins(home.program);
-        // If the program has pinned threads, the mask of its main thread does not show the CPUs of
-        // the program. In this case the union of the masks of all threads at the attach is used.
-        let whole = self.actuator.initial_cpus(home.program).cloned();
-        let bound_to = match pins {
-            Some(_) => whole,
-            None => arriving.program.bound_to,
-        };
         let program = Program {
             id: home.program,
-            bound_to: bound_to.filter(bound),
+            bound_to: self.bound_to(home.program, arriving.program.bound_to, pins.is_some()),
             pinned_to: pins.as_ref().map(|pins| pins.cpus.clone()),
             cpu_quota: self.quotas.of(arriving.root.pid),
             // The policy must know whether the cgroup's freezer stops the program, or stop signals,
@@ -320,6 +311,18 @@ impl RealWorld {
             self.note_similar_profile(at_ns, program.id, &id);
         }
         self.state.events.push(Event::Arrived(Box::new(program)));
+    }
+
+    /// Returns the CPUs to which an arriving program is bound; `None` if it may use all usable CPUs.
+    /// `main` are the CPUs of its main thread.
+    fn bound_to(&self, id: ProgramId, main: Option<CpuSet>, has_pins: bool) -> Option<CpuSet> {
+        // If the program has pinned threads, the mask of its main thread does not show the CPUs of
+        // the program. In this case the union of the masks of all threads at the attach is used.
+        let bound_to = match has_pins {
+            true => self.actuator.initial_cpus(id).cloned(),
+            false => main,
+        };
+        bound_to.filter(|cpus| !self.state.usable.is_subset(cpus))
     }
 
     /// Starts the measurements of a program that arrives.

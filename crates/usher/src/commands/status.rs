@@ -13,7 +13,7 @@ use crate::cli::target::{self, Target};
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
-use crate::users::UserNames;
+use crate::peer::users::UserNames;
 
 /// Shows the CPUs (the seat) and the progress of each managed program
 #[derive(Debug, clap::Args)]

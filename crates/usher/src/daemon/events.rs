@@ -116,14 +116,14 @@ impl Event {
 
 /// A managed program.
 #[derive(Debug, Default)]
-struct Known {
+struct LoggedProgram {
     name: String,
     placement: Option<ProgramPlacement>,
 }
 
 /// The managed programs by number.
 #[derive(Debug, Default)]
-struct Programs(BTreeMap<ProgramId, Known>);
+struct Programs(BTreeMap<ProgramId, LoggedProgram>);
 
 impl Programs {
     /// Returns the events of a change.
@@ -131,7 +131,7 @@ impl Programs {
         match change {
             LogChange::Arrived { program, name } => {
                 let placement = None;
-                self.0.insert(program, Known { name, placement });
+                self.0.insert(program, LoggedProgram { name, placement });
                 vec![self.event("arrival", Level::Info, program, None, "has arrived")]
             }
             LogChange::Departed { program } => {

@@ -13,7 +13,7 @@ use usher_model::ProgressSource;
 
 use super::keys::Key;
 use crate::api::{Program, State};
-use crate::users::UserNames;
+use crate::peer::users::UserNames;
 
 /// Maximum number of values in the history of a program.
 pub const HISTORY_MAX: usize = 120;

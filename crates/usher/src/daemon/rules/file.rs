@@ -31,7 +31,7 @@ use super::{Action, Conditions, Executable, Rule, Ruleset};
 use crate::cli::options::program_name;
 use crate::daemon::LOG_LEVELS;
 use crate::daemon::metrics::Address;
-use crate::users;
+use crate::peer::users;
 
 const BYTES_MAX: u64 = 256 * 1024;
 const RULES_MAX: usize = 256;
