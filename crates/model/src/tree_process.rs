@@ -9,7 +9,8 @@ use crate::ProcessId;
 pub struct TreeProcess {
     /// Pid and start time.
     pub id: ProcessId,
-    /// Pid of the process that created this process. The pid stays the same if the parent ends.
+    /// Pid of the parent when the scan found the process. The pid stays the same if the parent
+    /// ends. If the parent ended before the scan, the pid of the program's first process.
     pub parent: i32,
     /// Name of the process for display, at most 15 bytes.
     pub name: String,

@@ -2,9 +2,9 @@
 //! Evaluates `usher advise` on simulated machines: the code of `usher_policy::advise` chooses copies
 //! and cores for many program models, and is compared with an exhaustive sweep.
 //!
-//! 1. A program is one of the models of PARSEC programs ([`crate::parsec`]) with changed traits: the
-//!    serial share, the memory traffic, the size of the caches that it needs, and the
-//!    synchronisation cost are multiplied by random factors.
+//! 1. A program is one of the models of PARSEC programs ([`crate::parsec`]) with changed traits:
+//!    the serial share, the memory traffic and the synchronisation cost are multiplied by random
+//!    factors.
 //! 2. The true throughput of each configuration is simulated once: all copies start together, each
 //!    on the seat that `usher run --copies` would give it, with one thread per CPU and stage.
 //! 3. The selection gets the true throughput with log-normal noise. Some runs are disturbed, and
@@ -33,8 +33,8 @@ use crate::parsec::{ParsecModel, ParsecTraits};
 
 /// Upper limit of a run: one virtual hour.
 const RUN_NS_MAX: u64 = 3_600_000_000_000;
-/// Sequential duration of a program, in virtual seconds. It is long against the frames of the
-/// programs; longer ones give the same ratios.
+/// Sequential duration of a program, in virtual seconds. This duration is much longer than a frame
+/// of a program, so that a longer duration gives the same ratios.
 const SEQUENTIAL_S: f64 = 1.0;
 
 /// The noise of measured throughputs.

@@ -17,20 +17,23 @@
 //!    itself be a copy, whose part is then divided. The division follows the number of copies: a
 //!    rise at once, a fall after [`FEWER_NS`].
 //! 3. *Widening.* A copy may use the whole seat again when it has used [`MATURE_NS`] of CPU time,
-//!    the last [`SETTLED_NS`] of them without mapping another library, and does not work with more
-//!    threads than CPUs. A copy with more working threads, such as a fork with its parent's pool,
-//!    is confined until its end.
-//! 4. *Launcher.* If copies work with too many threads although they have executed a program, their
+//!    and has mapped no library in the last [`SETTLED_NS`] of this time. The copy must not work
+//!    with more threads than the CPUs of its part. A copy with more working threads, such as a fork
+//!    with its parent's pool, is confined until its end.
+//! 4. *Launcher.* If copies that have executed a program work with too many threads, their thread
 //!    pools read the mask before the scan. The launcher itself is then narrowed to the part of the
 //!    next copy, which a new process inherits. This requires that the launcher has one thread and
 //!    hardly uses CPU time. The launcher gets its mask back when it starts no more copies.
 //! 5. *Serial programs.* After [`TRIALS`] copies of an executable ended with one working thread
-//!    each, later copies are not confined (compilers under `make -j`). If such a copy works with
-//!    more threads than the CPUs of its part, it and all later copies are confined.
+//!    each, later copies are not confined (compilers under `make -j`). When a copy works with
+//!    several threads, all later copies of the executable are confined again. A copy that works
+//!    with more threads than the CPUs of its part is itself confined.
 //!
-//! [`CopyPlanner::step`] costs O(n log n) for n processes, plus the division of changed groups.
-//! Limits: a pool that starts more than [`MATURE_NS`] after its process uses the whole seat. Copies
-//! whose pools read the mask before the first scan keep too many threads; they are confined.
+//! *Cost.* [`CopyPlanner::step`] takes O(n²) time for n processes, O(k²) for each new copy of a
+//! group with k copies, and the time of the division of changed groups.
+//!
+//! *Limits.* A pool that starts more than [`MATURE_NS`] after its process uses the whole seat.
+//! Copies whose pools read the mask before the first scan keep too many threads; they are confined.
 
 mod divide;
 
@@ -148,7 +151,7 @@ struct Group {
     divided: Option<(CpuSet, usize)>,
 }
 
-/// What ended copies of an executable show about its use of threads.
+/// The use of threads by the copies of one executable.
 #[derive(Debug, Default)]
 struct ThreadUse {
     /// Whether a copy worked with several threads.
