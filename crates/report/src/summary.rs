@@ -3,11 +3,13 @@
 //!
 //! 1. [`antt`] and [`across_mixes`] compute means over rounds and over mixes, with confidence
 //!    intervals.
-//! 2. [`headline`] selects the candidate with the lowest ratio to the baseline. If this candidate
-//!    gave no seats in any round, the headline is "No difference". Otherwise, if the 95 % interval of this ratio excludes 1, the sentence names the better policy; if it contains 1,
-//!    the sentence states that no policy is measurably better. Without an interval (fewer than
-//!    three rounds), the sentence states that there are too few rounds. A simulation is judged by
-//!    the ratio alone, and ratios within 0.5 % of 1 count as equal.
+//! 2. [`headline`] selects the candidate with the lowest ratio to the baseline. If the baseline is
+//!    Linux and this candidate gave no seats in any round, the headline is "No difference".
+//!    Otherwise, if the 95 % interval of this ratio excludes 1, the sentence names the better
+//!    policy. If the interval contains 1, the sentence states that no policy is measurably better.
+//!    Without an interval (fewer than three rounds), the sentence states that there are too few
+//!    rounds. A simulation is judged by the ratio alone, and ratios within 0.5 % of 1 count as
+//!    equal.
 //! 3. Remarks name abstentions, failures, noise, too few rounds, and programs that take less than
 //!    0.1 s alone.
 //!
