@@ -273,9 +273,9 @@ pub(crate) fn narrow(
     }
 }
 
-/// Applies a mask to the threads of one process of a program, by scans until a scan finds no thread
-/// without the mask. Pinned threads are not changed. Returns whether at least one thread of the
-/// process has the mask.
+/// Applies a mask to the threads of one process of a program. Repeats the scan until a scan finds
+/// no thread without the mask, at most [`PROCESS_SCANS_MAX`] times. Pinned threads are not changed.
+/// Returns whether at least one thread of the process has the mask.
 ///
 /// # Errors
 /// A system call failed.

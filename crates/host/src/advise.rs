@@ -8,14 +8,15 @@
 //!    that `usher run --copies` would give it.
 //! 2. The copies start at the same time. The throughput of the run is the sum of the reciprocals of
 //!    their durations: the rate of a queue that keeps all copies busy.
-//! 3. A run is aborted when its throughput can no longer reach the floor of the trial: copies that
-//!    have not ended count as if they ended now. All copies of an aborted run are killed.
+//! 3. A run is aborted when its throughput can no longer reach [`NextRun::floor`]. Copies that have
+//!    not ended count as if they ended now. All copies of an aborted run are killed.
 //! 4. [`crate::quiet`] detects other programs. A disturbed run is discarded and repeated.
 //!
 //! A copy that fails in a run of several copies excludes the configuration. A program that fails
-//! alone, in the warm-up run, ends the measurement with an error, as does a run of less than
-//! [`SECONDS_MIN`], or of more than the time limit. The checks of step 3 happen every 200 ms.
-//! [`AdviseOptions::seconds_max`] ends the measurement after the run in which it passes.
+//! alone, in the warm-up run, ends the measurement with an error, as does a warm-up run of less
+//! than [`SECONDS_MIN`]. A run of N copies that exceeds N times the time limit ends the measurement
+//! with an error, too. The checks of step 3 and of the time limit happen at least every 200 ms.
+//! After [`AdviseOptions::seconds_max`], no further run starts.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -49,7 +50,8 @@ pub struct AdviseTarget<'a> {
 /// The options of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdviseOptions {
-    /// Time limit of a run in seconds; a longer run ends the measurement with an error.
+    /// Time limit of a run of one copy in seconds. The limit of a run of N copies is N times as
+    /// long. A longer run ends the measurement with an error.
     pub timeout_seconds: f64,
     /// No run starts after this time in seconds; `None`: no limit.
     pub seconds_max: Option<f64>,
@@ -125,8 +127,8 @@ pub struct MeasuredAdvice {
 /// Measures a program until the best configuration is known.
 ///
 /// # Errors
-/// The program cannot be run, fails alone, ends at once or hangs; the machine is busy; `cancel` was
-/// set.
+/// The program cannot be run, fails alone, ends within [`SECONDS_MIN`] or exceeds the time limit;
+/// the machine is busy; `cancel` was set.
 pub fn advise(
     config: EngineConfig,
     target: &AdviseTarget<'_>,
@@ -214,7 +216,7 @@ impl AdviseSession<'_> {
         self.guard.wait_until_quiet(self.cancel, &mut on_busy)
     }
 
-    /// Makes a run until it is undisturbed, or is forced to count.
+    /// Repeats a run until no other program disturbs it. A forced measurement counts the first run.
     fn undisturbed_run(
         &mut self,
         trial: &NextRun,
@@ -250,7 +252,7 @@ impl AdviseSession<'_> {
         launched.collect()
     }
 
-    /// Makes a run. The second value states why the run must be repeated, if it must.
+    /// Makes a run. The second value is the reason for a repetition; `None` if the run counts.
     fn run_once(&mut self, trial: &NextRun) -> Result<(CopiesRun, Option<String>), RunError> {
         let mut copies = self.launch(trial.config)?;
         let before = self.guard.begin()?;

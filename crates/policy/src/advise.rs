@@ -11,22 +11,22 @@
 //!    run only beside the leader, the configuration with the highest mean. The throughput of most
 //!    programs has one maximum as a function of the number of copies.
 //! 3. *Elimination.* A configuration is dropped when the one-sided 95 % upper bound of its difference
-//!    to the leader is below 0. A run is aborted as
-//!    soon as its throughput can no longer come near that of the leader (a cap).
+//!    to the leader is below 0. A run is aborted as soon as its throughput can no longer reach 85 %
+//!    of the leader's (a cap).
 //! 4. *Repetition.* The remaining configurations run again in passes, in alternating order. The
 //!    configuration with the fewest runs is always next.
-//! 5. *End.* The selection ends when the one-sided 90 % upper bound of the difference of every other
-//!    remaining configuration to the leader is at most [`INDIFFERENCE`]; or after [`RUNS_MAX`] runs
-//!    of each.
+//! 5. *End.* The selection ends after [`RUNS_MAX`] runs of each remaining configuration. It ends
+//!    earlier when the one-sided 90 % upper bound of the difference of every other remaining
+//!    configuration to the leader is at most [`INDIFFERENCE`].
 //!
 //! *Statistics.* Samples are logarithms of throughputs, so that differences are relative. The
 //! variance is pooled over all configurations, and starts from a prior of [`PRIOR_DEVIATION`] with
 //! [`PRIOR_FREEDOM`] degrees of freedom. Bounds are Student's.
 //!
 //! *Sources.* Steps 3 to 5 follow the fully sequential procedure of Kim and Nelson (ACM TOMACS
-//! 11(3), 2001), with pooled variances in place of variances per pair, and with Student's intervals
-//! in place of their triangular region. The caps are those of automatic algorithm configuration
-//! (Hutter et al., JAIR 36, 2009, adaptive capping).
+//! 11(3), 2001). In contrast to this procedure, the variances are pooled instead of computed per
+//! pair, and Student's intervals replace the triangular region. The caps are those of automatic
+//! algorithm configuration (Hutter et al., JAIR 36, 2009, adaptive capping).
 //!
 //! *Limits.* A second, separate maximum between coarse candidates is not found. The confidence
 //! holds per comparison, and is not corrected for their number. The module makes no measurement and
@@ -49,7 +49,7 @@ pub const PRIOR_FREEDOM: f64 = 4.0;
 /// A run is aborted when its throughput is certainly below this part of the leader's.
 const CAP: f64 = 0.85;
 
-/// What a run has shown.
+/// The outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum RunOutcome {
     /// All copies ended with success: copies per second.

@@ -3,10 +3,12 @@
 //! freezes and demotions. This crate uses no clock, file, thread, environment variable, random
 //! number or hash-ordered iteration.
 //!
-//! [`by_name`] creates the policy with a given name from four layers: the seating policy (`linux`,
-//! `equal`, `casas` or `usher`), [`FixedSeats`], which gives programs a fixed number of cores,
-//! [`SuspendablePolicy`], which gives no seats while another daemon plans the machine, and
-//! [`RegulatedPolicy`], which regulates background work.
+//! [`by_name`] creates the policy with a given name from four layers:
+//!
+//! - the seating policy: `linux`, `equal`, `casas` or `usher`;
+//! - [`FixedSeats`], which gives programs a fixed number of cores;
+//! - [`SuspendablePolicy`], which gives no seats while another daemon plans the machine;
+//! - [`RegulatedPolicy`], which regulates background work.
 
 mod action_diff;
 pub mod advise;

@@ -21,7 +21,7 @@ const THREADS_MAX: usize = 256;
 pub(crate) struct RunDelay {
     /// Sum of the waits of all threads, in nanoseconds.
     pub ns: u64,
-    /// Whether no thread has ended since the sample before, so that no wait is missing.
+    /// Whether no thread has ended since the previous sample, so that no wait is missing.
     pub is_complete: bool,
 }
 

@@ -19,8 +19,8 @@
 //! If the numbers wrapped around, or if more than [`NUMBERS_MAX`] are new, the scan lists `/proc`
 //! instead, at most every [`LIST_NS`].
 //!
-//! Cost: some 5 us per number and per known process. A process that ends between two scans is not
-//! seen, and its children are found only by rule 3.
+//! Cost: about 5 us per number and per known process. A scan misses a process that ends between two
+//! scans, and finds the children of this process only by rule 3.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;

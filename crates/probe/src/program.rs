@@ -87,7 +87,8 @@ pub struct DemandReading {
     pub cpu_ns: u64,
     /// Time that runnable threads waited for a CPU, summed over all threads, in nanoseconds.
     pub delay_ns: u64,
-    /// Whether no thread has ended since the reading before. Otherwise its last wait is missing.
+    /// Whether no thread has ended since the previous reading. Otherwise, the last wait of the
+    /// ended thread is missing.
     pub is_complete: bool,
 }
 

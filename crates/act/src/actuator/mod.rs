@@ -252,8 +252,8 @@ impl Actuator {
     /// Returns the directories of the home, in which the launcher creates the program's process.
     ///
     /// # Errors
-    /// The errors of [`Self::prepare`], and an error if the launcher may not be managed or is part
-    /// of a managed program: a process that such a launcher creates is part of the program, too.
+    /// The errors of [`Self::prepare`]; the launcher may not be managed, or is part of a managed
+    /// program. A process that such a launcher creates would be part of the same program.
     pub fn prepare_for(
         &mut self,
         program: ProgramId,

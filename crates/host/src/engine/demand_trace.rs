@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Estimates how long a run would have taken alone on the CPUs of its seat, from the CPU time of the
-//! program and the waits of its threads for CPUs. Runs beside other programs thereby give points of
-//! the program's curve.
+//! Estimates how long a run would have taken alone on the CPUs of its seat. The input is the CPU
+//! time of the program, and the waits of its threads for CPUs. Runs beside other programs thereby
+//! give points of the program's curve.
 //!
 //! In an interval of a run, a program uses `b` CPUs on average, and `r` of its threads are runnable,
 //! `r - b` of which wait for a CPU. Alone on `c` cores, the same work would have taken this fraction
@@ -10,17 +10,21 @@
 //! - `b / min(r, c)` if `r >= 1`: the program would have used all its runnable threads, or all cores;
 //! - `1 - (r - b)` if `r < 1`: the time in which no thread was runnable stays the same.
 //!
-//! 1. The trace adds up the interval, its CPU time and its time alone, separately for each number of
-//!    cores.
-//!    An interval in which a thread ended is left out, because its last wait is unknown.
+//! 1. The trace adds up the interval, its CPU time and its time alone, separately for each number
+//!    of cores. An interval in which a thread ended is left out, because the last wait of the
+//!    thread is unknown.
 //! 2. At the end of the run, the number of cores with the longest time gives a point. Its part of
 //!    the run's work is its part of the CPU time. The rate is this part divided by the time alone.
 //! 3. The relative error is 5 % for a run without waits on one number of cores. Waits for other
 //!    programs and time on other numbers of cores increase it.
 //!
-//! There is no point in these cases: the run was shorter than 1 s; the readings cover less than 70 %
-//! of it; less than half of it was spent on one number of cores; the time alone is less than a
-//! twentieth of the time; or the user stopped the program.
+//! There is no point in these cases:
+//!
+//! - the run was shorter than 1 s;
+//! - the readings cover less than 70 % of the run;
+//! - less than half of the covered time was spent on one number of cores;
+//! - the time alone is less than a twentieth of the time;
+//! - the user or Usher stopped the program.
 //!
 //! *Limits.* CPU time that a program wastes while its threads busy-wait counts as work. The effect of
 //! other programs on caches and memory is not removed.
@@ -38,9 +42,11 @@ const COVERED_MIN: f64 = 0.7;
 const PART_MIN: f64 = 0.5;
 /// Maximum ratio of the time to the time alone.
 const STRETCH_MAX: f64 = 20.0;
-/// Additional relative error for each time alone that the program lost by waits.
+/// Additional relative error of a run whose waits took as long as the time alone; proportional to
+/// the waits.
 const WAIT_ERROR: f64 = 0.02;
-/// Additional relative error of a run that was spent on other numbers of cores only.
+/// Additional relative error of a run without time on the number of cores of the point;
+/// proportional to the part of the time on other numbers of cores.
 const PART_ERROR: f64 = 0.10;
 
 /// The demand of one run over time.
@@ -148,7 +154,7 @@ impl DemandTrace {
         if !is_valid {
             return None;
         }
-        // The uncovered time counts as time like the rest.
+        // The time that no reading covers counts at the mean rate of the covered time.
         let rate = most.cpu_s / all.cpu_s / most.alone_s * covered.min(1.0);
         let relative_error =
             CurvePoint::SINGLE_RUN_ERROR + WAIT_ERROR * (stretch - 1.0) + PART_ERROR * (1.0 - part);

@@ -3,9 +3,11 @@
 //!
 //! A configuration is a number of copies and a number of physical cores per copy. For each number
 //! of cores per copy, only the largest number of copies that fits is a candidate. Two kinds of
-//! candidates are added: one copy per hardware thread, on machines with several threads per core,
-//! and half of the copies of each candidate, which leaves half of the cores idle. The last kind
-//! helps programs that slow each other down.
+//! candidates are added:
+//!
+//! - one copy per hardware thread, on machines with several threads per core;
+//! - half of the copies of each candidate. This leaves half of the cores idle, and helps programs
+//!   that slow each other down.
 
 use std::collections::BTreeSet;
 

@@ -307,8 +307,9 @@ impl ManagedProgram {
             && self.spinning_threads() == 0
     }
 
-    /// Whether a run on a seat of this capacity would improve the stored curve: the curve has a
-    /// point on more cores, and no sufficiently exact point on this number of cores.
+    /// Whether a run on a seat of this capacity, in cores, would improve the stored curve. The
+    /// curve then has a point on more cores, and no point on this number of cores with an error of
+    /// at most [`ERROR_ENOUGH`].
     pub fn needs_point(&self, cores: f64) -> bool {
         let profile = self.program.profile.as_ref();
         let Some(profile) = profile.filter(|_| self.program.has_own_profile()) else {

@@ -2,9 +2,9 @@
 //! Deliberate variation of seats, so that ordinary runs measure programs without a counter of
 //! progress.
 //!
-//! The duration of a run on a seat of its own is a point of the program's curve. If all programs
-//! were left to the kernel for ever, the store would get no such point. The policy therefore gives
-//! seats to all programs for some runs, although it would leave them to the kernel:
+//! The duration of a run on a seat of its own is a point of the program's curve. While the policy
+//! leaves all programs to the kernel, the store gets no such point. For some runs, the policy
+//! therefore gives seats to all programs instead of leaving them to the kernel:
 //!
 //! 1. Variation needs a plan that leaves the programs to the kernel for lack of measurements or of
 //!    predicted gain. No comparison and no measurement with progress may be running.
