@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copies that a launcher inside a managed program starts: they get parts of the program's CPUs,
-//! and their masks again after the release.
+//! Tests of copies that a launcher inside a managed program starts: the engine confines the copies
+//! to parts of the program's CPUs, and restores their masks at the release.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

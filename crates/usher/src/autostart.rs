@@ -15,9 +15,9 @@
 //!    reason to the pipe.
 //!
 //! Bounds: each of the steps 2, 3 and 4 takes up to 10 s ([`START_TIMEOUT`]), and a call as long as
-//! the caller permits. A signal that ends the caller's waits ([`WaitLimits`]) also ends these steps. A daemon that ends
-//! before it replies is replaced by another daemon, and one call is sent to up to 3 daemons
-//! ([`ATTEMPTS_MAX`]).
+//! the caller permits. A signal that ends the caller's waits ([`WaitLimits`]) also ends these
+//! steps. A daemon that ends before it replies is replaced by another daemon, and one call is sent
+//! to up to 3 daemons ([`ATTEMPTS_MAX`]).
 //!
 //! The daemon inherits the rest: cgroup, namespaces, hard limits (`ulimit -H`), environment, and a
 //! raised nice value that the user may not lower again.
@@ -203,9 +203,9 @@ fn check_end(limits: &WaitLimits<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rejects a process with privileges that its caller lacks (setuid, setgid, file capabilities): the
-/// caller controls its environment, and
-/// must not control the environment of this user's daemon.
+/// Rejects a process with privileges that its caller lacks (setuid, setgid, file capabilities). The
+/// caller controls the environment of the process, and must not control the environment of a daemon
+/// with these privileges.
 fn check_user() -> anyhow::Result<()> {
     let (real, effective) = (rustix::process::getuid(), rustix::process::geteuid());
     anyhow::ensure!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests of the daemon's log: lines with times on standard error, the level, and events with fields
-//! in the systemd journal, which a socket of the test replaces in a mount namespace.
+//! in the systemd journal. A socket of the test replaces the journal in a mount namespace.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -4,14 +4,14 @@
 //! Each program has its own interval between two scans:
 //!
 //! 1. 5 ms ([`YOUNG_NS`]) in the first second after the program's arrival and after each new
-//!    process, so that the mask of a new worker is set within 20 ms of its `exec`.
+//!    process. The mask of a new worker is then set within 20 ms of its `exec`.
 //! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new process, and while
 //!    the program uses CPU time.
 //! 3. 50 ms ([`IDLE_NS`]) otherwise. The scan then reads one file, unless the kernel has created a
 //!    process or thread on the machine.
 //!
-//! A scan that takes long prolongs the interval: scans use at most 5 % of a CPU in the first case,
-//! and at most 1 % otherwise.
+//! A slow scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
+//! most 1 % otherwise.
 
 use usher_model::ProcessId;
 use usher_policy::copies::{CopyPlanner, GroupReport};

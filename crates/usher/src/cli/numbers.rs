@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The parsers of numbers on the command line: whole numbers, pids (1 to 4,194,304), weights (0.001
-//! to 1000), cores of this machine, seconds (positive, at most a year), CPUs (0 or more) and numbers without a range.
+//! to 1000), cores of this machine, seconds (positive, at most a year), CPUs (0 or more) and
+//! numbers without a range.
 //!
 //! Each error states the accepted range; the texts of the standard library's parsers ("number too
 //! large to fit in target type") do not.

@@ -13,10 +13,10 @@
 //! 4. A program that is no longer listed although its last known process lives was detached, which
 //!    is an error.
 //!
-//! If the daemon ends, the command fails, even if all known processes have ended: a program may have
-//! other processes. An automatic daemon lives for 5 s after its last program, so the command gets
-//! the report of the end before. The wait itself has no time limit; SIGINT and SIGTERM end
-//! the command as any other.
+//! If the daemon ends, the command fails, even if all known processes have ended: a program may
+//! have other processes. An automatic daemon runs for 5 s after its last program, so that the
+//! command receives the report of the program's end before the end of the daemon. The wait itself
+//! has no time limit; SIGINT and SIGTERM end the command as any other.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

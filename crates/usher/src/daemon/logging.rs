@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The messages of the daemon: to the systemd journal, in its native protocol, if standard error is
-//! connected to the journal (`JOURNAL_STREAM`); otherwise as lines on standard error, each with its
-//! time.
+//! The log of the daemon. If standard error is connected to the systemd journal (`JOURNAL_STREAM`),
+//! messages go to the journal in its native protocol. Otherwise, messages are lines on standard
+//! error, each with its time.
 //!
 //! All threads send their messages through one bounded queue to a thread that writes. No thread of
 //! the daemon waits for a slow journal or for a full pipe: while the queue is full, messages are
-//! dropped, and their number is written later. [`flush`] waits at most [`FLUSH_MAX`].
+//! dropped, and their number is written later. [`flush`] waits at most twice [`FLUSH_MAX`].
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::output;
 
 /// Maximum number of messages that wait to be written.
 const QUEUE_MAX: usize = 1024;
-/// Upper limit of the wait for the queue at the end of the daemon.
+/// Upper limit of each of the two waits of [`flush`]: for space in the queue, and for the writer.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Whether lines on standard error begin with their time. The errors of a start in the foreground
@@ -140,7 +140,7 @@ pub fn stamp_lines() {
     STAMPED.store(true, Ordering::Relaxed);
 }
 
-/// Writes the waiting messages, within [`FLUSH_MAX`].
+/// Writes the waiting messages, within twice [`FLUSH_MAX`].
 pub fn flush() {
     log::logger().flush();
 }

@@ -20,11 +20,10 @@
 //! (`crate::autostart`). Up to 3 daemons are started if each of them ends before it replies. The
 //! registration takes at most 2 s for each read and write of the socket ([`REGISTER_TIMEOUT`]). A
 //! signal that requests the program's end ends these waits: the program then runs unmanaged, and
-//! receives the signal. A refused
-//! program runs unmanaged, and a refused background program at the lowest priority. After a late
-//! answer, the program runs at its own priority, and the launcher tries to register the program
-//! again. Less than 64 KiB and fewer than 4,096 words of the command line are sent. The wait for the
-//! program has no time limit.
+//! receives the signal. A refused program runs unmanaged, and a refused background program at the
+//! lowest priority. After a late answer, the program runs at its own priority, and the launcher
+//! tries to register the program again. Less than 64 KiB and fewer than 4,096 words of the command
+//! line are sent. The wait for the program has no time limit.
 
 pub mod copies;
 mod managed_wait;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A strict check of a page in the OpenMetrics text format
-//! (<https://github.com/prometheus/OpenMetrics>, version 1.0): metadata before samples, families
-//! without interruption, names with the suffix of their type, escaped labels, numbers, no series
-//! twice, and the end mark.
+//! A strict check of a page in the OpenMetrics text format, version 1.0
+//! (<https://github.com/prometheus/OpenMetrics>). The check covers the order of metadata and
+//! samples, uninterrupted families, the suffixes of types, escaped labels, numbers, repeated
+//! series, and the end mark.
 
 use std::collections::BTreeSet;
 

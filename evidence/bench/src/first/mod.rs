@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench first`: measures what a new user of Usher meets first, and compares the figures with
-//! their bars. The parts are: the automatic start of a daemon (`start`), measurements on a busy machine
-//! (`busy`), profiles from ordinary runs (`profiles`), choices of `usher advise` (`advise`), and the
-//! examples `pytest`, `transcode` and `inference`, which compare `usher run` with configurations by
-//! hand.
+//! their bars. The parts are:
+//!
+//! - `start`: the automatic start of a daemon;
+//! - `busy`: measurements on a busy machine;
+//! - `profiles`: profiles from ordinary runs;
+//! - `advise`: choices of `usher advise`;
+//! - `pytest`, `transcode` and `inference`: comparisons of `usher run` with configurations by hand.
 
 mod advise;
 mod busy;

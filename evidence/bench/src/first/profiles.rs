@@ -4,9 +4,9 @@
 //!
 //! 1. `usher profile` measures each program of the example mixes alone. Its speed-up on two CPUs is
 //!    the reference. A program that is not installed is missing, and its bar is not met.
-//! 2. Each round runs every program once under `usher run`, in pairs, with a daemon that varies seats.
-//!    The same pairs run under a second daemon with `variation = false` and a store of its own. The
-//!    order of the two daemons alternates. A program has another partner in each round.
+//! 2. Each round runs every program once under `usher run`, in pairs, with a daemon that varies
+//!    seats. The same pairs run under a second daemon with `variation = false` and a store of its
+//!    own. The order of the two daemons alternates. A program has another partner in each round.
 //! 3. After all rounds, the stored speed-up on two CPUs is compared with the reference. The cost of
 //!    variation is the ratio of the mean durations of each program with and without variation.
 //!
