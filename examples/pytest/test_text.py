@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-SHARE = 20 if "USHER_EXAMPLE_QUICK" in os.environ else 1
-WORDS = 60_000 // SHARE
+DIVISOR = 20 if "USHER_EXAMPLE_QUICK" in os.environ else 1
+WORDS = 60_000 // DIVISOR
 
 
 @pytest.fixture(params=range(8))
