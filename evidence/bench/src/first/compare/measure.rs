@@ -34,8 +34,8 @@ pub struct RunResult {
     pub errors: String,
 }
 
-/// The place where commands run.
-pub struct Place<'a> {
+/// Runs the commands of one example.
+pub struct ExampleRunner<'a> {
     /// The `usher` to measure.
     pub usher: &'a Path,
     /// The directory of the example, in which commands run.
@@ -46,7 +46,7 @@ pub struct Place<'a> {
     pub quick: bool,
 }
 
-impl Place<'_> {
+impl ExampleRunner<'_> {
     /// Runs a configuration once.
     pub fn measure(&self, configuration: &Configuration, limit: Duration) -> Result<RunResult> {
         let scratch = tempfile::tempdir()?;

@@ -31,7 +31,7 @@ use usher_report::stats;
 use crate::bars::Part;
 use crate::parts::PartInput;
 use file::{Case, Example, Kind};
-use measure::{Place, RunResult};
+use measure::{ExampleRunner, RunResult};
 
 /// Rounds that select the reference.
 const TRIALS: usize = 3;
@@ -67,13 +67,13 @@ pub fn run(args: &CompareArgs, name: &str, input: &PartInput) -> Result<Part> {
     let folder = args.examples.join(name);
     let example = Example::read(&folder.join("compare.toml"))?;
     let usher = std::fs::canonicalize(input.usher)?;
-    let place = Place {
+    let runner = ExampleRunner {
         usher: &usher,
         folder,
         data: data_folder(&args.examples)?,
         quick: args.quick,
     };
-    set_up(&example, name, &place)?;
+    set_up(&example, name, &runner)?;
     for wanted in &args.case {
         let cases: Vec<_> = example.case.iter().map(|case| case.name.as_str()).collect();
         ensure!(
@@ -86,7 +86,7 @@ pub fn run(args: &CompareArgs, name: &str, input: &PartInput) -> Result<Part> {
     let mut raw = Vec::new();
     for case in &example.case {
         if args.case.is_empty() || args.case.contains(&case.name) {
-            let runs = measure_case(case, &place, args)
+            let runs = measure_case(case, &runner, args)
                 .with_context(|| format!("case '{}'", case.name))?;
             raw.push(summary::add(&mut part, case, &runs, input.seed, args.quick));
         }
@@ -104,18 +104,18 @@ fn data_folder(examples: &Path) -> Result<PathBuf> {
 }
 
 /// Checks that the programs are installed, and generates the inputs.
-fn set_up(example: &Example, name: &str, place: &Place) -> Result<()> {
+fn set_up(example: &Example, name: &str, runner: &ExampleRunner) -> Result<()> {
     ensure!(
-        place.succeeds(&example.check)?,
+        runner.succeeds(&example.check)?,
         "programs of the example '{name}' are not installed: run '{}'",
         example.install
     );
     for step in &example.setup {
-        let file = place.complete(&step.unless_exists);
+        let file = runner.complete(&step.unless_exists);
         if !Path::new(&file).exists() {
             let words = step.run.join(" ");
             ensure!(
-                place.succeeds(&step.run)?,
+                runner.succeeds(&step.run)?,
                 "generating {file}: '{words}' failed"
             );
         }
@@ -123,13 +123,13 @@ fn set_up(example: &Example, name: &str, place: &Place) -> Result<()> {
     Ok(())
 }
 
-fn measure_case(case: &Case, place: &Place, args: &CompareArgs) -> Result<CaseRuns> {
+fn measure_case(case: &Case, runner: &ExampleRunner, args: &CompareArgs) -> Result<CaseRuns> {
     // With little work, a run exceeds the limit only if the program hangs.
     let factor = if args.quick { 10.0 } else { 1.0 };
     let limit = Duration::from_secs_f64(case.limit_seconds * factor);
     let measure = |at: usize| {
         let configuration = &case.configuration[at];
-        let result = place.measure(configuration, limit)?;
+        let result = runner.measure(configuration, limit)?;
         let name = &configuration.name;
         eprintln!("{}: {name}: {:.2} s", case.name, result.seconds);
         Ok::<_, anyhow::Error>(result)
