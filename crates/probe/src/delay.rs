@@ -54,8 +54,8 @@ impl RunDelays {
         let mut living = BTreeMap::new();
         for &tid in tids {
             let path = self.proc_root.join(tid.to_string()).join("schedstat");
-            match file::parse(&path, "a schedstat file", text::run_delay_ns) {
-                Ok(delay_ns) => drop(living.insert(tid, delay_ns)),
+            match file::parse(&path, "a schedstat file", text::sched_stat) {
+                Ok(stat) => drop(living.insert(tid, stat.queued_ns)),
                 Err(error) if error.is_gone() => {
                     // The file is also missing if the kernel does not count waits.
                     if self.proc_root.join(tid.to_string()).join("stat").exists() && !path.exists()

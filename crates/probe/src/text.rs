@@ -25,13 +25,6 @@ pub(crate) fn io_bytes(text: &str) -> Option<u64> {
     keyed(text, "rchar:")?.checked_add(keyed(text, "wchar:")?)
 }
 
-/// Time that a thread waited for a CPU while it was runnable, in nanoseconds, from its `schedstat`.
-pub(crate) fn run_delay_ns(text: &str) -> Option<u64> {
-    let mut fields = text.split_ascii_whitespace();
-    let [_, delay_ns, _] = [fields.next()?, fields.next()?, fields.next()?];
-    delay_ns.parse().ok()
-}
-
 /// CPU time of a cgroup in nanoseconds, from its `cpu.stat`.
 pub(crate) fn cpu_stat_ns(text: &str) -> Option<u64> {
     keyed(text, "usage_usec")?.checked_mul(1000)
