@@ -28,10 +28,7 @@ pub fn sentences(program: &api::Program) -> Vec<String> {
 }
 
 fn sentence(group: &api::CopyGroup) -> String {
-    let copies = match group.copies.len() {
-        1 => "1 copy".to_owned(),
-        count => format!("{count} copies"),
-    };
+    let copies = text::copies(group.copies.len());
     let kind = match group.forked {
         true => " (forks)",
         false => "",
