@@ -126,7 +126,7 @@ struct GroupKey {
 }
 
 #[derive(Debug)]
-struct Copy {
+struct TrackedCopy {
     slot: usize,
     state: CopyState,
     /// Most working threads of a process of the copy until now.
@@ -138,7 +138,7 @@ struct Copy {
 #[derive(Debug, Default)]
 struct Group {
     name: String,
-    copies: BTreeMap<ProcessId, Copy>,
+    copies: BTreeMap<ProcessId, TrackedCopy>,
     /// Number of parts of the seat.
     slots: usize,
     /// Time since which the group has had fewer copies than slots.
@@ -230,7 +230,7 @@ impl CopyPlanner {
 
     /// Returns the recognised copies.
     pub fn report(&self) -> Vec<GroupReport> {
-        let copy = |group: &Group, (&process, copy): (&ProcessId, &Copy)| CopyReport {
+        let copy = |group: &Group, (&process, copy): (&ProcessId, &TrackedCopy)| CopyReport {
             process,
             cpus: group.parts.get(copy.slot).cloned().unwrap_or_default(),
             state: copy.state,
@@ -339,7 +339,7 @@ impl CopyPlanner {
             })
     }
 
-    fn copy(&self, process: ProcessId) -> Option<(&Group, &Copy)> {
+    fn copy(&self, process: ProcessId) -> Option<(&Group, &TrackedCopy)> {
         let mut groups = self.groups.values();
         groups.find_map(|group| Some((group, group.copies.get(&process)?)))
     }
@@ -438,7 +438,7 @@ impl Group {
             true => CopyState::Serial,
             false => CopyState::Confined,
         };
-        let copy = Copy {
+        let copy = TrackedCopy {
             slot: self.free_slot(),
             state,
             threads: 1,
