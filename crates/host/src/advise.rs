@@ -23,10 +23,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use usher_model::{CpuSet, ProgramId, Topology};
+use usher_model::Topology;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_policy::advise::{Advice, ConfigSamples, NextRun, RunOutcome, Selection};
-use usher_policy::fixed::placement::{FixedRequest, place};
 
 use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
 use crate::launch::{LaunchSpec, Repetition};
@@ -166,7 +165,7 @@ pub fn advise(
         options.seconds_max.is_some_and(|most| spent > most)
     };
     session.wait_until_quiet(on_event)?;
-    while let Some(trial) = selection.next_trial() {
+    while let Some(trial) = selection.next_run() {
         if is_late() && selection.advice().is_some() {
             break;
         }
@@ -235,7 +234,7 @@ impl AdviseSession<'_> {
 
     /// Launches all copies, which then wait for their start.
     fn launch(&self, config: CopyConfig) -> Result<Vec<MeasuredProcess>, RunError> {
-        let seats = seats(self.topology, config);
+        let seats = config.seats(self.topology);
         let copies = (1..=config.copies).zip(seats);
         let launched = copies.map(|(copy, seat)| {
             let spec = LaunchSpec {
@@ -339,19 +338,6 @@ impl AdviseSession<'_> {
     }
 }
 
-/// Returns the seats of the copies, as `usher run --copies` gives them.
-pub fn seats(topology: &Topology, config: CopyConfig) -> Vec<CpuSet> {
-    let request = |copy| FixedRequest {
-        id: ProgramId(u64::from(copy)),
-        cores: config.cores as usize,
-        bound_to: None,
-    };
-    let requests: Vec<_> = (1..=config.copies).map(request).collect();
-    place(topology, &requests, &Default::default())
-        .into_values()
-        .collect()
-}
-
 /// Returns the sum of the reciprocals of the durations. Copies that have not ended count as if they
 /// ended after `seconds`, so that the sum is an upper bound.
 fn throughput_bound(ended: &[Option<Repetition>], seconds: f64) -> f64 {
@@ -385,14 +371,14 @@ mod tests {
         let topology = machine("package:1 l3:2 core:4 pu:2");
         let size = MachineSize::of(&topology);
         let list = |copies| {
-            let seats = seats(&topology, size.divided(copies));
+            let seats = size.divided(copies).seats(&topology);
             let text: Vec<String> = seats.iter().map(ToString::to_string).collect();
             text.join(" ")
         };
         assert_eq!(list(1), "0-15");
         assert_eq!(list(2), "0-7 8-15");
         assert_eq!(list(3), "0-3 4-7 8-11");
-        let shared = seats(&topology, size.divided(16));
+        let shared = size.divided(16).seats(&topology);
         let on = |cpu| shared.iter().filter(|seat| seat.contains(cpu)).count();
         assert!((0..16).all(|cpu| on(cpu) == 2), "two copies per core");
     }

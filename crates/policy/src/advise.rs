@@ -181,7 +181,7 @@ impl Selection {
     }
 
     /// Returns the next run; `None` if the samples suffice, or if every configuration failed.
-    pub fn next_trial(&self) -> Option<NextRun> {
+    pub fn next_run(&self) -> Option<NextRun> {
         if !self.warmed_up {
             let config = *self.candidates.full.first()?;
             return Some(NextRun {
@@ -211,7 +211,7 @@ impl Selection {
         })
     }
 
-    /// Records the outcome of the run that [`Self::next_trial`] returned.
+    /// Records the outcome of the run that [`Self::next_run`] returned.
     pub fn record(&mut self, trial: &NextRun, outcome: RunOutcome) {
         if trial.is_warm_up {
             self.warmed_up = true;

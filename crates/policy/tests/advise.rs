@@ -49,7 +49,7 @@ fn select(size: MachineSize, model: Model, deviation: f64, seed: u64) -> (Advice
     let mut noise = Noise(seed);
     let mut selection = Selection::new(size.candidates());
     let (mut seconds, mut runs) = (0.0, 0);
-    while let Some(trial) = selection.next_trial() {
+    while let Some(trial) = selection.next_run() {
         let rate = model.throughput(trial.config) * (deviation * noise.normal()).exp();
         let (outcome, end) = outcome(&trial, rate);
         seconds += f64::from(trial.config.copies) / end;
@@ -164,7 +164,7 @@ fn cores_are_divided_evenly_among_copies() {
 #[test]
 fn copies_that_fail_leave_one_copy() {
     let mut selection = Selection::new(size(8, 1).candidates());
-    while let Some(trial) = selection.next_trial() {
+    while let Some(trial) = selection.next_run() {
         let outcome = match trial.config.copies {
             1 => RunOutcome::Completed(1.0),
             _ => RunOutcome::Failed,
@@ -179,19 +179,19 @@ fn copies_that_fail_leave_one_copy() {
 #[test]
 fn a_program_that_always_fails_has_no_advice() {
     let mut selection = Selection::new(size(8, 1).candidates());
-    let trial = selection.next_trial().unwrap();
+    let trial = selection.next_run().unwrap();
     assert!(trial.is_warm_up && trial.config.copies == 1);
     selection.record(&trial, RunOutcome::Failed);
-    assert_eq!(selection.next_trial(), None);
+    assert_eq!(selection.next_run(), None);
     assert_eq!(selection.advice(), None);
 }
 
 #[test]
 fn an_uncertain_choice_is_marked() {
     let mut selection = Selection::new(size(2, 1).candidates());
-    let warm_up = selection.next_trial().unwrap();
+    let warm_up = selection.next_run().unwrap();
     selection.record(&warm_up, RunOutcome::Completed(1.0));
-    let first = selection.next_trial().unwrap();
+    let first = selection.next_run().unwrap();
     selection.record(&first, RunOutcome::Completed(1.0));
     let advice = selection.advice().unwrap();
     assert!(!advice.is_certain && advice.config.copies == 1);

@@ -20,10 +20,9 @@ use std::sync::Arc;
 
 use oorandom::Rand64;
 use serde::Serialize;
-use usher_model::{CpuSet, ProgramId, Topology};
+use usher_model::Topology;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_policy::advise::{INDIFFERENCE, RUNS_MAX, RunOutcome, Selection};
-use usher_policy::fixed::placement::{FixedRequest, place};
 
 use crate::engine::{Engine, SimEvent};
 use crate::kernel::Kernel;
@@ -156,7 +155,7 @@ fn advised(
     let mut rng = Rand64::new((seed ^ 0x5eed).into());
     let mut selection = Selection::new(candidates);
     let mut spent = 0.0;
-    while let Some(trial) = selection.next_trial() {
+    while let Some(trial) = selection.next_run() {
         let outcome = match true_rate(trial.config) {
             None => RunOutcome::Failed,
             Some(rate) => {
@@ -216,7 +215,7 @@ fn throughput(
         .with_duration(SEQUENTIAL_S);
     let script = Arc::new(traits.script(name, config.cpus, frames));
     let mut engine = Engine::new(machine.clone(), Kernel::cfs(), 1);
-    for seat in seats(machine.topology(), config) {
+    for seat in config.seats(machine.topology()) {
         let program = engine.arrive(script.clone(), false);
         engine.seat(program, Some(&seat));
     }
@@ -235,15 +234,4 @@ fn throughput(
         }
     }
     Some(rate)
-}
-
-/// Returns the seats of the copies.
-fn seats(topology: &Topology, config: CopyConfig) -> impl Iterator<Item = CpuSet> {
-    let request = |copy| FixedRequest {
-        id: ProgramId(u64::from(copy)),
-        cores: config.cores as usize,
-        bound_to: None,
-    };
-    let requests: Vec<_> = (1..=config.copies).map(request).collect();
-    place(topology, &requests, &Default::default()).into_values()
 }

@@ -12,7 +12,9 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use usher_model::Topology;
+use usher_model::{CpuSet, ProgramId, Topology};
+
+use crate::fixed::placement::{FixedRequest, place};
 
 /// A number of copies, and the part of the machine that each copy gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,6 +25,22 @@ pub struct CopyConfig {
     pub cores: u32,
     /// CPUs of each copy: the value of `{cpus}`.
     pub cpus: u32,
+}
+
+impl CopyConfig {
+    /// Returns the seats of the copies, in the order of the copies, as `usher run --copies` gives
+    /// them.
+    pub fn seats(self, topology: &Topology) -> Vec<CpuSet> {
+        let request = |copy| FixedRequest {
+            id: ProgramId(u64::from(copy)),
+            cores: self.cores as usize,
+            bound_to: None,
+        };
+        let requests: Vec<_> = (1..=self.copies).map(request).collect();
+        place(topology, &requests, &Default::default())
+            .into_values()
+            .collect()
+    }
 }
 
 /// The numbers of cores and CPUs of a machine.
