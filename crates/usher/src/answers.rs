@@ -39,7 +39,7 @@ fn describe_as_json(schema: &mut Schema) {
 
 /// Programs that `usher attach` has put under management, or would with `--dry-run`.
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub struct Attached {
+pub struct AttachAnswer {
     /// The attached programs; empty with `--dry-run`.
     pub attached: Vec<AttachedProgram>,
     /// The processes that would be attached; empty without `--dry-run`.
@@ -70,7 +70,7 @@ pub struct Candidate {
 
 /// Programs that `usher bg --attach` has put under management as background work.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct AttachedAsBackground {
+pub struct BackgroundAnswer {
     /// The programs.
     pub attached: Vec<BackgroundProgram>,
 }
@@ -88,14 +88,14 @@ pub struct BackgroundProgram {
 
 /// Programs that `usher detach` has released.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Detached {
+pub struct DetachAnswer {
     /// The numbers of the programs.
     pub detached: Vec<i64>,
 }
 
 /// Programs that `usher wait` has waited for.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Ended {
+pub struct WaitAnswer {
     /// The programs, in the order of their ends.
     pub ended: Vec<EndedProgram>,
 }
@@ -118,7 +118,7 @@ pub struct StoppedDaemon {
 
 /// The work of `usher undo`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Undone {
+pub struct UndoAnswer {
     /// Number of programs with undone changes.
     pub programs: usize,
     /// Number of dead daemons with undone journals.
@@ -129,7 +129,7 @@ pub struct Undone {
 
 /// A measured scalability curve.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Measured {
+pub struct CurveAnswer {
     /// The name of the program.
     pub name: String,
     /// The curve, in repetitions per second.
@@ -204,7 +204,7 @@ pub struct ProfileName {
 
 /// Deleted profiles.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Removed {
+pub struct RemoveAnswer {
     /// The profiles.
     pub removed: Vec<ProfileName>,
 }
@@ -216,7 +216,7 @@ pub struct Removed {
     dead_code,
     reason = "without --out, the store writes the document; this type has its schema"
 )]
-pub enum Exported {
+pub enum ExportAnswer {
     /// A file of profiles (`docs/profiles.md`).
     Document(usher_store::exchange::Document),
     /// The result with `--out`.
@@ -230,7 +230,7 @@ pub enum Exported {
 
 /// The result of an import.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Imported {
+pub struct ImportAnswer {
     /// The stored profiles.
     pub imported: Vec<ProfileName>,
     /// The profiles of the file that the store already had.
@@ -239,7 +239,7 @@ pub struct Imported {
 
 /// A scheduler that was started.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct SchedStarted {
+pub struct SchedStartAnswer {
     /// The name of the scheduler.
     pub scheduler: &'static str,
     /// Its behaviour, as text.
@@ -248,7 +248,7 @@ pub struct SchedStarted {
 
 /// A scheduler with changed settings.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct SchedChanged {
+pub struct SchedSetAnswer {
     /// Its behaviour, as text.
     pub does: String,
     /// The settings.
@@ -368,7 +368,7 @@ pub struct FuzzViolation {
 
 /// The result of a replay.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Replayed {
+pub struct ReplayAnswer {
     /// Number of decisions that equal the recorded ones, from the start of the record.
     pub steps: usize,
     /// Whether all decisions are equal.

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use clap::ValueEnum;
 use usher_model::Regulation;
 
-use crate::answers::{AttachedAsBackground, BackgroundProgram};
+use crate::answers::{BackgroundAnswer, BackgroundProgram};
 use crate::autostart;
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::client::{Daemon, WaitLimits};
@@ -180,7 +180,7 @@ impl Args {
                 Err(error) => refused.push(Err(error)),
             }
         }
-        let answer = AttachedAsBackground { attached };
+        let answer = BackgroundAnswer { attached };
         let line = |one: &BackgroundProgram| {
             format!(
                 "process {} is managed as background work (program {})\n",

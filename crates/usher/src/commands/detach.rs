@@ -9,7 +9,7 @@
 //!
 //! Requires a daemon. Each call has the time limit of `client`, 10 s for each read and write.
 
-use crate::answers::Detached;
+use crate::answers::DetachAnswer;
 use crate::api;
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
@@ -51,7 +51,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         }
     }
     let lines = || gone.iter().map(|&id| line(&state.programs, id)).collect();
-    let answer = Detached {
+    let answer = DetachAnswer {
         detached: gone.clone(),
     };
     let printed = out.answer(&answer, lines);

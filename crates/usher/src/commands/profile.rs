@@ -36,7 +36,7 @@ use usher_model::Topology;
 use usher_report::figure::{CurveFigure, curve_svg};
 use usher_report::{summary, table, text as words};
 
-use crate::answers::Measured;
+use crate::answers::CurveAnswer;
 use crate::cli::numbers::{seconds, whole};
 use crate::cli::options::{Global, LoadArgs};
 use crate::failure::{self, Outcome};
@@ -190,7 +190,7 @@ pub fn unwritable(path: &Path) -> String {
 
 /// Prints the measurement.
 fn show(name: &str, measured: &MeasuredProfile, out: Output) -> anyhow::Result<()> {
-    let value = Measured {
+    let value = CurveAnswer {
         name: name.to_owned(),
         curve: measured.curve.clone(),
         seconds: (measured.points.iter().map(|p| p.seconds.clone())).collect(),

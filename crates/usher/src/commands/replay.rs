@@ -18,7 +18,7 @@ use usher_control::RecordError;
 use usher_policy::Policy;
 use usher_report::text;
 
-use crate::answers::{ReplayDifference, Replayed};
+use crate::answers::{ReplayAnswer, ReplayDifference};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
@@ -60,7 +60,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     if let Err(RecordError::Differs { step, decisions }) = &steps {
         let (then, now) = &**decisions;
-        out.json(&Replayed {
+        out.json(&ReplayAnswer {
             steps: *step,
             same: false,
             difference: Some(ReplayDifference {
@@ -80,7 +80,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         steps => steps,
     };
     let steps = steps.with_context(|| format!("replaying '{path}'"))?;
-    let answer = Replayed {
+    let answer = ReplayAnswer {
         steps,
         same: true,
         difference: None,

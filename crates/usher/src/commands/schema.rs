@@ -9,9 +9,9 @@ use usher_model::Topology;
 use usher_policy::planfile::PlanOutput;
 
 use crate::answers::{
-    self, Attached, AttachedAsBackground, Detached, Ended, Exported, FuzzAnswer, Imported,
-    Measured, MixAnswer, ProfileList, Profiles, Removed, Replayed, SchedChanged, SchedStarted,
-    SimMixAnswer, StoppedDaemon, Undone, WrittenPages,
+    self, AttachAnswer, BackgroundAnswer, CurveAnswer, DetachAnswer, ExportAnswer, FuzzAnswer,
+    ImportAnswer, MixAnswer, ProfileList, Profiles, RemoveAnswer, ReplayAnswer, SchedSetAnswer,
+    SchedStartAnswer, SimMixAnswer, StoppedDaemon, UndoAnswer, WaitAnswer, WrittenPages,
 };
 use crate::api;
 use crate::commands::{doctor, sched, sim};
@@ -35,28 +35,28 @@ const fn answer<T: JsonSchema>(command: &'static str) -> CommandAnswer {
 
 /// All commands with a JSON answer.
 pub const ANSWERS: [CommandAnswer; 33] = [
-    answer::<Attached>("attach"),
-    answer::<AttachedAsBackground>("bg --attach"),
-    answer::<Detached>("detach"),
-    answer::<Ended>("wait"),
+    answer::<AttachAnswer>("attach"),
+    answer::<BackgroundAnswer>("bg --attach"),
+    answer::<DetachAnswer>("detach"),
+    answer::<WaitAnswer>("wait"),
     answer::<api::State>("status"),
     answer::<api::State>("top"),
     answer::<api::Explain_Reply>("explain"),
     answer::<Topology>("topo"),
     answer::<doctor::DoctorReport>("doctor"),
-    answer::<Measured>("profile"),
+    answer::<CurveAnswer>("profile"),
     answer::<ProfileList>("profile list"),
     answer::<Profiles>("profile show"),
-    answer::<Removed>("profile rm"),
-    answer::<Exported>("profile export"),
-    answer::<Imported>("profile import"),
+    answer::<RemoveAnswer>("profile rm"),
+    answer::<ExportAnswer>("profile export"),
+    answer::<ImportAnswer>("profile import"),
     answer::<PlanOutput>("plan"),
-    answer::<SchedStarted>("sched start"),
+    answer::<SchedStartAnswer>("sched start"),
     answer::<StoppedDaemon>("sched stop"),
     answer::<sched::StatusAnswer>("sched status"),
-    answer::<SchedChanged>("sched set"),
+    answer::<SchedSetAnswer>("sched set"),
     answer::<sched::StatsAnswer>("sched stats"),
-    answer::<sched::Explained>("sched explain"),
+    answer::<sched::SchedExplainAnswer>("sched explain"),
     answer::<SimMixAnswer>("sim mix"),
     answer::<sim::CasasAnswer>("sim casas"),
     answer::<sim::SmtAnswer>("sim smt"),
@@ -64,8 +64,8 @@ pub const ANSWERS: [CommandAnswer; 33] = [
     answer::<MixAnswer>("mix"),
     answer::<api::Reload_Reply>("daemon reload"),
     answer::<StoppedDaemon>("daemon stop"),
-    answer::<Undone>("undo"),
-    answer::<Replayed>("replay"),
+    answer::<UndoAnswer>("undo"),
+    answer::<ReplayAnswer>("replay"),
     answer::<WrittenPages>("man"),
     answer::<SchemaList>("schema"),
 ];

@@ -16,7 +16,7 @@ use anyhow::Context;
 use usher_act::{ActConfig, ActError, UndoReport, undo_stale};
 use usher_report::text as words;
 
-use crate::answers::Undone;
+use crate::answers::UndoAnswer;
 use crate::cli::options::Global;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
@@ -42,7 +42,7 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let report = undo(&dir)?;
     let (programs, daemons) = (report.programs, report.instances);
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
-    let value = Undone {
+    let value = UndoAnswer {
         programs,
         daemons,
         errors,

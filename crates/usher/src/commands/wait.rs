@@ -27,7 +27,7 @@ use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::answers::{Ended, EndedProgram};
+use crate::answers::{EndedProgram, WaitAnswer};
 use crate::api::Program;
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
@@ -77,7 +77,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         id: program.id,
         name: program.name.clone(),
     };
-    let answer = Ended {
+    let answer = WaitAnswer {
         ended: ended.iter().map(one).collect(),
     };
     out.answer(&answer, || ended.iter().map(line).collect())?;

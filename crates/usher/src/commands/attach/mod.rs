@@ -18,7 +18,7 @@ use std::path::Path;
 
 use usher_report::text as words;
 
-use crate::answers::{Attached, AttachedProgram, Candidate};
+use crate::answers::{AttachAnswer, AttachedProgram, Candidate};
 use crate::api::Program_mode;
 use crate::autostart::{self, DaemonOptions};
 use crate::cli::options::Global;
@@ -76,7 +76,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         Some(pattern) => matching::find(pattern, dir)?,
         None => distinct(&args.pids),
     };
-    let (mut answer, mut refused) = (Attached::default(), Vec::new());
+    let (mut answer, mut refused) = (AttachAnswer::default(), Vec::new());
     for pid in pids {
         match args.dry_run {
             true => match matching::checked_candidate(pid, dir) {
@@ -102,7 +102,7 @@ pub fn distinct(pids: &[i32]) -> Vec<i32> {
         .collect()
 }
 
-fn text(answer: &Attached) -> String {
+fn text(answer: &AttachAnswer) -> String {
     let attached = |one: &AttachedProgram| {
         let place = match one.cpus.is_empty() {
             true => "runs on every CPU of its affinity mask".to_owned(),

@@ -22,7 +22,7 @@ use usher_report::{table, text as words};
 use usher_store::{MachineKey, ProfileEntry, Store, exchange};
 
 use crate::answers::{
-    Exported, Imported, ProfileAnswer, ProfileList, ProfileName, Profiles, Removed,
+    ExportAnswer, ImportAnswer, ProfileAnswer, ProfileList, ProfileName, Profiles, RemoveAnswer,
 };
 use crate::commands::status;
 use crate::failure::Outcome;
@@ -299,7 +299,7 @@ fn shown_profile(entry: &ProfileEntry, out: Output) -> String {
 fn remove(words: &[String], path: &Path, out: Output) -> anyhow::Result<()> {
     let chosen = selected(&all(path)?, words, path)?;
     Store::open(path)?.remove(&chosen)?;
-    let value = Removed {
+    let value = RemoveAnswer {
         removed: summaries(&chosen),
     };
     out.answer(&value, || lines("removed", &chosen))
@@ -352,7 +352,7 @@ fn export(
         Some(file) => {
             fs::write(file, text + "\n")
                 .with_context(|| format!("writing the profiles '{}'", file.display()))?;
-            let value = Exported::Written {
+            let value = ExportAnswer::Written {
                 exported: summaries(&chosen),
                 file: file.to_owned(),
             };
@@ -374,7 +374,7 @@ fn import(file: &Path, replace: bool, path: &Path, out: Output) -> anyhow::Resul
     let (kept, added): (Vec<_>, Vec<_>) =
         (entries.into_iter()).partition(|entry| !replace && is_known(entry));
     store.replace(&added)?;
-    let value = Imported {
+    let value = ImportAnswer {
         imported: summaries(&added),
         kept: summaries(&kept),
     };

@@ -120,7 +120,7 @@ pub struct ExplainedProcess {
 
 /// The threads of processes, and where they run.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Explained {
+pub struct SchedExplainAnswer {
     /// The processes that exist, in the given order.
     processes: Vec<ExplainedProcess>,
 }
@@ -139,7 +139,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
             None => missing.push(Err(anyhow!("process {pid} does not exist"))),
         }
     }
-    let answer = Explained { processes: answers };
+    let answer = SchedExplainAnswer { processes: answers };
     let printed = out.answer(&answer, || match &answer.processes[..] {
         [one] if args.pids.len() == 1 => text(one),
         several => texts(several),

@@ -23,7 +23,7 @@ use crate::runtime;
 use remote::FOR_ROOT;
 
 pub use doctor_report::{SchedDoctorReport, doctor_report};
-pub use explain::Explained;
+pub use explain::SchedExplainAnswer;
 pub use stats::StatsAnswer;
 pub use status::StatusAnswer;
 

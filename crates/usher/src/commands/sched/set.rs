@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::ensure;
 
-use crate::answers::SchedChanged;
+use crate::answers::SchedSetAnswer;
 use crate::daemon::scheduler::SettingsChange;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
@@ -74,7 +74,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     if let Some(line) = turn_warning([args.turn_ms, args.max_lag_ms], &after.settings) {
         failure::print_error(line);
     }
-    let answer = SchedChanged {
+    let answer = SchedSetAnswer {
         does: after.does.clone(),
         settings: after.settings,
     };

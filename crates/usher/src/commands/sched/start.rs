@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::bail;
 use usher_scx::{Kernel, Settings};
 
-use crate::answers::SchedStarted;
+use crate::answers::SchedStartAnswer;
 use crate::cli::options::Global;
 use crate::daemon::scheduler::{self, SchedulerState, kernel};
 use crate::failure::{self, Outcome};
@@ -98,7 +98,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let report = || {
         let does = scheduler::described(&settings);
         let text = || format!("Usher's scheduler runs with: {does}\n");
-        let answer = SchedStarted {
+        let answer = SchedStartAnswer {
             scheduler: remote::NAME,
             does: does.clone(),
         };
