@@ -170,8 +170,8 @@ impl<P: Policy> FixedSeats<P> {
         }
     }
 
-    /// Returns whether the seating policy requested an action. It requested no seat that merely
-    /// keeps a program off the fixed cores.
+    /// Returns whether the seating policy requested an action. A seat that only keeps a program off
+    /// the fixed cores is a request of this wrapper.
     fn is_of_inner(&self, action: &Action) -> bool {
         let id = action.program();
         let requested = self.requested.get(&id).and_then(Option::as_ref);

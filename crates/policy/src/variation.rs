@@ -18,8 +18,8 @@
 //! *Bound.* For a program with a concave curve, the variation takes at most 5 % of the time of its
 //! runs, over the first five or more runs. Before the fifth run, it takes at most a quarter of one
 //! run in total. For an arbitrary curve, one varied run may lose more than the credit, at most the
-//! time on the narrowed seat. Its excess is then paid back: no run is varied until the ordinary runs
-//! have added more than the excess.
+//! time on the narrowed seat. No run is then varied until the allowances of later runs exceed the
+//! excess.
 //!
 //! Durations are in seconds. All operations take constant time.
 

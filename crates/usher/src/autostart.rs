@@ -199,7 +199,7 @@ fn start(dir: &Path, options: &DaemonOptions, limits: &WaitLimits<'_>) -> anyhow
 
 /// Ends the wait for a daemon if a signal has requested it.
 fn check_end(limits: &WaitLimits<'_>) -> anyhow::Result<()> {
-    anyhow::ensure!(!limits.has_ended(), ENDED_BY_SIGNAL);
+    anyhow::ensure!(!limits.must_end(), ENDED_BY_SIGNAL);
     Ok(())
 }
 

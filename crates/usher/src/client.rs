@@ -59,7 +59,7 @@ pub const ENDED_BY_SIGNAL: &str = "a signal arrived before the daemon answered";
 #[derive(Debug, Clone, Copy)]
 pub struct WaitLimits<'a> {
     /// Upper limit of one connection, and of one read or write.
-    pub answer: Duration,
+    pub timeout: Duration,
     /// A descriptor that ends each wait when it becomes readable.
     pub end: Option<BorrowedFd<'a>>,
 }
@@ -67,7 +67,7 @@ pub struct WaitLimits<'a> {
 impl Default for WaitLimits<'_> {
     fn default() -> Self {
         Self {
-            answer: ANSWER_TIMEOUT,
+            timeout: ANSWER_TIMEOUT,
             end: None,
         }
     }
@@ -75,7 +75,7 @@ impl Default for WaitLimits<'_> {
 
 impl WaitLimits<'_> {
     /// Returns whether the waits must end.
-    pub fn has_ended(&self) -> bool {
+    pub fn must_end(&self) -> bool {
         self.end.is_some_and(is_readable)
     }
 }
@@ -84,13 +84,13 @@ impl WaitLimits<'_> {
 /// are an error of the kind `TimedOut`.
 struct LimitedReader {
     stream: UnixStream,
-    answer: Duration,
+    timeout: Duration,
     end: Option<OwnedFd>,
 }
 
 impl Read for LimitedReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let deadline = Instant::now() + self.answer;
+        let deadline = Instant::now() + self.timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
@@ -162,10 +162,10 @@ impl TrustedConnection {
     /// Connects to the socket. The limits apply to the connection and to each read and write.
     ///
     /// # Errors
-    /// No process listens on the socket, or this user cannot trust the process.
+    /// No process accepts the connection within the limit, or this user cannot trust the process.
     pub fn open(path: &Path, limits: &WaitLimits<'_>) -> io::Result<Self> {
         runtime::check_socket_path(path, runtime::SHORTER_DIR)?;
-        let stream = connect(path, limits.answer)?;
+        let stream = connect(path, limits.timeout)?;
         let owner = peer::credentials(&stream)?;
         if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
             // Another user created the socket, at the path of the daemon's socket.
@@ -174,10 +174,10 @@ impl TrustedConnection {
         let Some(pid) = owner.pid else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        stream.set_read_timeout(Some(limits.answer))?;
+        stream.set_read_timeout(Some(limits.timeout))?;
         let reader = LimitedReader {
             stream: stream.try_clone()?,
-            answer: limits.answer,
+            timeout: limits.timeout,
             end: limits.end.map(|end| end.try_clone_to_owned()).transpose()?,
         };
         let mut connection = varlink::Connection::default();
@@ -275,7 +275,7 @@ impl Daemon {
     /// namespace: in that namespace, the same pids belong to other processes.
     pub fn foreign(runtime_dir: Option<&Path>, limits: &WaitLimits<'_>) -> Option<String> {
         let foreign = |path: &PathBuf| {
-            let stream = connect(path, limits.answer).ok()?;
+            let stream = connect(path, limits.timeout).ok()?;
             let owner = peer::credentials(&stream).ok()?;
             owner.pid.is_none().then(|| foreign_daemon(path))
         };
@@ -297,7 +297,7 @@ impl Daemon {
             client: VarlinkClient::new(trusted.connection),
             stream: trusted.stream,
             path: path.to_owned(),
-            timeout: limits.answer,
+            timeout: limits.timeout,
             end: limits.end.map(|end| end.try_clone_to_owned()).transpose()?,
             process: trusted.process,
         })
@@ -305,7 +305,7 @@ impl Daemon {
 
     fn limits(&self) -> WaitLimits<'_> {
         WaitLimits {
-            answer: self.timeout,
+            timeout: self.timeout,
             end: self.end.as_ref().map(AsFd::as_fd),
         }
     }
@@ -339,7 +339,7 @@ impl Daemon {
     /// cannot be interpreted.
     fn convert_error(&self, error: api::Error) -> DaemonError {
         let mut converted = DaemonError::from(error);
-        if converted.is_late && self.limits().has_ended() {
+        if converted.is_late && self.limits().must_end() {
             converted.words = ENDED_BY_SIGNAL.to_owned();
         } else if converted.is_late {
             converted.words = self.process.unanswered("the daemon", self.timeout);
@@ -370,9 +370,10 @@ impl Daemon {
         polled.is_ok() && fds[0].revents().intersects(ended)
     }
 
-    /// Requests the cgroups of a program that this process is about to launch. The next registration
-    /// on this connection uses them. `None`: the daemon makes no cgroups for this process, and moves
-    /// the program after its registration instead.
+    /// Requests the cgroups of a program that this process is about to launch. The next
+    /// registration on this connection uses them. `None`: the daemon creates no cgroups for this
+    /// process, or this process cannot open them. The daemon then moves the program after its
+    /// registration instead.
     ///
     /// # Errors
     /// The daemon does not answer in time, or ends.
@@ -392,7 +393,8 @@ impl Daemon {
             Err(error) if error.is_late || error.is_ending => {
                 return Err(error).context("preparing the program's cgroup");
             }
-            // The registration reports the reason, if it is one.
+            // The program needs no prepared cgroup. If the daemon cannot manage the program for the
+            // same reason, the registration reports the reason.
             Err(_) => return Ok(None),
         };
         let dirs = HomeDirs {

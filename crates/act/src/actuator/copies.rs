@@ -35,8 +35,8 @@ pub enum CopyPlacement {
 }
 
 impl Actuator {
-    /// Confines a process of an admitted program to a part of the program's seat, or gives it the
-    /// whole seat again (`None`).
+    /// Confines a process of an admitted program to a part of the program's seat. `None` gives the
+    /// process the whole seat again, or its own masks if the program has no seat.
     ///
     /// # Errors
     /// The program is not managed, or a system call failed.

@@ -52,7 +52,8 @@ impl EngineHandle {
     /// `asking` is the requesting user, and must be the user of the launcher.
     ///
     /// # Errors
-    /// The launcher is gone, belongs to another user, or is part of a managed program.
+    /// The launcher has ended, belongs to another user, or is part of a managed program. The user
+    /// has too many programs. The cgroups cannot be created.
     pub fn prepare_for(
         &self,
         launcher: i32,

@@ -208,14 +208,14 @@ impl RealWorld {
         None
     }
 
-    /// Checks that the user may have one more managed program, except the program `but`. A prepared
-    /// home counts as a program.
-    fn check_quota(&self, uid: u32, but: Option<ProgramId>) -> Result<(), EngineError> {
+    /// Checks that the user may have one more managed program. Each prepared home except `excluded`
+    /// counts as a program.
+    fn check_quota(&self, uid: u32, excluded: Option<ProgramId>) -> Result<(), EngineError> {
         let limit = self.programs_per_user;
         let state = &self.state;
         let managed = state.members.values().filter(|one| one.uid == uid);
         let prepared = state.prepared.iter();
-        let prepared = prepared.filter(|(id, (owner, _))| *owner == uid && Some(**id) != but);
+        let prepared = prepared.filter(|(id, (owner, _))| *owner == uid && Some(**id) != excluded);
         match uid == 0 || managed.count() + prepared.count() < limit {
             true => Ok(()),
             false => Err(EngineError::TooMany { uid, limit }),

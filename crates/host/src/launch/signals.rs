@@ -83,7 +83,7 @@ impl Forwarder {
         for signal in ending {
             let end = end.clone();
             let notify = move || {
-                // Fails only if the counter is full, when the descriptor is readable anyway.
+                // Fails only if the counter is full. The descriptor is readable in this case, too.
                 let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
             };
             // SAFETY: `notify` makes one system call, `write`, which is async-signal-safe.

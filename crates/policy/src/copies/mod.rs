@@ -23,7 +23,8 @@
 //! 4. *Launcher.* If copies that have executed a program work with too many threads, their thread
 //!    pools read the mask before the scan. The launcher itself is then narrowed to the part of the
 //!    next copy, which a new process inherits. This requires that the launcher has one thread and
-//!    hardly uses CPU time. The launcher gets its mask back when it starts no more copies.
+//!    uses at most [`LAUNCHER_SHARE`] of a CPU. The launcher gets its mask back when it has at most
+//!    one copy and has started no copy for [`LAUNCHER_NS`].
 //! 5. *Serial programs.* After [`TRIALS`] copies of an executable ended with one working thread
 //!    each, later copies are not confined (compilers under `make -j`). When a copy works with
 //!    several threads, all later copies of the executable are confined again. A copy that works

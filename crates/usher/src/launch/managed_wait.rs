@@ -230,7 +230,7 @@ impl ManagedWait {
             }
         }
         let limits = WaitLimits {
-            answer: self.timeout,
+            timeout: self.timeout,
             end: None,
         };
         let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), &limits) else {

@@ -232,7 +232,7 @@ impl RunOptions {
         let options = self.regulation.daemon_options(self.store.clone());
         let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
         let limits = WaitLimits {
-            answer: REGISTER_TIMEOUT,
+            timeout: REGISTER_TIMEOUT,
             end: Some(signals.end_fd()),
         };
         let dir = self.runtime_dir.as_deref();

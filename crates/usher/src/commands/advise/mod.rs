@@ -10,7 +10,7 @@
 //!
 //! The standard input of the copies is empty, and their output is discarded. SIGINT, SIGTERM or
 //! SIGHUP kills the copies and ends the measurement without a result, with exit status 128 plus the
-//! number of the signal. If the picture cannot be written, the result is printed nevertheless, and
+//! number of the signal. If the picture cannot be written, the command still prints the result, and
 //! the exit status is 125.
 
 mod lines;
