@@ -53,7 +53,7 @@ pub struct Case {
 /// The part of a configuration in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ConfigurationKind {
     /// The command without any configuration.
     Default,
     /// Thread counts by environment variables or options. The fastest of these is the reference.
@@ -71,7 +71,7 @@ pub struct Configuration {
     /// Label in tables.
     pub name: String,
     /// Part of the configuration in the comparison.
-    pub kind: Kind,
+    pub kind: ConfigurationKind,
     /// The command; by default, the command of the default configuration.
     #[serde(default)]
     pub run: Vec<String>,
@@ -105,7 +105,8 @@ impl Case {
     fn complete(&mut self) -> Result<()> {
         let name = &self.name;
         let first = self.configuration.first();
-        let default = first.filter(|one| one.kind == Kind::Default && !one.run.is_empty());
+        let default =
+            first.filter(|one| one.kind == ConfigurationKind::Default && !one.run.is_empty());
         let default = default.with_context(|| {
             format!("case '{name}': the first configuration must have kind 'default' and a command")
         })?;
@@ -115,16 +116,16 @@ impl Case {
                 one.run.clone_from(&run);
             }
         }
-        if self.all(Kind::Usher).is_empty() {
+        if self.all(ConfigurationKind::Usher).is_empty() {
             let words = ["{usher}", "run", "--"].map(str::to_owned);
             self.configuration.push(Configuration {
                 name: "usher run".to_owned(),
-                kind: Kind::Usher,
+                kind: ConfigurationKind::Usher,
                 run: words.into_iter().chain(run).collect(),
                 env: BTreeMap::new(),
             });
         }
-        for kind in [Kind::Default, Kind::Usher] {
+        for kind in [ConfigurationKind::Default, ConfigurationKind::Usher] {
             let count = self.all(kind).len();
             ensure!(
                 count == 1,
@@ -135,7 +136,7 @@ impl Case {
     }
 
     /// Returns the positions of the configurations of a kind.
-    pub fn all(&self, kind: Kind) -> Vec<usize> {
+    pub fn all(&self, kind: ConfigurationKind) -> Vec<usize> {
         let all = self.configuration.iter().enumerate();
         all.filter(|(_, one)| one.kind == kind)
             .map(|(at, _)| at)
@@ -159,7 +160,7 @@ mod tests {
         let example = Example::parse(&format!("{CASE}{DEFAULT}{by_hand}")).unwrap();
         let case = &example.case[0];
         assert_eq!(case.configuration[1].run, ["prog", "x"]);
-        assert_eq!(case.all(Kind::Usher), [2]);
+        assert_eq!(case.all(ConfigurationKind::Usher), [2]);
         assert_eq!(
             case.configuration[2].run,
             ["{usher}", "run", "--", "prog", "x"]

@@ -30,7 +30,7 @@ use usher_report::stats;
 
 use crate::bars::Part;
 use crate::parts::PartInput;
-use file::{Case, Example, Kind};
+use file::{Case, ConfigurationKind, Example};
 use measure::{ExampleRunner, RunResult};
 
 /// Rounds that select the reference.
@@ -164,7 +164,7 @@ fn reference(
     trials: usize,
     mut measure: impl FnMut(usize) -> Result<RunResult>,
 ) -> Result<usize> {
-    let candidates = case.all(Kind::HandSet);
+    let candidates = case.all(ConfigurationKind::HandSet);
     match candidates[..] {
         [] => return Ok(0),
         [only] => return Ok(only),
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::first::compare::file::Configuration;
 
-    fn case(kinds: &[Kind]) -> Case {
+    fn case(kinds: &[ConfigurationKind]) -> Case {
         let configuration = kinds.iter().map(|&kind| Configuration {
             name: String::new(),
             kind,
@@ -204,7 +204,12 @@ mod tests {
 
     #[test]
     fn the_reference_is_the_hand_set_configuration_with_the_least_median() {
-        let case = case(&[Kind::Default, Kind::HandSet, Kind::Taskset, Kind::HandSet]);
+        let case = case(&[
+            ConfigurationKind::Default,
+            ConfigurationKind::HandSet,
+            ConfigurationKind::Taskset,
+            ConfigurationKind::HandSet,
+        ]);
         // Medians 2 and 1.5: the fastest single run is of the slower configuration.
         let mut times = [0.1, 1.5, 2.0, 1.4, 3.0, 9.0].into_iter();
         let found = reference(&case, 3, |_| Ok(summary::run_of(times.next().unwrap())));
@@ -215,10 +220,17 @@ mod tests {
     #[test]
     fn without_a_choice_nothing_is_measured() {
         let measured = |_| panic!("nothing to select");
-        assert_eq!(reference(&case(&[Kind::Default]), 3, measured).unwrap(), 0);
-        let one = case(&[Kind::Default, Kind::HandSet]);
+        assert_eq!(
+            reference(&case(&[ConfigurationKind::Default]), 3, measured).unwrap(),
+            0
+        );
+        let one = case(&[ConfigurationKind::Default, ConfigurationKind::HandSet]);
         assert_eq!(reference(&one, 3, measured).unwrap(), 1);
-        let two = case(&[Kind::Default, Kind::HandSet, Kind::HandSet]);
+        let two = case(&[
+            ConfigurationKind::Default,
+            ConfigurationKind::HandSet,
+            ConfigurationKind::HandSet,
+        ]);
         assert_eq!(reference(&two, 0, measured).unwrap(), 1);
     }
 }

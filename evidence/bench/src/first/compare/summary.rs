@@ -4,7 +4,7 @@
 use usher_report::stats::{self, Estimate, Statistic};
 
 use super::CaseRuns;
-use super::file::{Case, Kind};
+use super::file::{Case, ConfigurationKind};
 use super::measure::RunResult;
 use crate::bars::{Bar, Part, Table};
 
@@ -68,7 +68,7 @@ fn bars(case: &Case, measured: &CaseRuns, seed: u64) -> Vec<Bar> {
             "times",
         ));
     }
-    if let (Some(most), [usher]) = (case.at_most, &case.all(Kind::Usher)[..]) {
+    if let (Some(most), [usher]) = (case.at_most, &case.all(ConfigurationKind::Usher)[..]) {
         let all_ended = measured.runs.iter().all(|round| round[*usher].ended);
         let estimate = ratio(measured, *usher, seed).filter(|_| all_ended);
         let reference = match measured.reference {
@@ -167,9 +167,9 @@ mod tests {
             default_at_least: Some(5.0),
             limit_seconds: 60.0,
             configuration: vec![
-                of("default", Kind::Default),
-                of("one thread", Kind::HandSet),
-                of("usher run", Kind::Usher),
+                of("default", ConfigurationKind::Default),
+                of("one thread", ConfigurationKind::HandSet),
+                of("usher run", ConfigurationKind::Usher),
             ],
         };
         // The machine becomes slower from round to round; the ratios are constant.
