@@ -4,7 +4,7 @@
 //!
 //! Without a counter of progress, only the duration of whole runs shows how fast a program is on a
 //! number of cores. Policy `usher` therefore narrows the seat of some runs (module
-//! `usher::variation`). A [`VariationAccount`] limits the time that the runs of one program lose:
+//! `usher::variation`). A [`VariationHistory`] limits the time that the runs of one program lose:
 //!
 //! 1. The first run is ordinary. It gives the usual duration `T` and the usual number of CPUs, and a
 //!    credit of `5 % * 5 * T`.
@@ -38,7 +38,7 @@ const USUAL_RUNS: u32 = 10;
 
 /// The variation of one program over all its runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct VariationAccount {
+pub struct VariationHistory {
     /// Number of runs.
     pub runs: u32,
     /// Mean duration of the ordinary runs, in seconds.
@@ -63,16 +63,16 @@ pub struct FinishedRun {
     pub lost_seconds: f64,
 }
 
-impl VariationAccount {
-    /// Returns the account after a run; `None` if there is no account yet, and the run is not
+impl VariationHistory {
+    /// Returns the history after a run; `None` if there is no history yet, and the run is not
     /// ordinary or not valid.
-    pub fn after(account: Option<Self>, run: &FinishedRun) -> Option<Self> {
+    pub fn after(history: Option<Self>, run: &FinishedRun) -> Option<Self> {
         let is_valid = |value: f64| value.is_finite() && value > 0.0;
         if !is_valid(run.seconds) || !is_valid(run.cpus) {
-            return account;
+            return history;
         }
         let is_varied = run.varied_seconds > 0.0;
-        let Some(old) = account else {
+        let Some(old) = history else {
             return (!is_varied).then(|| Self {
                 runs: 1,
                 usual_seconds: run.seconds,

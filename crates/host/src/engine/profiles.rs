@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology, VariationBudget};
-use usher_policy::variation::{FinishedRun, VariationAccount};
+use usher_policy::variation::{FinishedRun, VariationHistory};
 use usher_store::{
     MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError, VariationRecord,
 };
@@ -171,7 +171,7 @@ impl Profiles {
         let found = store.variation(key, &self.handle.machine);
         drop(store);
         match found {
-            Ok(record) => account(record?).budget(),
+            Ok(record) => history(record?).budget(),
             Err(error) => {
                 self.handle.report(StoreEvent::Failed(error.to_string()));
                 None
@@ -310,15 +310,15 @@ impl StoreHandle {
         }
     }
 
-    /// Adds a run to the account of deliberate variation.
+    /// Adds a run to the history of deliberate variation.
     fn add_run(
         &self,
         store: &mut Store,
         key: &ProgramKey,
         run: &FinishedRun,
     ) -> Result<(), StoreError> {
-        let old = store.variation(key, &self.machine)?.map(account);
-        let Some(next) = VariationAccount::after(old, run) else {
+        let old = store.variation(key, &self.machine)?.map(history);
+        let Some(next) = VariationHistory::after(old, run) else {
             return Ok(());
         };
         let record = VariationRecord {
@@ -331,8 +331,8 @@ impl StoreHandle {
     }
 }
 
-fn account(record: VariationRecord) -> VariationAccount {
-    VariationAccount {
+fn history(record: VariationRecord) -> VariationHistory {
+    VariationHistory {
         runs: record.runs,
         usual_seconds: record.usual_seconds,
         usual_cpus: record.usual_cpus,

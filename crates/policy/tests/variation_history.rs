@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
-use usher_policy::variation::{FinishedRun, LOSS_MAX, VariationAccount, loss_rate, time_shares};
+use usher_policy::variation::{FinishedRun, LOSS_MAX, VariationHistory, loss_rate, time_shares};
 
 /// Durations of runs of a program that needs `usual_seconds` on its usual CPUs.
 struct Oracle {
@@ -43,16 +43,16 @@ impl Oracle {
 
     /// Returns the loss after each run. A run is varied if there is a budget and `choices` permits.
     fn losses(&self, choices: &[bool]) -> Vec<f64> {
-        let mut account: Option<VariationAccount> = None;
+        let mut history: Option<VariationHistory> = None;
         let mut lost = 0.0;
         let each = choices.iter().map(|&choice| {
-            let budget = account.and_then(|account| account.budget());
+            let budget = history.and_then(|history| history.budget());
             let run = match budget.filter(|_| choice) {
                 Some(budget) => self.varied(budget.seconds),
                 None => self.ordinary(),
             };
             lost += run.seconds - self.usual_seconds;
-            account = VariationAccount::after(account, &run);
+            history = VariationHistory::after(history, &run);
             lost
         });
         each.collect()
@@ -119,18 +119,18 @@ fn the_first_run_is_ordinary_and_an_invalid_run_changes_nothing() {
         varied_seconds: 1.0,
         lost_seconds: 1.0,
     };
-    assert_eq!(VariationAccount::after(None, &varied), None);
+    assert_eq!(VariationHistory::after(None, &varied), None);
     let ordinary = FinishedRun {
         varied_seconds: 0.0,
         ..varied
     };
-    let account = VariationAccount::after(None, &ordinary).unwrap();
-    assert_eq!((account.runs, account.credit_seconds), (1, 2.5));
+    let history = VariationHistory::after(None, &ordinary).unwrap();
+    assert_eq!((history.runs, history.credit_seconds), (1, 2.5));
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let invalid = FinishedRun { seconds, ..varied };
         assert_eq!(
-            VariationAccount::after(Some(account), &invalid),
-            Some(account)
+            VariationHistory::after(Some(history), &invalid),
+            Some(history)
         );
     }
 }
