@@ -318,7 +318,10 @@ impl AdviseSession<'_> {
         match seconds > limit {
             true => Err(RunError::TimedOut {
                 name: self.target.name.clone(),
-                condition: RunCondition::Alone,
+                condition: match trial.config.copies {
+                    1 => RunCondition::Alone,
+                    copies => RunCondition::Copies(copies),
+                },
                 seconds: limit,
             }),
             false => Ok(()),

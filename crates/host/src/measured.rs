@@ -55,7 +55,7 @@ pub enum RunError {
     #[error(
         "a repetition of the program '{name}' {condition} did not end within {seconds:.0} s{}",
         match condition {
-            RunCondition::Alone => "",
+            RunCondition::Alone | RunCondition::Copies(_) => "",
             RunCondition::Policy(_) => "; if the program needs longer, raise \
                                         protocol.timeout_seconds in the mix file",
         }
@@ -123,8 +123,10 @@ impl RunError {
 /// The condition of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunCondition {
-    /// The program ran alone, to measure its curve.
+    /// The program ran alone.
     Alone,
+    /// This number of copies ran at the same time.
+    Copies(u32),
     /// The program ran in a mix, under this policy.
     Policy(String),
 }
@@ -133,6 +135,7 @@ impl std::fmt::Display for RunCondition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Alone => f.write_str("when run alone"),
+            Self::Copies(count) => write!(f, "when run in {count} copies"),
             Self::Policy(name) => write!(f, "under '{name}'"),
         }
     }

@@ -107,7 +107,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let Some(found) = ANSWERS.iter().find(|one| one.command == wanted) else {
         let similar = usher_model::closest_name(&wanted, names());
         let tip = similar.map_or_else(String::new, |name| format!("; similar: '{name}'"));
-        bail!("no command '{wanted}' has an answer in JSON{tip}; see 'usher schema'");
+        bail!("there is no schema for the command '{wanted}'{tip}; 'usher schema' lists all");
     };
     let schema = (found.schema)();
     out.text(&serde_json::to_string_pretty(&schema)?)?;

@@ -356,7 +356,7 @@ impl AdviceResult {
     }
 }
 
-/// Why a configuration has no throughput, or was not measured further.
+/// Returns the reason for which a configuration has no throughput, or was not measured further.
 fn note(one: &ConfigSamples) -> String {
     match (one.failed, one.capped_at) {
         (true, _) => "a copy failed".to_owned(),
@@ -394,8 +394,8 @@ fn notes(size: MachineSize, measured: &MeasuredAdvice) -> Vec<String> {
     }
     if !measured.advice.is_certain {
         notes.push(
-            "the measured throughputs differ too much between runs, or --max-seconds was too short, \
-             for a certain choice"
+            "the choice is uncertain: the throughputs differ too much between runs, or \
+             --max-seconds was too short"
                 .to_owned(),
         );
     }
