@@ -10,10 +10,10 @@ use proptest::prelude::*;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_policy::advise::{Advice, INDIFFERENCE, NextRun, RUNS_MAX, RunOutcome, Selection};
 
-/// A small generator (SplitMix64), so that a test needs no other crate.
-struct Noise(u64);
+/// A random number generator that needs no other crate.
+struct SplitMix64(u64);
 
-impl Noise {
+impl SplitMix64 {
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -46,7 +46,7 @@ impl Model {
 
 /// Runs a selection. Returns the advice, and the seconds of all runs.
 fn select(size: MachineSize, model: Model, deviation: f64, seed: u64) -> (Advice, f64) {
-    let mut noise = Noise(seed);
+    let mut noise = SplitMix64(seed);
     let mut selection = Selection::new(size.candidates());
     let (mut seconds, mut runs) = (0.0, 0);
     while let Some(trial) = selection.next_run() {
@@ -131,7 +131,7 @@ fn with_noise_nine_of_ten_choices_are_near_the_best_in_a_quarter_of_the_time() {
         let size = size(cores, 1);
         let (mut good, mut spent, mut sweep) = (0, 0.0, 0.0);
         for seed in 0..300u64 {
-            let mut noise = Noise(seed * 7919 + 1);
+            let mut noise = SplitMix64(seed * 7919 + 1);
             let model = Model {
                 serial: noise.uniform().powi(3),
                 contention: (noise.uniform() - 0.5).max(0.0) * 0.1,

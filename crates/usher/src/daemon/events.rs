@@ -43,7 +43,7 @@ pub fn start() -> io::Result<SyncSender<LogEntry>> {
 }
 
 fn follow(changes: &Receiver<LogEntry>) {
-    let mut programs = Programs::default();
+    let mut programs = LoggedPrograms::default();
     for entry in changes {
         let departed = match entry.change {
             LogChange::Departed { program } => Some(program),
@@ -123,9 +123,9 @@ struct LoggedProgram {
 
 /// The managed programs by number.
 #[derive(Debug, Default)]
-struct Programs(BTreeMap<ProgramId, LoggedProgram>);
+struct LoggedPrograms(BTreeMap<ProgramId, LoggedProgram>);
 
-impl Programs {
+impl LoggedPrograms {
     /// Returns the events of a change.
     fn events(&mut self, change: LogChange) -> Vec<Event> {
         match change {
@@ -245,7 +245,7 @@ impl Programs {
 mod tests {
     use super::*;
 
-    fn arrived(programs: &mut Programs, id: u64, name: &str) {
+    fn arrived(programs: &mut LoggedPrograms, id: u64, name: &str) {
         let (program, name) = (ProgramId(id), name.to_owned());
         programs.events(LogChange::Arrived { program, name });
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     /// Returns the kinds of the events of a new placement.
-    fn kinds(programs: &mut Programs, placement: &ProgramPlacement) -> Vec<&'static str> {
+    fn kinds(programs: &mut LoggedPrograms, placement: &ProgramPlacement) -> Vec<&'static str> {
         let events = programs.events(LogChange::Placed {
             program: ProgramId(1),
             placement: placement.clone(),
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn each_difference_of_a_placement_is_one_event() {
-        let mut programs = Programs::default();
+        let mut programs = LoggedPrograms::default();
         arrived(&mut programs, 1, "pigz");
         arrived(&mut programs, 2, "sort");
         let shared = placement("0-3", SeatMode::Shared);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn texts_name_the_programs_and_the_cpus() {
-        let mut programs = Programs::default();
+        let mut programs = LoggedPrograms::default();
         arrived(&mut programs, 1, "pigz");
         arrived(&mut programs, 2, "sort");
         let mut seated = placement("0-1", SeatMode::Seated);
