@@ -97,6 +97,7 @@ impl CopyTracker {
         is_old || self.planner.is_active() || self.scan.is_due()
     }
 
+    /// Reads the process tree, the threads of the copies, and the CPU time of the program.
     pub fn read(&mut self, at_ns: u64) {
         self.full_ns = at_ns;
         if self.scan.scan(at_ns) {
@@ -114,6 +115,7 @@ impl CopyTracker {
         self.cpu_ns = cpu_ns;
     }
 
+    /// Sets the time of the next scan, after a scan that began at `began_ns`.
     pub fn schedule(&mut self, began_ns: u64) {
         let spent_ns = now_ns().saturating_sub(began_ns);
         let since_fork_ns = began_ns.saturating_sub(self.forked_ns);

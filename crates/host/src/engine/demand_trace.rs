@@ -42,8 +42,8 @@ const COVERED_MIN: f64 = 0.7;
 const PART_MIN: f64 = 0.5;
 /// Maximum ratio of the time to the time alone.
 const STRETCH_MAX: f64 = 20.0;
-/// Additional relative error of a run whose waits took as long as the time alone; proportional to
-/// the waits.
+/// Additional relative error of a run in which the waits equal the time alone; proportional to the
+/// ratio of the two times.
 const WAIT_ERROR: f64 = 0.02;
 /// Additional relative error of a run without time on the number of cores of the point;
 /// proportional to the part of the time on other numbers of cores.
