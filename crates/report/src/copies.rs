@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn the_table_marks_the_choice_and_names_failures() {
         let text = copies_table(&rows(), TerminalStyle::PLAIN);
-        let lines: Vec<&str> = text.lines().collect();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         let full = "█".repeat(BAR_COLUMNS);
         assert!(lines[2].ends_with(&"█".repeat(BAR_COLUMNS / 2)), "{text}");
         assert!(

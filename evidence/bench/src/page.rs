@@ -147,7 +147,10 @@ mod tests {
         let html = fs::read_to_string(page).unwrap();
         let at = |text: &str| html.find(text).unwrap();
         assert!(at("1 of 2 bars met.") < at("A part"));
-        assert!(html.contains(r#"<td class="n">1.20</td>"#), "{html}");
+        assert!(
+            html.contains(r#"<td class="n" data-label="long">1.20</td>"#),
+            "{html}"
+        );
         assert!(folder.path().join("result.json").is_file());
     }
 }
