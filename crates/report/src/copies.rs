@@ -159,7 +159,7 @@ mod tests {
         let full = "█".repeat(BAR_COLUMNS);
         assert!(lines[2].ends_with(&"█".repeat(BAR_COLUMNS / 2)), "{text}");
         assert!(
-            lines[3].ends_with(&format!("2.00 {full} <- best")),
+            lines[3].ends_with(&format!("2.00  {full} <- best")),
             "{text}"
         );
         assert!(lines[4].ends_with("(a copy failed)"), "{text}");

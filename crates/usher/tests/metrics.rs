@@ -46,6 +46,23 @@ fn metrics_are_served_at_the_requested_address() {
 }
 
 #[test]
+fn a_file_at_the_address_of_metrics_is_left_as_it_is() {
+    let world = World::new();
+    let (file, link) = (world.path("notes"), world.path("link"));
+    std::fs::write(&file, "text").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &link] {
+        let refused = world.run(&["daemon", "--metrics", &format!("unix:{}", path.display())]);
+        assert!(!refused.status.success());
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(text.contains("the file exists and is no socket"), "{text}");
+        assert!(text.contains(&*path.to_string_lossy()), "{text}");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "text");
+    }
+    assert!(link.is_symlink());
+}
+
+#[test]
 fn each_managed_program_has_metrics() {
     let mut world = World::new();
     let path = world.path("metrics");

@@ -21,6 +21,7 @@ mod program_metrics;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -332,9 +333,15 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
     Ok(())
 }
 
-/// Listens at a path; a socket without a listener is replaced.
+/// Listens at a path; a socket without a listener is replaced. Another file is left as it is, which
+/// is an error.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     runtime::check_socket_path(path, "give a shorter path after 'unix:'")?;
+    let found = std::fs::symlink_metadata(path);
+    if found.is_ok_and(|found| !found.file_type().is_socket()) {
+        let text = "the file exists and is no socket: give another path after 'unix:'";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
     if std::os::unix::net::UnixStream::connect(path)
         .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
     {
