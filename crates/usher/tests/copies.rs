@@ -47,7 +47,25 @@ fn a_fixed_seat_needs_no_profile_and_is_explained() {
     let explained = stdout(&world.run(&["explain"]));
     let expected = "fixed at 1 core by --cores or a rule";
     assert!(explained.contains(expected), "{explained}");
-    signal(pid, libc::SIGTERM);
+    let mut other = world
+        .usher(&["run", "--", "sleep", "1001"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let programs = world.programs(2);
+    let is_free = |program: &&serde_json::Value| program["cores"].is_null();
+    let free = programs.iter().find(is_free).unwrap()["pid"]
+        .as_i64()
+        .unwrap() as i32;
+    let headline = "only programs with a fixed number of cores have seats";
+    for command in ["status", "explain"] {
+        let text = stdout(&world.run(&[command]));
+        assert!(text.contains(headline), "{text}");
+    }
+    for pid in [pid, free] {
+        signal(pid, libc::SIGTERM);
+    }
+    assert_eq!(other.wait().unwrap().code(), Some(128 + libc::SIGTERM));
     assert_eq!(one.wait().unwrap().code(), Some(128 + libc::SIGTERM));
 }
 

@@ -136,7 +136,7 @@ fn head(state: &api::State, out: Output) -> String {
             let reason = state.seating_forbidden.as_deref().unwrap_or_default();
             format!("the daemon assigns no CPUs to programs: {}", shown(reason))
         }
-        (true, ..) => "no program has a seat: all programs share all CPUs".to_owned(),
+        (true, ..) => no_seats(state).to_owned(),
         (false, Some(antt), Some(sharing)) => {
             format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
         }
@@ -185,6 +185,16 @@ pub fn reason(why: &api::Abstention, out: Output) -> String {
         output::entry(" ", name.len(), &name, &text, out.text_width())
     });
     lines.collect()
+}
+
+/// Returns the headline of a plan that gives no seats. Seats of a fixed size are no part of the plan.
+pub fn no_seats(state: &api::State) -> &'static str {
+    match state.programs.iter().any(|program| program.cores.is_some()) {
+        true => {
+            "only programs with a fixed number of cores have seats: the others share the other CPUs"
+        }
+        false => "no program has a seat: all programs share all CPUs",
+    }
 }
 
 fn is_background_only(state: &api::State) -> bool {

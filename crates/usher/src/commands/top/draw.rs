@@ -194,7 +194,7 @@ impl Lines<'_> {
 fn head(view: &View, lines: &mut Lines) {
     let state = &view.state;
     let headline = match (state.abstains, state.antt, state.antt_time_sharing) {
-        (true, ..) => "no program has a seat: all programs share all CPUs".to_owned(),
+        (true, ..) => status::no_seats(state).to_owned(),
         (_, Some(antt), Some(sharing)) => {
             format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
         }
