@@ -103,14 +103,20 @@ pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
     }
 }
 
-/// Returns the whole mask of a thread, offline CPUs included.
+/// Returns the whole mask of a thread, offline CPUs included. A thread that may use all online CPUs
+/// is not restricted: its mask consists of all possible CPUs, although the cpuset of a new cgroup
+/// leaves out CPUs that are offline when the cgroup gets its first process.
 fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     let path = procs.path(pid, "task").join(tid.to_string()).join("status");
     let status = files::read_text(&path).ok()?;
     let list = status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    list.parse().ok()
+    let listed: CpuSet = list.parse().ok()?;
+    match procs.online_cpus().is_subset(&listed) {
+        true => Some(listed.or(&procs.possible_cpus())),
+        false => Some(listed),
+    }
 }
 
 /// Time after which a call of [`narrow`] begins no further scan. A program that starts threads all

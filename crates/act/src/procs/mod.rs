@@ -110,6 +110,13 @@ impl Procs {
         crate::files::read_cpus(&self.online).unwrap_or_else(|_| CpuSet::range(0, CPU_ID_MAX))
     }
 
+    /// Returns all CPUs that may ever be online; all numbers of CPUs if the kernel does not report
+    /// them.
+    pub(crate) fn possible_cpus(&self) -> CpuSet {
+        let possible = self.online.with_file_name("possible");
+        crate::files::read_cpus(&possible).unwrap_or_else(|_| CpuSet::range(0, CPU_ID_MAX))
+    }
+
     /// Returns the path of a file of a process.
     pub(crate) fn path(&self, pid: i32, file: &str) -> PathBuf {
         self.root.join(pid.to_string()).join(file)

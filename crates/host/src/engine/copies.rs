@@ -42,7 +42,9 @@ impl RealWorld {
             return;
         };
         let is_frozen = self.actuator.frozen_since(id).is_some();
-        let changes = match !is_frozen && tracker.needs_scan(at_ns) {
+        // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
+        let is_soft = self.state.kept_by.is_some();
+        let changes = match !is_frozen && !is_soft && tracker.needs_scan(at_ns) {
             true => {
                 tracker.read(at_ns);
                 let processes = tracker.scan.processes();

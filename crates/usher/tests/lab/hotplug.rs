@@ -3,10 +3,11 @@
 //! and use only online CPUs.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use usher_model::CpuSet;
 
-use crate::common::{World, wait_for};
+use crate::common::{DEADLINE, World, wait_for};
 use crate::seats::{Programs, machine, seated};
 
 /// Brings CPUs back online, even if a check fails.
@@ -23,6 +24,25 @@ fn switch(cpus: &CpuSet, state: &str) {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
         // The write is repeated, because the kernel refuses it while it switches another CPU.
         wait_for("a CPU to be switched", || fs::write(&path, state).ok());
+    }
+}
+
+/// Waits until a program may use one of the CPUs. A failure shows the state of the daemon.
+fn wait_for_use(world: &World, programs: &Programs, cpus: &CpuSet) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let masks = programs.masks();
+        let used = |masks: &Vec<CpuSet>| masks.iter().any(|mask| mask.intersects(cpus));
+        if masks.as_ref().is_some_and(used) {
+            return;
+        }
+        let state = || world.status();
+        assert!(
+            Instant::now() < deadline,
+            "no program uses CPUs {cpus}: {masks:?}, {}",
+            state()
+        );
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -59,13 +79,7 @@ pub fn seats_follow_online_cpus() {
         let usable: CpuSet = world.status()["usable"].as_str()?.parse().ok()?;
         (usable == whole.all_cpus()).then_some(())
     });
-    wait_for("the seats to be used again", || {
-        let masks = programs.masks()?;
-        masks
-            .iter()
-            .any(|mask| mask.intersects(&lost))
-            .then_some(())
-    });
+    wait_for_use(&world, &programs, &lost);
     seated(&programs, &whole);
     assert_eq!(world.end(daemon), Some(0));
     programs.roam(&whole.all_cpus());
@@ -87,11 +101,7 @@ pub fn cpus_that_come_later_are_used() {
         let usable: CpuSet = world.status()["usable"].as_str()?.parse().ok()?;
         (usable == whole.all_cpus()).then_some(())
     });
-    wait_for("the new CPUs to be used", || {
-        let masks = programs.masks()?;
-        let used = masks.iter().any(|mask| mask.intersects(&late));
-        used.then_some(())
-    });
+    wait_for_use(&world, &programs, &late);
     seated(&programs, &whole);
     assert_eq!(world.end(daemon), Some(0));
     programs.roam(&whole.all_cpus());
