@@ -247,17 +247,7 @@ pub(crate) fn narrow(
         // The list excludes orphans, because the masks of processes of unknown origin are not
         // changed.
         let found = scan::threads(procs, &membership.list(|_| false));
-        let mut narrowing = SeatScan {
-            procs,
-            journal,
-            membership,
-            program,
-            cpus,
-            own,
-            online: &online,
-            found_new_pins: false,
-            restricted: false,
-        };
+        let mut narrowing = SeatScan::new(procs, journal, membership, program, cpus, own, &online);
         let mut again = narrowing.all(&found)?;
         if let Some(mut new) = new {
             let pass = over_new(procs, &mut new, &mut narrowing, VISIT_QUIET);
@@ -302,17 +292,8 @@ pub(crate) fn narrow_process(
             return Err(ActError::Unknown(program));
         };
         found = scan::threads(procs, &pids);
-        let mut narrowing = SeatScan {
-            procs,
-            membership: Membership::new(procs, state),
-            journal: &mut *journal,
-            program,
-            cpus,
-            own,
-            online: &online,
-            found_new_pins: false,
-            restricted: false,
-        };
+        let membership = Membership::new(procs, state);
+        let mut narrowing = SeatScan::new(procs, journal, membership, program, cpus, own, &online);
         match narrowing.all(&found) {
             Ok(true) => {}
             Ok(false) => break,
@@ -391,7 +372,29 @@ impl ThreadChange for SeatScan<'_> {
     }
 }
 
-impl SeatScan<'_> {
+impl<'a> SeatScan<'a> {
+    fn new(
+        procs: &'a Procs,
+        journal: &'a mut Journal,
+        membership: Membership<'a>,
+        program: ProgramId,
+        cpus: &'a CpuSet,
+        own: &'a mut OwnMasks,
+        online: &'a CpuSet,
+    ) -> Self {
+        Self {
+            procs,
+            journal,
+            membership,
+            program,
+            cpus,
+            own,
+            online,
+            found_new_pins: false,
+            restricted: false,
+        }
+    }
+
     /// Records the masks of the threads `found`, and then sets them. Returns whether another scan
     /// is needed, because a thread got another mask, or ended before the scan and may have left a
     /// child.

@@ -433,13 +433,6 @@ impl Actuator {
         }
     }
 
-    /// Makes the next refresh of each program apply its seat to all threads again.
-    pub fn renew_seats(&mut self) {
-        for managed in self.programs.values_mut() {
-            managed.seat_is_incomplete = managed.seat.is_some();
-        }
-    }
-
     /// Extends the program's seat, freeze and demotion to new threads, new processes and processes
     /// that left the program's cgroup since the last call. Also applies an incomplete seat again and
     /// completes unfinished departures. If the seat is complete and no process of the machine has

@@ -10,8 +10,7 @@
 //!
 //! The measurements of the old policy are lost, but the measurements in the profile store are kept.
 //! A recording of the run ends, because its head contains the old machine. Reading the machine is
-//! attempted twice for each set of new CPUs: at once, and 3 s later, when the kernel's description of
-//! the CPUs is complete. After a failure, the old policy continues. Step 1 takes
+//! attempted once for each set of new CPUs; after a failure, the old policy continues. Step 1 takes
 //! about 50 ms at most per program; an error of step 1 is a warning.
 
 use usher_control::World;

@@ -51,10 +51,6 @@ use super::warning::{Warning, WarningTopic};
 
 /// Interval of housekeeping, while there are programs.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
-/// Time after a change of the online CPUs in which seats are applied again at each housekeeping, and
-/// after which the machine is read once more. While a CPU comes online, the kernel reports it in
-/// `/sys` before threads can use it and before its caches are described.
-const SETTLE_NS: u64 = 3_000_000_000;
 /// Interval between steps of the scans that restore masks and priorities.
 const SCAN_NS: u64 = 20_000_000;
 /// Minimum pause after a failed replacement of the keeper. Each further failure doubles the pause.
@@ -134,10 +130,6 @@ pub(super) struct LoopState {
     pub unknown_cpus: CpuSet,
     /// Whether the seats must be planned again because of `unknown_cpus`.
     pub needs_replan: bool,
-    /// Time after which the kernel's description of the last change of the CPUs counts as complete.
-    pub settled_ns: u64,
-    /// Whether the machine must be read once more at `settled_ns`.
-    pub reads_again: bool,
     pub stopping: bool,
     /// Whether the policy permits soft seats.
     pub soft_seats: bool,
@@ -333,19 +325,13 @@ impl RealWorld {
         };
         self.resolved(WarningTopic::Cpus);
         let unknown = usable.minus(&self.topology.all_cpus());
-        // A new plan is attempted twice for each set of unknown CPUs: now, and when the kernel's
-        // description of these CPUs is complete.
-        if !unknown.is_empty() && unknown != self.state.unknown_cpus {
-            self.state.needs_replan = true;
-            self.state.reads_again = true;
-            self.state.settled_ns = now_ns() + SETTLE_NS;
-        }
+        // A new plan is attempted only once for each set of unknown CPUs.
+        self.state.needs_replan |= !unknown.is_empty() && unknown != self.state.unknown_cpus;
         self.state.unknown_cpus = unknown;
         let usable = usable.and(&self.topology.all_cpus());
         let changed = !usable.is_empty() && usable != self.state.usable;
         if changed {
             self.state.usable = usable;
-            self.state.settled_ns = now_ns() + SETTLE_NS;
         }
         changed
     }
@@ -356,11 +342,6 @@ impl RealWorld {
         self.state.rounds += 1;
         if self.read_usable() {
             self.state.cpus_changed = true;
-        }
-        let is_settled = self.state.settled_ns <= now_ns();
-        self.state.needs_replan |= is_settled && std::mem::take(&mut self.state.reads_again);
-        if !is_settled {
-            self.actuator.renew_seats();
         }
         if std::mem::take(&mut self.state.sampled)
             && let Ok(sample) = self.machine.sample()
