@@ -7,8 +7,6 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
 
 use common::*;
 use usher_act::{Actuator, CopyPlacement, WorkClass};
@@ -122,50 +120,5 @@ fn processes_outside_the_program_are_left_alone() {
     let placed = act.place_copy(ONE, other.id, Some(&first)).unwrap();
     assert_eq!(placed, CopyPlacement::LeftAlone);
     assert_eq!(masks(other.pid()), before);
-    close(act);
-}
-
-/// A process that the drop ends.
-struct Ended(i32);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // SAFETY: `kill` accesses no memory; the pid belongs to a process that this test started.
-        unsafe { libc::kill(self.0, libc::SIGKILL) };
-    }
-}
-
-/// The shell has the process group of the test. An orphan in this group is therefore known only by
-/// its record.
-#[test]
-fn a_recorded_process_is_restored_after_its_parent_has_ended() {
-    if !has_two_cpus() {
-        return;
-    }
-    let (_runtime, mut act) = without_cgroups();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "read go; sleep 1000 >&2 & echo $!; read end"]);
-    let piped = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut shell = piped.spawn().unwrap();
-    let root = id_of(shell.id() as i32);
-    act.admit(ONE, root, WorkClass::Foreground).unwrap();
-    let seat = Action::Seat {
-        program: ONE,
-        cpus: cpus("0"),
-    };
-    act.act(&seat).unwrap();
-    let mut input = shell.stdin.take().unwrap();
-    input.write_all(b"go\n").unwrap();
-    let mut line = String::new();
-    let mut out = BufReader::new(shell.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
-    let child = Ended(line.trim().parse().unwrap());
-    act.record_processes(ONE, [id_of(child.0)]).unwrap();
-    drop(input);
-    shell.wait().unwrap();
-    assert_eq!(masks(child.0), list("0"), "an inherited mask");
-    act.depart(ONE).unwrap();
-    finish_scans(&mut act);
-    assert_eq!(masks(child.0), list(&cpu_list()));
     close(act);
 }

@@ -216,31 +216,6 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Records processes of a program that a scan of its process tree has found. Without a cgroup,
-    /// only this record connects a process with the program when the parent of the process has
-    /// ended. Processes of a program with a cgroup, recorded processes and ended processes are left
-    /// out.
-    ///
-    /// # Errors
-    /// The program is not managed, or the journal cannot be written.
-    pub fn record_processes(
-        &mut self,
-        program: ProgramId,
-        found: impl IntoIterator<Item = ProcessId>,
-    ) -> Result<(), ActError> {
-        if !self.state(program)?.dirs.is_empty() {
-            return Ok(());
-        }
-        for id in found {
-            let is_new = !self.state(program)?.members.contains_key(&id);
-            let process = is_new.then(|| self.procs.get(id.pid)).flatten();
-            if let Some(process) = process.filter(|process| process.id == id) {
-                self.note(program, &process)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Records the processes of the program that are in none of its cgroups. A program with a
     /// cgroup has such processes if processes have left the cgroup; a program without a cgroup, if
     /// processes were created since the last call.

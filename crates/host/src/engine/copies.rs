@@ -41,25 +41,19 @@ impl RealWorld {
         let Some(tracker) = &mut member.copies else {
             return;
         };
-        let (mut new, mut changes) = (Vec::new(), Vec::new());
-        if tracker.needs_scan(at_ns) {
-            let is_new = tracker.read(at_ns);
-            let processes = tracker.scan.processes();
-            if is_new {
-                new.extend(processes.iter().map(|process| process.id));
+        let is_frozen = self.actuator.frozen_since(id).is_some();
+        // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
+        let is_soft = self.state.kept_by.is_some();
+        let changes = match !is_frozen && !is_soft && tracker.needs_scan(at_ns) {
+            true => {
+                tracker.read(at_ns);
+                let processes = tracker.scan.processes();
+                tracker
+                    .planner
+                    .step(at_ns, &self.topology, &seat, &processes)
             }
-            let is_frozen = self.actuator.frozen_since(id).is_some();
-            // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
-            let is_soft = self.state.kept_by.is_some();
-            if !is_frozen && !is_soft {
-                let topology = &self.topology;
-                changes = tracker.planner.step(at_ns, topology, &seat, &processes);
-            }
-        }
-        match self.actuator.record_processes(id, new) {
-            Ok(()) => self.resolved(WarningTopic::Refresh(id)),
-            Err(error) => self.warn_about(WarningTopic::Refresh(id), error.to_string()),
-        }
+            false => Vec::new(),
+        };
         for change in changes {
             self.place_copy(id, &change);
         }

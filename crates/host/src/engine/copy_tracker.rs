@@ -97,12 +97,10 @@ impl CopyTracker {
         is_old || self.planner.is_active() || self.scan.is_due()
     }
 
-    /// Reads the process tree, the threads of the copies, and the CPU time of the program. Returns
-    /// whether a new process was found.
-    pub fn read(&mut self, at_ns: u64) -> bool {
+    /// Reads the process tree, the threads of the copies, and the CPU time of the program.
+    pub fn read(&mut self, at_ns: u64) {
         self.full_ns = at_ns;
-        let is_new = self.scan.scan(at_ns);
-        if is_new {
+        if self.scan.scan(at_ns) {
             self.forked_ns = at_ns;
         }
         if self.planner.is_active() {
@@ -115,7 +113,6 @@ impl CopyTracker {
             self.ran_ns = at_ns;
         }
         self.cpu_ns = cpu_ns;
-        is_new
     }
 
     /// Sets the time of the next scan, after a scan that began at `began_ns`.
