@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::SocketAddrUnix;
 use serde::de::DeserializeOwned;
 use usher_act::{ActConfig, HomeDirs, PreparedHome};
 use usher_model::{ProgramId, Regulation};
@@ -116,15 +116,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 /// Connects to a socket. While the queue of the listening process is full, waits for at most
 /// `timeout`.
 fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // The kernel applies the limit for sending also to the connecting of a Unix socket.
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
-    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+    match peer::connect(&SocketAddrUnix::new(path)?, timeout) {
         Err(rustix::io::Errno::AGAIN) => {
             let text = format!(
                 "the process accepts no connections within {:.0} s",
@@ -132,7 +124,7 @@ fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
             );
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         }
-        connected => Ok(connected.map(|()| socket.into())?),
+        connected => Ok(connected?),
     }
 }
 

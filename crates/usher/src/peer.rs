@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The process at the other end of a Unix socket, as reported by the kernel (`SO_PEERCRED`): its
 //! user id and its pid. The kernel stores both when the peer connects, so that they stay valid for
-//! the connection even if the peer has ended or changed its user id since.
+//! the connection even if the peer has ended or changed its user id since. Also connects to sockets.
 
 pub mod users;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// `SO_PEERCRED` of a socket: the state when the peer connected or listened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +19,24 @@ pub struct Credentials {
     pub uid: u32,
     /// Pid; `None` for a process that is not visible in this PID namespace.
     pub pid: Option<i32>,
+}
+
+/// Connects to a Unix socket. While the queue of the listening process is full, waits for at most
+/// `timeout`.
+///
+/// # Errors
+/// No process listens, or a system call failed; `EAGAIN`: the queue stayed full.
+pub fn connect(address: &SocketAddrUnix, timeout: Duration) -> rustix::io::Result<UnixStream> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // The kernel applies the limit for sending also to the connecting of a Unix socket.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
+    rustix::net::connect(&socket, address)?;
+    Ok(socket.into())
 }
 
 /// Reads the peer's credentials.

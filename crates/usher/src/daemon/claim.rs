@@ -50,7 +50,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::SocketAddrUnix;
 
 use crate::peer::{self, Credentials};
 
@@ -278,16 +278,8 @@ impl Claim {
 /// queue.
 fn connect(address: &SocketAddr) -> io::Result<UnixStream> {
     let name = address.as_abstract_name().unwrap_or_default();
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // The kernel applies the limit for sending also to the connecting of a Unix socket.
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    Ok(socket.into())
+    let address = SocketAddrUnix::new_abstract_name(name)?;
+    Ok(peer::connect(&address, CONNECT_TIMEOUT)?)
 }
 
 /// Whether a connection failed because the queue of the holder stayed full.
