@@ -22,6 +22,7 @@ use usher_model::{
 };
 
 use super::clock::thread_cpu_ns;
+use super::on_demand_meter::OnDemandMeter;
 
 /// Minimum interval between readings of CPU times, which visit every thread of the machine.
 const CPU_NS_MIN: u64 = 15_000_000;
@@ -51,13 +52,13 @@ const BLOCKED_SOON_NS: u64 = 100_000_000;
 /// The state kept for background work.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundMetering {
-    meter: Option<Meter>,
+    meter: OnDemandMeter,
     /// The scope of the next sample, as decided by the policy.
     scope: SampleScope,
     /// Whether the next sample is due.
     pub due: bool,
     /// Whether the meter has sent a notification, for contention on a device, a run-queue imbalance
-    /// or a vacant CPU.
+    /// or a vacant CPU, or was opened.
     pub notified: bool,
     pub states: BTreeMap<ProgramId, BackgroundState>,
     /// Earliest time of the next reading of CPU times.
@@ -72,25 +73,31 @@ pub(super) struct BackgroundMetering {
 }
 
 impl BackgroundMetering {
-    /// Adds a program to the meter; opens the meter for the first program. Returns warnings.
-    pub fn add_program(&mut self, config: &MeterConfig, home: &ProcessTree) -> Vec<String> {
-        let first = self.meter.is_none();
-        let meter = self.meter.get_or_insert_with(|| Meter::open(config));
-        let managed = meter.manage(home.program, home.cgroup.as_deref(), home.root);
-        let reasons = meter.reasons().into_iter().filter(|_| first);
-        reasons
-            .chain(managed.err().map(|error| error.to_string()))
-            .collect()
+    /// Adds a program to the meter; starts to open the meter for the first program (see
+    /// [`OnDemandMeter::add`]). Returns warnings.
+    pub fn add_program(
+        &mut self,
+        config: &MeterConfig,
+        home: &ProcessTree,
+        notify: impl FnOnce() + Send + 'static,
+    ) -> Vec<String> {
+        self.meter.add(config, home, notify)
+    }
+
+    /// Uses the meter from now on if it has been opened since the last call. Returns warnings.
+    pub fn take_opened_meter(&mut self) -> Vec<String> {
+        let opened = self.meter.take_opened();
+        self.notified |= opened.is_some();
+        opened.unwrap_or_default()
     }
 
     /// Removes a program; closes the meter after the last program.
     pub fn remove_program(&mut self, id: ProgramId, is_last: bool) {
         self.states.remove(&id);
         self.blocked.retain(|one| one.blocked_by != id);
-        if is_last {
-            self.meter = None;
-        } else if let Some(meter) = &mut self.meter {
-            meter.forget(id);
+        match is_last {
+            true => self.meter.close(),
+            false => self.meter.remove(id),
         }
     }
 
@@ -113,7 +120,7 @@ impl BackgroundMetering {
             imbalances: self.is_some_under_usher(|_| true),
             vacancies: self.waits_for_cpus(),
         };
-        if let Some(meter) = &mut self.meter {
+        if let Some(meter) = self.meter.get_mut() {
             meter.notify_on(events);
         }
     }
@@ -138,7 +145,7 @@ impl BackgroundMetering {
 
     /// Returns a descriptor that is readable while a notification is pending.
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.meter.as_ref()?.notify_fd()
+        self.meter.get()?.notify_fd()
     }
 
     /// Returns the time before which notifications of the meter are ignored. Returns `None` if
@@ -158,7 +165,7 @@ impl BackgroundMetering {
         let thorough = self.cpu_due_ns + overdue_ns <= at_ns;
         self.sampled_ns = at_ns;
         let begun_ns = thread_cpu_ns();
-        let metering = self.meter.as_mut()?.sample(at_ns, thorough);
+        let metering = self.meter.get_mut()?.sample(at_ns, thorough);
         if thorough {
             let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
             self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_INTERVAL_RATIO);
@@ -189,7 +196,7 @@ impl BackgroundMetering {
 
     /// Returns the foreground process that recently used a resource most.
     pub fn top_process(&mut self, resource: Resource) -> Option<String> {
-        let processes = self.meter.as_mut()?.top_processes(resource);
+        let processes = self.meter.get_mut()?.top_processes(resource);
         let mut foreground = processes
             .iter()
             .filter(|process| process.owner == OwnerClass::Foreground);
@@ -209,7 +216,7 @@ impl BackgroundMetering {
             return named.unwrap_or_else(|partly| partly);
         }
         self.names_ns = self.sampled_ns;
-        self.names = self.meter.as_ref().map(Meter::names).unwrap_or_default();
+        self.names = self.meter.get().map(Meter::names).unwrap_or_default();
         with_names(sentence, &self.names).unwrap_or_else(|partly| partly)
     }
 }

@@ -28,6 +28,7 @@ mod hotplug;
 mod learn;
 mod log;
 mod member;
+mod on_demand_meter;
 mod pins;
 mod prepared;
 mod profiles;

@@ -49,9 +49,15 @@ impl RealWorld {
             ..MeterConfig::default()
         };
         config.ignore.extend(self.ignore.iter().cloned());
-        for text in self.state.background.add_program(&config, home) {
-            self.warn(text);
-        }
+        let wakeup = self.requests.wakeup();
+        let added = self.state.background.add_program(&config, home, wakeup);
+        added.into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Uses the meter from now on if a thread has opened it.
+    pub(super) fn take_opened_meter(&mut self) {
+        let warnings = self.state.background.take_opened_meter();
+        warnings.into_iter().for_each(|text| self.warn(text));
     }
 
     /// Returns the status of a program's regulation; `None` if the program is foreground work.

@@ -127,6 +127,15 @@ impl RequestReceiver {
         self.receiver.try_iter().collect()
     }
 
+    /// Returns a function that wakes the loop, for another thread.
+    pub fn wakeup(&self) -> impl FnOnce() + Send + 'static {
+        let wakeup = self.wakeup.clone();
+        move || {
+            // The write fails only after 2^64 - 2 requests that were not received.
+            let _ = rustix::io::write(wakeup, &1u64.to_ne_bytes());
+        }
+    }
+
     /// Returns a descriptor that is readable while requests are pending.
     pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()

@@ -257,6 +257,7 @@ impl World for RealWorld {
             if self.state.stopping || self.state.needs_replan {
                 return false;
             }
+            self.take_opened_meter();
             for id in std::mem::take(&mut self.state.unwatched) {
                 self.check_ended(id);
             }

@@ -12,10 +12,11 @@
 //!    exit status. Only a run that succeeded, took at least 0.5 s and was never stopped is
 //!    reported.
 //!
-//! Bounds: one undo takes up to 2.2 s, and one registration waits for 1 s, doubled after each late
-//! answer up to 10 s. During these times, the launcher handles neither signals nor the program's
-//! end. Background work that has received a signal to end is released and not registered again. A
-//! refusal or an error of an undo is printed when the text differs from the last printed text.
+//! Bounds: one undo takes up to 2.2 s, during which the launcher handles neither signals nor the
+//! program's end. A registration waits up to 60 s for the daemon, in a thread of its own
+//! (`registration`). Background work that has received a signal to end is released and not
+//! registered again. A refusal or an error of an undo is printed when the text differs from the last
+//! printed text.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -29,8 +30,11 @@ use usher_host::launch::{ChildProcess, Exit, Forwarder, StartingChild};
 use usher_model::ProgramId;
 
 use crate::api::Register_Reply;
-use crate::client::{ANSWER_TIMEOUT, Daemon, DaemonError, RegisterRequest, WaitLimits};
+use crate::client::{Daemon, DaemonError, RegisterRequest};
 use crate::failure::{self, Outcome};
+use crate::runtime;
+
+use super::registration::{Registered, Registration};
 
 /// Minimum duration of a run that counts: the duration of a shorter run says little about
 /// scalability.
@@ -54,7 +58,8 @@ pub struct ManagedWait {
     refusal: Option<String>,
     /// The interval until the next search for a daemon.
     retry: Duration,
-    timeout: Duration,
+    /// The registration in progress, if any.
+    registration: Option<Registration>,
     started: Instant,
     /// Whether background work has received a signal to end. From then on, it is not stopped again.
     ending: bool,
@@ -72,12 +77,6 @@ enum UndoProgress {
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Upper limit of the interval.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// First limit for the answer of a daemon when the launcher registers the program again. While the
-/// launcher waits for the answer, it handles neither signals nor the program's end. A daemon that
-/// answers too late undoes the call, so each late answer doubles the limit, up to
-/// [`ANSWER_TIMEOUT`].
-const ANSWER_TIMEOUT_AGAIN: Duration = Duration::from_secs(1);
-
 impl ManagedWait {
     /// Starts without a daemon; `request` registers the program again.
     pub fn new(runtime_dir: Option<PathBuf>, request: RegisterRequest) -> Self {
@@ -95,7 +94,7 @@ impl ManagedWait {
             undo_error: None,
             refusal: None,
             retry: RETRY_MIN,
-            timeout: ANSWER_TIMEOUT_AGAIN,
+            registration: None,
             started: Instant::now(),
             ending: false,
         }
@@ -178,7 +177,8 @@ impl ManagedWait {
                 );
             }
         }
-        if self.daemon.is_none() && !self.ending {
+        self.take_registration();
+        if self.daemon.is_none() && self.registration.is_none() && !self.ending {
             self.housekeeping();
         }
     }
@@ -186,7 +186,8 @@ impl ManagedWait {
     /// Waits until the program's descriptor is readable, a signal arrives, the daemon dies, or the
     /// next search for a daemon is due. Returns whether the descriptor is readable.
     fn poll(&mut self, program: BorrowedFd<'_>, signals: &Forwarder) -> anyhow::Result<bool> {
-        let interval = self.daemon.is_none().then(|| self.next_interval());
+        let searches = self.daemon.is_none() && self.registration.is_none();
+        let interval = searches.then(|| self.next_interval());
         let mut fds = vec![
             PollFd::from_borrowed_fd(program, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
@@ -194,6 +195,9 @@ impl ManagedWait {
         let timeout = interval.and_then(|interval| Timespec::try_from(interval).ok());
         if let Some(daemon) = &self.daemon {
             fds.push(PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN));
+        }
+        if let Some(registration) = &self.registration {
+            fds.push(PollFd::new(registration, PollFlags::IN));
         }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) => Ok(!fds[0].revents().is_empty()),
@@ -218,8 +222,8 @@ impl ManagedWait {
         }
     }
 
-    /// Without a daemon: ensures that the program is released, and searches for a daemon that
-    /// admits it again.
+    /// Without a daemon: ensures that the program is released, and begins to register it with
+    /// another daemon.
     fn housekeeping(&mut self) {
         if !self.clean {
             match self.undo_orphaned() {
@@ -229,29 +233,40 @@ impl ManagedWait {
                 UndoProgress::Failed => {}
             }
         }
-        let limits = WaitLimits {
-            timeout: self.timeout,
-            end: None,
-        };
-        let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), &limits) else {
+        let sockets = runtime::sockets(self.runtime_dir.as_deref());
+        if !sockets.iter().any(|path| path.exists()) {
+            return;
+        }
+        match Registration::begin(self.runtime_dir.clone(), self.request.clone()) {
+            Ok(registration) => self.registration = Some(registration),
+            Err(error) => self.report_refusal(&error.into()),
+        }
+    }
+
+    /// Processes the result of a registration, if it is known.
+    fn take_registration(&mut self) {
+        let Some(registered) = self.registration.as_ref().and_then(Registration::take) else {
             return;
         };
-        match daemon.register(self.request.clone()) {
-            Ok(reply) => {
+        self.registration = None;
+        self.registered(registered);
+    }
+
+    fn registered(&mut self, registered: Registered) {
+        match registered {
+            None => {}
+            Some(Ok((daemon, reply))) => {
                 self.is_managed_by(daemon, &reply);
                 let was_refused = self.refusal.take().is_some();
-                if self.is_background() {
+                if self.ending {
+                    self.release();
+                } else if self.is_background() {
                     failure::print_error("a daemon runs again and regulates the program");
                 } else if was_refused {
                     failure::print_error("the daemon manages the program now");
                 }
             }
-            Err(error) => {
-                if DaemonError::is_late(&error) {
-                    self.timeout = (self.timeout * 2).min(ANSWER_TIMEOUT);
-                }
-                self.report_refusal(&error);
-            }
+            Some(Err(error)) => self.report_refusal(&error),
         }
     }
 

@@ -29,6 +29,7 @@ pub mod copies;
 mod managed_wait;
 pub mod placeholders;
 mod progress_page;
+mod registration;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
