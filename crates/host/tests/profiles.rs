@@ -96,6 +96,9 @@ fn a_run_beside_an_unmanaged_busy_loop_is_not_stored() {
     assert_eq!(Store::open(&store).unwrap().list().unwrap(), []);
 }
 
+/// Upper limit of the pairs of runs until two runs count.
+const PAIRS_MAX: usize = 5;
+
 /// A policy that keeps the variation budgets of arriving programs, and gives all the first CPU.
 struct BudgetPolicy(Arc<Mutex<Vec<Option<VariationBudget>>>>);
 
@@ -136,30 +139,43 @@ fn runs_beside_other_programs_are_corrected_and_grant_a_budget() {
     };
     let spec = LaunchSpec::new(busy(1.5));
     let launch = |engine: &Engine| engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
-    let engine = start(true);
-    let began = Instant::now();
-    let runs = [launch(&engine), launch(&engine)];
-    let ids = runs.each_ref().map(|(_, adopted)| adopted.id);
-    let key = runs[0].1.key.clone().unwrap();
-    let children = runs.map(|(held, _)| held.release().unwrap());
-    for (mut child, id) in children.into_iter().zip(ids) {
-        assert!(child.wait().unwrap().success());
-        let seconds = began.elapsed().as_secs_f64();
-        engine.repeated(id, seconds, ROOT).unwrap();
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    assert!(engine.stop().is_empty());
-
+    // Runs two programs at the same time. Returns the duration of the longer run.
+    let run_pair = || {
+        let engine = start(true);
+        let runs = [launch(&engine), launch(&engine)];
+        let key = runs[0].1.key.clone().unwrap();
+        let children = runs.map(|(held, adopted)| {
+            let child = held.release().unwrap();
+            (child, adopted.id, Instant::now())
+        });
+        let longest = children.into_iter().map(|(mut child, id, began)| {
+            assert!(child.wait().unwrap().success());
+            let seconds = began.elapsed().as_secs_f64();
+            engine.repeated(id, seconds, ROOT).unwrap();
+            seconds
+        });
+        let seconds = longest.fold(0.0, f64::max);
+        assert!(engine.stop().is_empty());
+        (key, seconds)
+    };
     let machine = MachineKey::of(&bench.topology);
-    let known = Store::open(&store).unwrap();
+    // On a busy machine, the control loop may be too late to observe a whole run, which then does
+    // not count.
+    let (known, key, seconds, record) = (0..PAIRS_MAX)
+        .find_map(|_| {
+            let (key, seconds) = run_pair();
+            let known = Store::open(&store).unwrap();
+            let record = known.variation(&key, &machine).unwrap()?;
+            (record.runs >= 2).then_some((known, key, seconds, record))
+        })
+        .unwrap();
+
     let profile = known.lookup(&key, &machine).unwrap().unwrap();
     let point = profile.curve().unwrap().0.points()[0];
     assert_eq!(point.cores, bench.topology.capacity_of(&bench.first_cpu()));
     // Both programs used the same CPU, so that each took at least 1.3 times as long as alone.
     assert!(point.rate * seconds > 1.3, "{point:?} {seconds}");
     assert!(point.relative_error < 0.5, "{point:?}");
-    let record = known.variation(&key, &machine).unwrap().unwrap();
-    assert_eq!(record.runs, 2);
     drop(known);
 
     for vary in [true, false] {
@@ -169,8 +185,9 @@ fn runs_beside_other_programs_are_corrected_and_grant_a_budget() {
     }
     let budgets = budgets.lock().unwrap();
     let granted: Vec<bool> = budgets.iter().map(Option::is_some).collect();
-    assert_eq!(granted, [false, false, true, false]);
-    let budget = budgets[2].unwrap();
+    assert!(granted.ends_with(&[true, false]), "{granted:?}");
+    assert!(granted.starts_with(&[false, false]), "{granted:?}");
+    let budget = budgets[budgets.len() - 2].unwrap();
     assert_eq!(budget.usual_seconds, record.usual_seconds);
     assert!(budget.seconds > 0.0 && budget.seconds <= 0.3 * record.usual_seconds);
 }
