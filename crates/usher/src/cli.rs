@@ -26,8 +26,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    advise, attach, bg, completions, daemon, detach, doctor, explain, keeper, man, mix, plan,
-    profile, replay, run, sched, schema, seated, sim, status, top, topo, undo, wait,
+    advise, attach, bg, complete, completions, daemon, detach, doctor, explain, keeper, man, mix,
+    plan, profile, replay, run, sched, schema, seated, sim, status, top, topo, undo, wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -98,6 +98,8 @@ pub enum Command {
     Schema(schema::Args),
     Man(man::Args),
     #[command(hide = true)]
+    Complete(complete::Args),
+    #[command(hide = true)]
     Keeper(keeper::Args),
     #[command(hide = true)]
     Seated(seated::Args),
@@ -107,10 +109,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns whether a user starts this command. Usher itself starts the others, in its own
-    /// environment.
+    /// Returns whether a user starts this command. Usher itself and the completion scripts start the
+    /// others.
     pub fn is_public(&self) -> bool {
-        !matches!(self, Self::Keeper(_) | Self::Seated(_))
+        !matches!(self, Self::Complete(_) | Self::Keeper(_) | Self::Seated(_))
     }
 }
 

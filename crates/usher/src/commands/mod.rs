@@ -5,6 +5,7 @@
 pub mod advise;
 pub mod attach;
 pub mod bg;
+pub mod complete;
 pub mod completions;
 pub mod daemon;
 pub mod detach;
@@ -58,6 +59,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Completions(args) => completions::run(&args, *out),
         Command::Schema(args) => schema::run(&args, *out),
         Command::Man(args) => man::run(&args, *out),
+        Command::Complete(args) => complete::run(&args, global, *out),
         Command::Keeper(args) => keeper::run(&args),
         Command::Seated(args) => seated::run(&args),
         Command::External(words) => external::run(&words),
