@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use oorandom::Rand64;
+use schemars::JsonSchema;
 use serde::Serialize;
 use usher_model::Topology;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
@@ -37,7 +38,7 @@ const RUN_NS_MAX: u64 = 3_600_000_000_000;
 const SEQUENTIAL_S: f64 = 1.0;
 
 /// The noise of measured throughputs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct NoiseModel {
     /// Relative standard deviation of a run.
     pub deviation: f64,
@@ -59,7 +60,7 @@ impl Default for NoiseModel {
 }
 
 /// The choice for one program.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AdvisedProgram {
     /// Name of the model, and number of its variant.
     pub name: String,
@@ -74,7 +75,7 @@ pub struct AdvisedProgram {
 }
 
 /// The result of an evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AdviseEvaluation {
     /// The programs.
     pub programs: Vec<AdvisedProgram>,

@@ -229,4 +229,8 @@ fn without_daemon(validator: &mut Validator<'_>) {
     validator.run("sim mix", &[&mix]);
     validator.run("sim smt", &["--seeds", "1"]);
     validator.run("sim fuzz", &["1"]);
+    let small = ["--programs", "1", "--machine", "core:2 pu:1"];
+    validator.run("sim advise", &small);
+    let options = ["--force", "--sweep", "1", "--", "sleep", "0.15"];
+    validator.run("advise", &options);
 }

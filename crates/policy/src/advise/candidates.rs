@@ -11,13 +11,16 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, ProgramId, Topology};
 
 use crate::fixed::placement::{FixedRequest, place};
 
 /// A number of copies, and the part of the machine that each copy gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub struct CopyConfig {
     /// Number of copies that run at the same time.
     pub copies: u32,

@@ -14,7 +14,7 @@ use crate::answers::{
     SchedStartAnswer, SimMixAnswer, StoppedDaemon, UndoAnswer, WaitAnswer, WrittenPages,
 };
 use crate::api;
-use crate::commands::{doctor, sched, sim};
+use crate::commands::{advise, doctor, sched, sim};
 use crate::failure::Outcome;
 use crate::output::Output;
 
@@ -34,8 +34,9 @@ const fn answer<T: JsonSchema>(command: &'static str) -> CommandAnswer {
 }
 
 /// All commands with a JSON answer.
-pub const ANSWERS: [CommandAnswer; 33] = [
+pub const ANSWERS: [CommandAnswer; 35] = [
     answer::<AttachAnswer>("attach"),
+    answer::<advise::AdviseAnswer<'_>>("advise"),
     answer::<BackgroundAnswer>("bg --attach"),
     answer::<DetachAnswer>("detach"),
     answer::<WaitAnswer>("wait"),
@@ -61,6 +62,7 @@ pub const ANSWERS: [CommandAnswer; 33] = [
     answer::<sim::CasasAnswer>("sim casas"),
     answer::<sim::SmtAnswer>("sim smt"),
     answer::<FuzzAnswer>("sim fuzz"),
+    answer::<sim::SimAdviseAnswer>("sim advise"),
     answer::<MixAnswer>("mix"),
     answer::<api::Reload_Reply>("daemon reload"),
     answer::<StoppedDaemon>("daemon stop"),
@@ -105,13 +107,28 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     let wanted = args.command.join(" ");
     let Some(found) = ANSWERS.iter().find(|one| one.command == wanted) else {
-        let similar = usher_model::closest_name(&wanted, names());
-        let tip = similar.map_or_else(String::new, |name| format!("; similar: '{name}'"));
-        bail!("there is no schema for the command '{wanted}'{tip}; 'usher schema' lists all");
+        bail!(unknown(&wanted));
     };
     let schema = (found.schema)();
     out.text(&serde_json::to_string_pretty(&schema)?)?;
     Ok(0)
+}
+
+/// Returns the error of a command without a schema. If the command has subcommands with a schema,
+/// the error names them.
+fn unknown(wanted: &str) -> String {
+    let names = || ANSWERS.iter().map(|one| one.command);
+    let begin = format!("{wanted} ");
+    let below: Vec<String> = names()
+        .filter(|name| name.starts_with(&begin))
+        .map(|name| format!("'{name}'"))
+        .collect();
+    let tip = match usher_model::closest_name(wanted, names()) {
+        _ if !below.is_empty() => format!("; its subcommands with a schema: {}", below.join(", ")),
+        Some(name) => format!("; similar: '{name}'"),
+        None => String::new(),
+    };
+    format!("there is no schema for the command '{wanted}'{tip}; 'usher schema' lists all")
 }
 
 #[cfg(test)]
@@ -119,7 +136,7 @@ mod tests {
     use super::*;
 
     /// Commands without an answer on standard output.
-    const OTHERS: [&str; 6] = ["run", "bg", "daemon", "completions", "advise", "sim advise"];
+    const OTHERS: [&str; 4] = ["run", "bg", "daemon", "completions"];
 
     fn leaves(command: &clap::Command, words: &str, found: &mut Vec<String>) {
         for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
@@ -129,6 +146,19 @@ mod tests {
                 found.push(name);
             }
         }
+    }
+
+    #[test]
+    fn a_command_with_subcommands_gets_their_names() {
+        let text = unknown("sched");
+        assert!(
+            text.contains("'sched start', 'sched stop', 'sched status'"),
+            "{text}"
+        );
+        let text = unknown("daemon");
+        assert!(text.contains("'daemon reload', 'daemon stop'"), "{text}");
+        assert!(unknown("sim advis").contains("similar: 'sim advise'"));
+        assert!(!unknown("zzz").contains("similar"));
     }
 
     #[test]

@@ -9,12 +9,14 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 
 use crate::launch::placeholders::{self, COPY, CPUS};
 
 /// Command lines that run a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CommandLines {
     /// With `usher run`.
     pub usher: String,

@@ -13,6 +13,7 @@
 //! number of the signal. If the picture cannot be written, the command still prints the result, and
 //! the exit status is 125.
 
+mod answer;
 mod lines;
 
 use std::ffi::OsString;
@@ -20,7 +21,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde_json::{Value, json};
 use usher_host::RunError;
 use usher_host::advise::{
     AdviseEvent, AdviseOptions, AdviseTarget, CopiesRun, MeasuredAdvice, advise,
@@ -39,6 +39,8 @@ use crate::launch::placeholders;
 use crate::measure;
 use crate::output::Output;
 use crate::progress::Progress;
+pub use answer::AdviseAnswer;
+use answer::{AdviceAnswer, ConfigurationAnswer};
 use lines::{CommandLines, command_lines};
 
 /// Mean number of busy CPUs up to which one copy counts as serial.
@@ -154,7 +156,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
             false => "nothing can be advised",
         })?;
     let result = AdviceResult::new(args, size, measured);
-    let shown = out.answer(&result.json(), || result.text(out));
+    let shown = out.answer(&result.answer(), || result.text(out));
     let picture = args.svg.as_deref();
     let drawn = picture.map(|path| {
         let picture = copies_svg(&args.name(), &result.rows);
@@ -290,52 +292,48 @@ impl AdviceResult {
         )
     }
 
-    fn json(&self) -> Value {
+    fn answer(&self) -> AdviseAnswer<'_> {
         let advice = &self.measured.advice;
         let chosen = self.rows.iter().find(|row| row.is_chosen);
-        json!({
-            "name": self.name,
-            "advice": {
-                "copies": advice.config.copies,
-                "cores": advice.config.cores,
-                "cpus": advice.config.cpus,
-                "throughput": advice.throughput,
-                "relative_error": advice.relative_error,
-                "ratio": chosen.and_then(|row| row.ratio),
-                "last_copy_later": self.spread(),
-                "certain": advice.is_certain,
-                "text": self.sentence(),
+        AdviseAnswer {
+            name: &self.name,
+            advice: AdviceAnswer {
+                copies: advice.config.copies,
+                cores: advice.config.cores,
+                cpus: advice.config.cpus,
+                throughput: advice.throughput,
+                relative_error: advice.relative_error,
+                ratio: chosen.and_then(|row| row.ratio),
+                last_copy_later: self.spread(),
+                certain: advice.is_certain,
+                text: self.sentence(),
             },
-            "configurations": self.configurations(),
-            "commands": {
-                "usher": self.lines.usher,
-                "parallel": self.lines.parallel,
-                "xargs": self.lines.xargs,
-            },
-            "seconds": self.measured.seconds,
-            "notes": self.notes,
-            "disturbance": self.measured.disturbance,
-        })
+            configurations: self
+                .rows
+                .iter()
+                .map(|row| self.configuration(row))
+                .collect(),
+            commands: &self.lines,
+            seconds: self.measured.seconds,
+            notes: &self.notes,
+            disturbance: self.measured.disturbance.as_deref(),
+        }
     }
 
-    fn configurations(&self) -> Vec<Value> {
-        let of = |row: &CopiesRow| {
-            let samples = self.measured.samples.iter();
-            let mut samples = samples
-                .filter(|one| one.config.copies == row.copies && one.config.cpus == row.cpus);
-            let sample = samples.next();
-            json!({
-                "copies": row.copies,
-                "cpus": row.cpus,
-                "cores": sample.map(|one| one.config.cores),
-                "throughputs": sample.map(|one| &one.throughputs),
-                "throughput": row.throughput,
-                "ratio": row.ratio,
-                "throughput_below": sample.and_then(|one| one.capped_at),
-                "failed": sample.is_some_and(|one| one.failed),
-            })
-        };
-        self.rows.iter().map(of).collect()
+    fn configuration(&self, row: &CopiesRow) -> ConfigurationAnswer<'_> {
+        let mut samples = self.measured.samples.iter();
+        let sample =
+            samples.find(|one| one.config.copies == row.copies && one.config.cpus == row.cpus);
+        ConfigurationAnswer {
+            copies: row.copies,
+            cpus: row.cpus,
+            cores: sample.map(|one| one.config.cores),
+            throughputs: sample.map(|one| one.throughputs.as_slice()),
+            throughput: row.throughput,
+            ratio: row.ratio,
+            throughput_below: sample.and_then(|one| one.capped_at),
+            failed: sample.is_some_and(|one| one.failed),
+        }
     }
 
     fn text(&self, out: Output) -> String {

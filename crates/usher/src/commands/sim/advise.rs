@@ -2,7 +2,8 @@
 //! `usher sim advise`: compares the choices of `usher advise` with exhaustive sweeps on simulated
 //! machines (`usher_sim::advise`). The result depends only on the options.
 
-use serde_derive::Serialize;
+use schemars::JsonSchema;
+use serde::Serialize;
 use usher_sim::advise::{AdviseEvaluation, NoiseModel, evaluate};
 
 use crate::cli::numbers::whole;
@@ -38,16 +39,23 @@ pub struct Args {
     machine: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct AdviseAnswer {
+/// Choices of `usher advise` on simulated machines.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SimAdviseAnswer {
+    /// Always true.
     simulated: bool,
+    /// The seed of the programs and of the noise.
     seed: u64,
+    /// The noise of the measurements.
     noise: NoiseModel,
+    /// The results of each machine.
     machines: Vec<MachineAnswer>,
 }
 
-#[derive(Debug, Serialize)]
+/// The result of a machine.
+#[derive(Debug, Serialize, JsonSchema)]
 struct MachineAnswer {
+    /// The machine's description.
     machine: String,
     #[serde(flatten)]
     evaluation: AdviseEvaluation,
@@ -70,7 +78,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
             evaluation: evaluate(&topology, &models, count, noise, args.seed, workers),
         })
     });
-    let answer = AdviseAnswer {
+    let answer = SimAdviseAnswer {
         simulated: true,
         seed: args.seed,
         noise,
@@ -80,7 +88,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-fn text(answer: &AdviseAnswer) -> String {
+fn text(answer: &SimAdviseAnswer) -> String {
     let head = [
         "machine",
         "programs",

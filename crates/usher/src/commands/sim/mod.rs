@@ -10,6 +10,7 @@ mod fuzz;
 mod mix;
 mod smt;
 
+pub use advise::SimAdviseAnswer;
 pub use casas::CasasAnswer;
 pub use smt::SmtAnswer;
 
