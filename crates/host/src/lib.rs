@@ -19,5 +19,6 @@ pub mod mix;
 pub mod profile;
 pub mod quiet;
 pub mod rights;
+pub mod text;
 
 pub use measured::{RunCondition, RunError};

@@ -21,6 +21,7 @@ use crate::launch::{
     Exit, LaunchError, LaunchSpec, OWN_FAILURE, Repeater, Repetition, Stream, repeat,
 };
 use crate::quiet::BusyMachine;
+use crate::text;
 
 /// Maximum length of the end of a program's standard error that is reported, in bytes.
 const STDERR_BYTES: usize = 400;
@@ -53,7 +54,8 @@ pub enum RunError {
     },
     /// The program exceeded the time limit of a repetition.
     #[error(
-        "a repetition of the program '{name}' {condition} did not end within {seconds:.0} s{}",
+        "a repetition of the program '{name}' {condition} did not end within {}{}",
+        text::seconds(*seconds),
         match condition {
             RunCondition::Alone | RunCondition::Copies(_) => "",
             RunCondition::Policy(_) => "; if the program needs longer, raise \

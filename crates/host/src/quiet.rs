@@ -27,6 +27,7 @@ use usher_probe::{LoadSnapshot, OtherLoad, Roots};
 
 pub use crate::load_limits::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
 use crate::measured::{RunError, wait_readable};
+use crate::text;
 
 /// Fraction of the wanted CPU time that the hypervisor may give to other virtual machines.
 pub const STEAL_MAX: f64 = 0.10;
@@ -77,7 +78,7 @@ impl Default for LoadRule {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error(
     "the machine is too busy to measure: {reason}; end the other programs and try again, or use \
-     --force, which measures but stores no disturbed result"
+     --force to measure with a warning"
 )]
 pub struct BusyMachine {
     /// Use by other programs, the limit, and the busiest processes.
@@ -139,6 +140,7 @@ impl LoadGuard {
             LoadCheck::Wait | LoadCheck::Force => {}
         }
         let mut reported = false;
+        let left = self.rule.wait_max.saturating_sub(self.waited);
         loop {
             let began = Instant::now();
             let load = self.window(cancel)?;
@@ -148,8 +150,7 @@ impl LoadGuard {
             };
             if self.rule.check == LoadCheck::Force {
                 on_busy(&format!(
-                    "the result will be inaccurate and is not stored, because the machine is \
-                     busy: {reason}"
+                    "the result will be inaccurate, because the machine is busy: {reason}"
                 ));
                 self.disturbance.get_or_insert(reason);
                 return Ok(());
@@ -159,9 +160,9 @@ impl LoadGuard {
                 return Err(BusyMachine { reason }.into());
             }
             if !std::mem::replace(&mut reported, true) {
-                let left = self.rule.wait_max.saturating_sub(self.waited).as_secs();
+                let left = text::seconds(left.as_secs_f64());
                 on_busy(&format!(
-                    "waiting up to {left} s for a quiet machine, because {reason}"
+                    "waiting up to {left} for a quiet machine, because {reason}"
                 ));
             }
         }

@@ -40,6 +40,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::SocketAddrUnix;
 use serde::de::DeserializeOwned;
 use usher_act::{ActConfig, HomeDirs, PreparedHome};
+use usher_host::text;
 use usher_model::{ProgramId, Regulation};
 
 use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
@@ -119,8 +120,8 @@ fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     match peer::connect(&SocketAddrUnix::new(path)?, timeout) {
         Err(rustix::io::Errno::AGAIN) => {
             let text = format!(
-                "the process accepts no connections within {:.0} s",
-                timeout.as_secs_f64()
+                "the process accepts no connections within {}",
+                text::seconds(timeout.as_secs_f64())
             );
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         }

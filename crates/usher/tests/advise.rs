@@ -141,9 +141,43 @@ fn programs_that_cannot_be_measured_give_one_line() {
     rejected(&once, 125, "succeeded once, and then failed");
     let slow = advise(&world, &["--timeout", "0.2"], &["sleep", "1000"]);
     assert!(
-        stderr(&slow).contains("did not end within"),
+        stderr(&slow).contains("did not end within 0.2 s"),
         "{}",
         stderr(&slow)
+    );
+}
+
+#[test]
+fn advice_of_a_disturbed_measurement_is_marked() {
+    let world = World::new();
+    let loops = ["-c", "while :; do :; done"];
+    let mut busy = std::process::Command::new("sh")
+        .args(loops)
+        .spawn()
+        .unwrap();
+    let output = advise(&world, &["--json", "--sweep", "1"], &["sleep", "0.2"]);
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    let text = stderr(&output);
+    assert!(
+        text.contains("will be inaccurate, because the machine is busy"),
+        "{text}"
+    );
+    let answer: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(answer["advice"]["certain"], false, "{answer}");
+    let notes = answer["notes"].to_string();
+    assert!(notes.contains("the advice is unreliable"), "{notes}");
+    assert!(!notes.contains("serial"), "{notes}");
+}
+
+#[test]
+fn a_single_measured_configuration_is_not_called_the_best() {
+    let world = World::new();
+    let output = advise(&world, &["--max-seconds", "0.001"], &["sleep", "0.2"]);
+    let text = stdout(&output);
+    assert!(
+        text.contains("no other configuration was measured"),
+        "{text}"
     );
 }
 

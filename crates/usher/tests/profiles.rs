@@ -77,7 +77,11 @@ fn a_measurement_beside_two_busy_loops_is_refused_with_one_reason() {
             "{message}"
         );
         assert!(
-            message.lines().next().unwrap().contains("waiting up to"),
+            message
+                .lines()
+                .next()
+                .unwrap()
+                .contains("waiting up to 1 s"),
             "{message}"
         );
     }

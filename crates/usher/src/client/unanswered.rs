@@ -14,6 +14,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use usher_host::text;
+
 /// A process that listens on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListeningProcess {
@@ -50,9 +52,9 @@ impl ListeningProcess {
     /// Describes that the process did not answer within that time: the reason and the remedy.
     /// `name` is the process in the text, such as "the daemon".
     pub fn unanswered(self, name: &str, within: Duration) -> String {
-        let seconds = within.as_secs_f64();
+        let within = text::seconds(within.as_secs_f64());
         format!(
-            "{name} (process {}) did not answer within {seconds:.0} s: {}",
+            "{name} (process {}) did not answer within {within}: {}",
             self.pid,
             self.remedy(&obstacle(Path::new("/proc"), self.pid))
         )

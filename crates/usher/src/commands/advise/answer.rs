@@ -42,7 +42,7 @@ pub struct AdviceAnswer {
     pub ratio: Option<f64>,
     /// How much longer the slowest copy runs than the fastest, relative to the fastest.
     pub last_copy_later: f64,
-    /// Whether the confidence intervals sufficed to choose.
+    /// Whether the confidence intervals of undisturbed runs sufficed to choose.
     pub certain: bool,
     /// The advice as a sentence.
     pub text: String,

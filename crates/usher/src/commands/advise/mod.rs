@@ -267,6 +267,11 @@ impl AdviceResult {
         spreads.iter().sum::<f64>() / spreads.len().max(1) as f64
     }
 
+    /// Returns whether the choice is certain. Disturbed runs do not suffice to choose.
+    fn is_certain(&self) -> bool {
+        self.measured.advice.is_certain && self.measured.disturbance.is_none()
+    }
+
     /// The advice in one line.
     fn sentence(&self) -> String {
         let advice = &self.measured.advice;
@@ -275,11 +280,12 @@ impl AdviceResult {
         let chosen = self.rows.iter().find(|row| row.is_chosen);
         let each = words::count(config.cpus as usize, "CPU");
         if config.copies == 1 {
-            return format!(
-                "1 copy with {each}: {} copies/s, and no configuration with several copies is \
-                 better",
-                words::short(advice.throughput, 4)
-            );
+            let compared = match self.rows.len() {
+                1 => "no other configuration was measured",
+                _ => "no measured configuration with several copies is better",
+            };
+            let rate = words::short(advice.throughput, 4);
+            return format!("1 copy with {each}: {rate} copies/s, and {compared}");
         }
         let ratio = chosen.and_then(|row| row.ratio).map_or_else(
             || format!("{} copies/s", words::short(advice.throughput, 4)),
@@ -305,7 +311,7 @@ impl AdviceResult {
                 relative_error: advice.relative_error,
                 ratio: chosen.and_then(|row| row.ratio),
                 last_copy_later: self.spread(),
-                certain: advice.is_certain,
+                certain: self.is_certain(),
                 text: self.sentence(),
             },
             configurations: self
@@ -383,7 +389,9 @@ fn notes(size: MachineSize, measured: &MeasuredAdvice) -> Vec<String> {
              name"
         ));
     }
-    if size.cpus > 1 && measured.busy_cpus_alone <= SERIAL_CPUS {
+    // A disturbed program also uses fewer CPUs.
+    let is_disturbed = measured.disturbance.is_some();
+    if size.cpus > 1 && !is_disturbed && measured.busy_cpus_alone <= SERIAL_CPUS {
         notes.push(format!(
             "one copy with {} CPUs uses {:.1} CPUs: the program is serial, or ignores its thread \
              option",
@@ -398,7 +406,10 @@ fn notes(size: MachineSize, measured: &MeasuredAdvice) -> Vec<String> {
         );
     }
     if let Some(reason) = &measured.disturbance {
-        notes.push(format!("the measurement was disturbed: {reason}"));
+        notes.push(format!(
+            "the advice is unreliable, because the measurement was disturbed: {reason}; measure \
+             again on a quiet machine"
+        ));
     }
     notes
 }
