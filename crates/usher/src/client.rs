@@ -645,8 +645,9 @@ impl From<api::Error> for DaemonError {
             ),
             E::AlreadyManaged(Some(e)) => {
                 format!(
-                    "process {} already belongs to the managed program {}",
-                    e.pid, e.id
+                    "process {} already belongs to the managed program {}; to manage the process \
+                     differently, release that program first by 'usher detach id:{}'",
+                    e.pid, e.id, e.id
                 )
             }
             E::Ignored(Some(e)) => e.reason.clone(),

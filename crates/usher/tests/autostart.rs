@@ -279,3 +279,65 @@ fn a_deleted_executable_starts_the_daemon() {
     let program = world.programs(1)[0]["pid"].as_i64().unwrap() as i32;
     end(launcher, program);
 }
+
+#[test]
+fn a_daemon_that_cannot_start_logs_one_error() {
+    let world = World::new();
+    let daemon = [
+        "daemon",
+        "--exit-when-idle",
+        "--thresholds",
+        "/no/such/file",
+    ];
+    let output = world.run(&daemon);
+    assert_eq!(output.status.code(), Some(125));
+    let log = stderr(&output);
+    assert_eq!(log.matches("/no/such/file").count(), 1, "{log}");
+    // The command that started the daemon reads the reason from standard output.
+    assert!(stdout(&output).contains("/no/such/file"));
+}
+
+/// Removes the variables that name the user's directories.
+fn without_home(command: &mut Command) -> &mut Command {
+    let variables = [
+        "HOME",
+        "XDG_RUNTIME_DIR",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "XDG_STATE_HOME",
+    ];
+    for name in variables {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[test]
+fn commands_work_without_home_and_xdg_variables() {
+    let mut world = World::new();
+    let run =
+        |world: &World, words: &[&str]| without_home(&mut world.usher(words)).output().unwrap();
+    let run_programs = |world: &World| {
+        for command in ["run", "bg"] {
+            let output = run(world, &[command, "--", "sh", "-c", "exit 7"]);
+            assert_eq!(stderr(&output), "");
+            assert_eq!(output.status.code(), Some(7), "{command}");
+        }
+    };
+    let measure = ["profile", "--force", "--cores", "1", "--repeats", "1"];
+    let measure = [&measure[..], &["--", "sleep", "0.2"]].concat();
+    for words in [&measure[..], &["profile", "list"]] {
+        let output = run(&world, words);
+        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+    }
+    // The first program starts a daemon.
+    run_programs(&world);
+    let reloaded = run(&world, &["daemon", "reload"]);
+    assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    let stopped = run(&world, &["daemon", "stop"]);
+    assert!(stopped.status.success(), "{}", stderr(&stopped));
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_usher"));
+    without_home(daemon.arg("daemon"));
+    world.daemon_by(&mut daemon);
+    run_programs(&world);
+}

@@ -378,6 +378,8 @@ fn a_program_is_found_by_the_pid_of_any_of_its_processes() {
         let attached = stderr(&world.run(&["attach", &pid.to_string()]));
         let part = format!("already belongs to the managed program {}", program["id"]);
         assert!(attached.contains(&part), "{attached}");
+        let remedy = format!("'usher detach id:{}'", program["id"]);
+        assert!(attached.contains(&remedy), "{attached}");
     }
     let own = std::process::id().to_string();
     assert_eq!(world.run(&["explain", &own]).status.code(), Some(125));
@@ -401,11 +403,13 @@ fn one_daemon_per_directory_replaces_the_socket_of_a_dead_daemon() {
     let line = stderr(&second);
     assert!(
         line.contains(&format!(
-            "a daemon already runs in '{}' (process {daemon})",
+            "a daemon already runs in '{}' (process {daemon}); end it with 'usher daemon stop', or \
+             name another directory with --runtime-dir",
             world.runtime_dir().display()
         )),
         "{line}"
     );
+    assert_eq!(line.lines().count(), 1, "{line}");
     assert_eq!(world.status()["pid"], json!(daemon));
 }
 

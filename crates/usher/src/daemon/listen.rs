@@ -40,6 +40,8 @@ pub struct SocketNames {
     lock: &'static str,
     /// The process that listens on the socket, as a noun for messages.
     process: &'static str,
+    /// How a user ends this process, for messages.
+    remedy: &'static str,
 }
 
 impl SocketNames {
@@ -48,12 +50,14 @@ impl SocketNames {
         socket: runtime::SOCKET,
         lock: "usher.lock",
         process: "a daemon",
+        remedy: "end it with 'usher daemon stop'",
     };
     /// The names of the socket and lock of `usher sched start --foreground`.
     pub const FOREGROUND_SCHEDULER: Self = Self {
         socket: runtime::FOREGROUND_SOCKET,
         lock: "sched.lock",
         process: "'usher sched start --foreground'",
+        remedy: "end it with 'usher sched stop'",
     };
 }
 
@@ -203,11 +207,12 @@ fn already_runs(dir: &Path, names: SocketNames, lock: &File) -> String {
     let process = holder.map_or_else(String::new, |one| format!(" (process {})", one.pid));
     let state = holder.and_then(ListeningProcess::stopped);
     format!(
-        "{} already runs in '{}'{process}; {}end it first, or name another directory with \
+        "{} already runs in '{}'{process}; {}{}, or name another directory with \
          --runtime-dir",
         names.process,
         dir.display(),
-        state.map_or_else(String::new, |state| format!("{state}, or "))
+        state.map_or_else(String::new, |state| format!("{state}, or ")),
+        names.remedy
     )
 }
 

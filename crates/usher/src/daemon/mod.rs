@@ -121,7 +121,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     }
     let served = serve(config);
     if let Err(error) = &served {
-        // The caller prints the error, too, but without a time.
+        // The caller does not print the error, because the log would then contain it twice.
         if config.exit_when_idle {
             log::error!("{}", failure::line(error));
         }

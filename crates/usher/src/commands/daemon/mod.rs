@@ -118,6 +118,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     if let (true, Err(error)) = (args.exit_when_idle, &served) {
         // The command that started this daemon reads the reason from standard output.
         let _ = writeln!(std::io::stdout(), "{}", failure::line(error));
+        // `daemon::run` has logged the error already.
+        return Ok(failure::OWN);
     }
     served.map(|()| 0)
 }
