@@ -19,18 +19,17 @@ fn metrics_are_served_at_the_requested_address() {
     let mut world = World::new();
     let path = world.path("metrics");
     let daemon = world.daemon(&["--metrics", &format!("unix:{}", path.display())]);
-    let scrape = || {
+    let request = |method: &str| {
         let mut socket = UnixStream::connect(&path).unwrap();
-        socket
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            .unwrap();
+        let head = format!("{method} /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
         let mut text = String::new();
         socket.read_to_string(&mut text).unwrap();
         text
     };
     // A client that connects and sends nothing must not block other clients for long.
     let _silent = UnixStream::connect(&path).unwrap();
-    let text = scrape();
+    let text = request("GET");
     assert!(
         text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("# EOF\n"),
         "{text}"
@@ -42,7 +41,19 @@ fn metrics_are_served_at_the_requested_address() {
     ] {
         assert!(text.contains(metric), "{metric} is missing:\n{text}");
     }
+    let text = request("HEAD");
+    assert!(
+        text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\n"),
+        "{text}"
+    );
+    assert!(!text.contains("usher_"), "{text}");
+    let text = request("POST");
+    assert!(
+        text.starts_with("HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\n"),
+        "{text}"
+    );
     assert_eq!(world.end(daemon), Some(0));
+    assert!(!path.exists());
 }
 
 #[test]

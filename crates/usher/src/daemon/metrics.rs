@@ -21,7 +21,7 @@ mod program_metrics;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -288,15 +288,50 @@ impl Timed for TcpStream {
     }
 }
 
+/// The socket file of a served page, which is removed when the value is dropped. A file of another
+/// daemon at the same path is left as it is.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the file.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            id: Self::id(path)?,
+        })
+    }
+
+    fn id(path: &Path) -> io::Result<(u64, u64)> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok((found.dev(), found.ino()))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::id(&self.path).is_ok_and(|id| id == self.id) {
+            // If the removal fails, the next daemon replaces the file.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// Serves the page at that address while the process lives. A thread accepts; each scrape is
-/// answered on a thread of its own, so that a slow scraper delays no other.
+/// answered on a thread of its own, so that a slow scraper delays no other. Returns the socket file,
+/// if the address is one.
 ///
 /// # Errors
 /// The address cannot be listened on.
-pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
+pub fn serve(address: &Address, make_page: MakePage) -> io::Result<Option<SocketFile>> {
+    let mut file = None;
     let mut accept: Box<dyn FnMut() -> io::Result<Box<dyn Timed>> + Send> = match address {
         Address::Unix(path) => {
             let listener = listen_at(path)?;
+            file = Some(SocketFile::new(path)?);
             Box::new(move || Ok(Box::new(listener.accept()?.0)))
         }
         Address::Loopback(address) => {
@@ -330,7 +365,7 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
     std::thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(body)?;
-    Ok(())
+    Ok(file)
 }
 
 /// Listens at a path; a socket without a listener is replaced. Another file is left as it is, which
@@ -350,7 +385,8 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Reads a request's head and answers GET with the page, within the limit of [`SCRAPE_MAX`].
+/// Reads a request's head and answers GET with the page, and HEAD with the head of the same answer,
+/// within the limit of [`SCRAPE_MAX`].
 fn answer(mut stream: Box<dyn Timed>, make_page: &MakePage) -> io::Result<()> {
     let until = Instant::now() + SCRAPE_MAX;
     let limit = |stream: &dyn Timed| match until.checked_duration_since(Instant::now()) {
@@ -366,15 +402,18 @@ fn answer(mut stream: Box<dyn Timed>, make_page: &MakePage) -> io::Result<()> {
             count => head.extend_from_slice(&chunk[..count]),
         }
     }
-    let (status, body) = match (head.starts_with(b"GET "), make_page()) {
-        (false, _) => ("405 Method Not Allowed", String::new()),
+    let is_head = head.starts_with(b"HEAD ");
+    let is_known = is_head || head.starts_with(b"GET ");
+    let (status, page) = match (is_known, make_page()) {
+        (false, _) => ("405 Method Not Allowed\r\nAllow: GET, HEAD", String::new()),
         (true, None) => ("503 Service Unavailable", String::new()),
         (true, Some(page)) => ("200 OK", page),
     };
+    let body = if is_head { "" } else { &page };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let reply = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
+        page.len()
     );
     for piece in reply.as_bytes().chunks(16 * 1024) {
         limit(&*stream)?;
@@ -392,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
         let page = Box::new(|| Some("usher_programs 1\n".to_owned()));
-        serve(&Address::Unix(path.clone()), page).unwrap();
+        let file = serve(&Address::Unix(path.clone()), page).unwrap();
         let slow: Vec<UnixStream> = (0..SCRAPES_MAX - 1)
             .map(|_| UnixStream::connect(&path).unwrap())
             .collect();
@@ -406,6 +445,20 @@ mod tests {
         scraper.read_to_string(&mut reply).unwrap();
         assert!(reply.contains("usher_programs 1"), "{reply}");
         drop(slow);
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_of_another_daemon_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics");
+        let page = || Box::new(|| Some(String::new()));
+        let file = serve(&Address::Unix(path.clone()), page()).unwrap();
+        std::fs::rename(&path, dir.path().join("first")).unwrap();
+        let _other = serve(&Address::Unix(path.clone()), page()).unwrap();
+        drop(file);
+        assert!(path.exists());
     }
 
     #[test]

@@ -173,9 +173,10 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         )
         .context("starting a thread")?;
     }
-    if let Some(address) = &config.metrics {
-        serve_metrics(address, &shared)?;
-    }
+    let address = config.metrics.as_ref();
+    let served_metrics = address.map(|address| serve_metrics(address, &shared));
+    // The socket file is removed at the end of the daemon.
+    let _metrics_file = served_metrics.transpose()?;
     let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
     let server = server::spawn(&listening, make_service, &ending)?;
     logging::stamp_lines();
@@ -405,7 +406,10 @@ fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
         .context("claiming this machine's CPUs")
 }
 
-fn serve_metrics(address: &Address, shared: &ServiceContext) -> anyhow::Result<()> {
+fn serve_metrics(
+    address: &Address,
+    shared: &ServiceContext,
+) -> anyhow::Result<Option<metrics::SocketFile>> {
     let shared = shared.clone();
     let page = move || metrics::page(&shared.engine.status().ok()?, &shared.timings).ok();
     metrics::serve(address, Box::new(page)).with_context(|| format!("serving metrics at {address}"))
