@@ -118,13 +118,13 @@ pub fn line(error: &anyhow::Error) -> String {
 
 /// Writes a line to standard error; errors are ignored. In a daemon, the line goes to its log.
 pub fn print_error(line: &str) {
-    use std::io::Write;
     let line = one_line(&without_error_number(line));
     if log::max_level() > log::LevelFilter::Off {
         log::error!(target: "usher", "{line}");
         return;
     }
-    let _ = writeln!(io::stderr(), "usher: {}", output::shown(&line));
+    let line = format!("usher: {}", output::shown(&line));
+    let _ = output::write_line(&mut io::stderr(), &line);
 }
 
 fn one_line(text: &str) -> String {

@@ -121,6 +121,12 @@ fn write_out(text: &str) -> anyhow::Result<()> {
         .context("writing to standard output")
 }
 
+/// Writes a line by one call, so that it does not mix with lines that other processes write to the
+/// same file.
+pub fn write_line(to: &mut impl Write, line: &str) -> io::Result<()> {
+    to.write_all(format!("{line}\n").as_bytes())
+}
+
 /// Returns whether the locale supports more than ASCII.
 pub fn speaks_unicode() -> bool {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -451,6 +457,23 @@ mod tests {
 
     fn is_harmless(c: char) -> bool {
         !c.is_control() && !is_invisible(c)
+    }
+
+    #[test]
+    fn a_line_is_written_by_one_call() {
+        struct Calls(Vec<String>);
+        impl Write for Calls {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push(String::from_utf8_lossy(bytes).into_owned());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut calls = Calls(Vec::new());
+        write_line(&mut calls, "usher: a line").unwrap();
+        assert_eq!(calls.0, ["usher: a line\n"]);
     }
 
     proptest! {

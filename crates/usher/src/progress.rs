@@ -3,12 +3,12 @@
 //! On a terminal, progress is a bar with the present activity, drawn at least every 120 ms;
 //! elsewhere, only permanent lines are printed. Errors of writing are ignored.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::shown;
+use crate::output::{shown, write_line};
 
 /// The progress of a long command.
 pub struct Progress {
@@ -57,7 +57,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.println(line),
             // A measurement continues even if standard error is closed.
-            None => drop(writeln!(std::io::stderr(), "{line}")),
+            None => drop(write_line(&mut std::io::stderr(), &line)),
         }
     }
 

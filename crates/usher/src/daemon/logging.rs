@@ -7,7 +7,6 @@
 //! the daemon waits for a slow journal or for a full pipe: while the queue is full, messages are
 //! dropped, and their number is written later. [`flush`] waits at most twice [`FLUSH_MAX`].
 
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -158,11 +157,8 @@ fn write_all(messages: &Receiver<Queued>, journal: Option<&JournalLog>) {
         if !is_sent {
             let stamp = STAMPED.load(Ordering::Relaxed).then_some(message.at);
             // Without a reader of standard error, messages are lost.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{}",
-                line(stamp, message.level, &message.text)
-            );
+            let line = line(stamp, message.level, &message.text);
+            let _ = output::write_line(&mut std::io::stderr(), &line);
         }
     }
 }
