@@ -108,6 +108,45 @@ fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> Strin
     }
 }
 
+/// Describes a seat with a fixed number of cores that the program shares with other programs; `None`
+/// for other programs.
+fn overlapping_fixed_seat(
+    program: &ProgramStatus,
+    status: &Status,
+    topology: &Topology,
+) -> Option<String> {
+    let cores = program.cores?;
+    let mut seats = status.plan.seats.iter();
+    let cpus = &seats.find(|seat| seat.program == program.id)?.cpus;
+    let all = status.programs.iter().filter(|one| one.pinned_to.is_none());
+    let needed: usize = all
+        .filter_map(|one| one.cores)
+        .map(|cores| cores as usize)
+        .sum();
+    let present = topology.cores_in(&status.usable).len();
+    let count = |cores: usize| text::count(cores, "core");
+    let (reason, remedy) = match needed > present {
+        true => (
+            format!(
+                "the fixed seats together need {}, and programs may use {}",
+                count(needed),
+                count(present)
+            ),
+            "give the programs fewer cores, or run fewer programs at a time",
+        ),
+        false => (
+            "the fixed seats leave no core for the other programs".to_owned(),
+            "give the program fewer cores",
+        ),
+    };
+    Some(format!(
+        "the seat of the program is fixed at {} by --cores or a rule, and the program shares {} \
+         with other programs, because {reason}: {remedy}",
+        count(cores as usize),
+        named(cpus)
+    ))
+}
+
 fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
     if let Some(background) = &program.background {
         return regulated::place(program, background);
@@ -131,6 +170,9 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
                  get seats on the remaining CPUs, if there are any",
                 named(pinned)
             );
+        }
+        if let Some(text) = overlapping_fixed_seat(program, status, topology) {
+            return text;
         }
         return format!(
             "the program has no seat, and may use every CPU of its affinity \
@@ -365,6 +407,41 @@ mod tests {
             place(&single, &status(vec![], &machine), &machine),
             "the program has a seat on CPU 0 (1.0 cores)"
         );
+    }
+
+    #[test]
+    fn a_fixed_seat_that_is_shared_has_a_reason_and_a_remedy() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let text = |cores: [Option<u32>; 2]| {
+            let one = |(id, cores)| ProgramStatus {
+                mode: Some(SeatMode::Shared),
+                cores,
+                ..program(id, "a", &[])
+            };
+            let programs: Vec<_> = (1..).zip(cores).map(one).collect();
+            let mut status = status(programs.clone(), &machine);
+            status.plan.seats = vec![usher_model::Seat {
+                program: programs[0].id,
+                cpus: CpuSet::range(0, 1),
+                domains: Vec::new(),
+                mode: SeatMode::Shared,
+                ntt: None,
+            }];
+            place(&programs[0], &status, &machine)
+        };
+        assert_eq!(
+            text([Some(2), Some(1)]),
+            "the seat of the program is fixed at 2 cores by --cores or a rule, and the program \
+             shares CPUs 0-1 with other programs, because the fixed seats together need 3 cores, \
+             and programs may use 2 cores: give the programs fewer cores, or run fewer programs at \
+             a time"
+        );
+        let alone = text([Some(2), None]);
+        assert!(
+            alone.contains("leave no core for the other programs"),
+            "{alone}"
+        );
+        assert!(text([None, None]).contains("the program has no seat"));
     }
 
     #[test]
