@@ -182,6 +182,23 @@ fn reload_replaces_the_rules_and_keeps_the_old_ones_after_an_error() {
 }
 
 #[test]
+fn a_rule_with_too_many_cores_is_reported() {
+    let mut world = World::new();
+    let rule = |cores: u32| format!("[[rule]]\nexecutable = 'x'\ncores = {cores}\n");
+    let path = configure(&world, &rule(1));
+    world.daemon(&["--config", path.to_str().unwrap()]);
+    let notes = |world: &World| world.json(&["daemon", "reload"]).unwrap()["notes"].clone();
+    assert_eq!(notes(&world), json!([]));
+    configure(&world, &rule(100_000));
+    let notes = notes(&world).to_string();
+    let expected = format!(
+        "rule 1 ({}:1): `cores` is 100000, but the machine has ",
+        path.display()
+    );
+    assert!(notes.contains(&expected), "{notes}");
+}
+
+#[test]
 fn a_daemon_does_not_start_with_a_broken_file() {
     let world = World::new();
     let path = configure(&world, "[[rule]]\nuser = 0\nweigth = 1.0\n");

@@ -146,12 +146,13 @@ fn serve(config: &Config) -> anyhow::Result<()> {
     let listening =
         DaemonSocket::start(&config.runtime_dir, SocketNames::DAEMON, config.lock_wait())?;
     let topology = usable_machine()?;
+    let cores = topology.cores.len();
     let scheduler = SchedulerThread::start(&config.runtime_dir, scheduler::kernel(), None)?;
     let keeper = keeper_command(given)?;
     let engine = start_engine(config, topology, scheduler.control(), keeper, &ending)?;
     claim_machine(&engine)?;
     let config_file = given.config_file.clone();
-    let reloader = Reloader::start(config_file, file.daemon, file.rules, engine.handle())
+    let reloader = Reloader::start(config_file, file.daemon, file.rules, cores, engine.handle())
         .context("starting a thread")?;
     reloader.reload_at_sighup().context("catching SIGHUP")?;
     let shared = ServiceContext {

@@ -143,6 +143,24 @@ impl Ruleset {
         self.rules.iter().any(|rule| rule.attach)
     }
 
+    /// Returns a warning for each rule with more cores than the machine has.
+    pub fn excess_cores(&self, present: usize) -> Vec<String> {
+        let count = |cores: usize| usher_report::text::count(cores, "core");
+        let warning = |rule: &Rule| {
+            let wanted = rule.cores.map(|cores| cores as usize)?;
+            (wanted > present).then(|| {
+                format!(
+                    "{}: `cores` is {wanted}, but the machine has {}, so each program of the rule \
+                     gets {}",
+                    self.describe(rule),
+                    count(present),
+                    count(present)
+                )
+            })
+        };
+        self.rules.iter().filter_map(warning).collect()
+    }
+
     /// Returns the name of a rule for messages: its number and its line in the file.
     fn describe(&self, rule: &Rule) -> String {
         let file = self.file.as_ref();

@@ -26,6 +26,8 @@ pub struct Reloader(Arc<Inner>);
 struct Inner {
     /// The file that `--config` names.
     given: Option<PathBuf>,
+    /// Number of cores of the machine.
+    cores: usize,
     /// The settings at the start of the daemon.
     started_with: DaemonSettings,
     rules: SharedRules,
@@ -40,12 +42,13 @@ pub struct Reloaded {
     pub file: Option<PathBuf>,
     /// Number of rules.
     pub rules: usize,
-    /// Notes about changes that take effect later.
+    /// Warnings about the rules, and notes about changes that take effect later.
     pub notes: Vec<String>,
 }
 
 impl Reloader {
-    /// Puts the rules in force, and starts the thread that attaches running processes.
+    /// Puts the rules in force, logs warnings about them, and starts the thread that attaches running
+    /// processes. `cores` is the number of cores of the machine.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -53,13 +56,18 @@ impl Reloader {
         given: Option<PathBuf>,
         started_with: DaemonSettings,
         rules: Ruleset,
+        cores: usize,
         engine: EngineHandle,
     ) -> io::Result<Self> {
+        for warning in rules.excess_cores(cores) {
+            log::warn!("{warning}");
+        }
         let rules = SharedRules::new(rules);
         let (changed, receiver) = channel();
         scan::start(engine, rules.clone(), receiver)?;
         Ok(Self(Arc::new(Inner {
             given,
+            cores,
             started_with,
             rules,
             changed: Mutex::new(changed),
@@ -79,7 +87,7 @@ impl Reloader {
         let changed = self.0.changed.lock();
         let changed = changed.unwrap_or_else(PoisonError::into_inner);
         let config = file::load(self.0.given.as_deref())?;
-        let mut notes = Vec::new();
+        let mut notes = config.rules.excess_cores(self.0.cores);
         if config.daemon != self.0.started_with {
             notes.push(
                 "the settings in [daemon] take effect at the next start of the daemon".to_owned(),
