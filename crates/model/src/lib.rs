@@ -34,7 +34,9 @@ pub use metering::{
     Usage,
 };
 pub use nesting::nesting_error;
-pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
+pub use observation::{
+    DemandReading, Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource,
+};
 pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
 pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;

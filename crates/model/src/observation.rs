@@ -72,6 +72,20 @@ impl std::fmt::Display for ProgressSource {
     }
 }
 
+/// CPU time of a program, and the time that its threads waited for CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DemandReading {
+    /// Time of the reading, in nanoseconds.
+    pub at_ns: u64,
+    /// CPU time in nanoseconds.
+    pub cpu_ns: u64,
+    /// Time that runnable threads waited for a CPU, summed over all threads, in nanoseconds.
+    pub delay_ns: u64,
+    /// Whether no thread has ended since the previous reading. Otherwise, the last wait of the
+    /// ended thread is missing.
+    pub is_complete: bool,
+}
+
 /// Progress since the program arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Progress {

@@ -44,6 +44,6 @@ pub use identity::{ProgramCommand, THREAD_VARIABLES, command_line_of, command_of
 pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, usable_cpus};
 pub use other_load::{BusyProcess, LoadSnapshot, OtherLoad};
 pub use process::ProcessFacts;
-pub use program::{DemandReading, ProbeConfig, ProgramProbe, process_id};
+pub use program::{ProbeConfig, ProgramProbe, process_id};
 pub use quota::CpuQuotas;
 pub use text::Pressure;

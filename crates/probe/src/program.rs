@@ -27,7 +27,9 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use rustix::event::PollFlags;
-use usher_model::{ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, ProgressSource};
+use usher_model::{
+    DemandReading, ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, ProgressSource,
+};
 
 use crate::bytes::ByteCounter;
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
@@ -77,20 +79,6 @@ const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
 /// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time since the last
 /// sample.
 const WAITING_DIVISOR: u64 = 10;
-
-/// CPU time of a program, and the time that its threads waited for CPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DemandReading {
-    /// Time of the reading, in nanoseconds.
-    pub at_ns: u64,
-    /// CPU time in nanoseconds.
-    pub cpu_ns: u64,
-    /// Time that runnable threads waited for a CPU, summed over all threads, in nanoseconds.
-    pub delay_ns: u64,
-    /// Whether no thread has ended since the previous reading. Otherwise, the last wait of the
-    /// ended thread is missing.
-    pub is_complete: bool,
-}
 
 /// The probe of one program.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use crate::{Breach, Tree};
 /// Each crate with its layer. A crate depends only on crates of lower layers. The crates of
 /// `evidence/` are above all crates of `crates/`, because the product must build without
 /// `evidence/`.
-const LAYERS: [(&str, u32); 26] = [
+const LAYERS: [(&str, u32); 27] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, u32); 26] = [
     ("tasks", 2),
     ("tasks-capi", 3),
     ("control", 2),
+    ("learn", 2),
     ("host", 3),
     ("sim", 3),
     ("usher", 4),

@@ -13,18 +13,16 @@
 //!   the CPU time that the program can have used since then is permitted, too.
 //!
 //! If the configuration permits corrected samples, a run that is disturbed by other programs yields
-//! a sample, too, from which the effect of the waits is removed (module `demand_trace`).
+//! a sample, too, from which the effect of the waits is removed (`usher_learn::DemandTrace`).
 //!
 //! A [`PlacementInterval`] is restarted at each change that disturbs the program; a repetition that
 //! began before the interval yields no sample. If the busy time of the CPUs cannot be read, no
 //! repetition yields a sample. Each call costs a constant number of operations; its caller reads
 //! `/proc/stat` once.
 
+use usher_learn::{ByteTrace, DemandTrace, ProfileSample, VariedTime, WaitBehaviour};
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
-use super::byte_trace::{ByteRate, ByteTrace};
-use super::demand_trace::DemandTrace;
-use super::member::VariedTime;
 use crate::load_limits::{CPUS_MAX, SHARE_MAX, SLACK_SECONDS};
 
 /// Minimum duration of a repetition that yields a sample. Shorter repetitions are dominated by
@@ -37,46 +35,6 @@ pub(super) const QUIET_CPUS: f64 = 0.05;
 const SLACK_NS: u64 = 20_000_000;
 /// Number of ended programs for which a last repetition may still be reported.
 pub(super) const ENDED_MAX: usize = 64;
-
-/// The sample from an undisturbed repetition.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ProfileSample {
-    /// Repetitions per second at a number of cores.
-    pub repetition: CurvePoint,
-    /// The rate by the program's other source of progress in the same time. Comparing this rate
-    /// with the repetitions shows whether the source is proportional to progress.
-    pub by_source: Option<(ProgressSource, CurvePoint)>,
-}
-
-impl ProfileSample {
-    /// Returns the sample of a run beside other programs, from which the effect of the waits is
-    /// removed. The rate by another source of progress is unknown.
-    pub fn corrected(repetition: CurvePoint) -> Self {
-        Self {
-            repetition,
-            by_source: None,
-        }
-    }
-
-    /// Adds the rate of bytes if bytes measured the progress of the run, and removes it if not.
-    #[must_use]
-    pub fn with_bytes(self, bytes: Option<ByteRate>) -> Self {
-        let is_bytes = |by: &(ProgressSource, _)| by.0 == ProgressSource::Bytes;
-        let by_source = match bytes {
-            Some(rate) if rate.is_progress() => {
-                let point = CurvePoint {
-                    rate: rate.per_second,
-                    ..self.repetition
-                };
-                let better = self.by_source.filter(|by| by.0 < ProgressSource::Bytes);
-                better.or(Some((ProgressSource::Bytes, point)))
-            }
-            Some(_) => self.by_source.filter(|by| !is_bytes(by)),
-            None => self.by_source,
-        };
-        Self { by_source, ..self }
-    }
-}
 
 /// The end of a repetition.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -188,14 +146,6 @@ impl PlacementInterval {
         let max = end.other_cpus_max.unwrap_or(default);
         others_s <= max * end.seconds + SLACK_SECONDS + self.cores * end.sample_age_s
     }
-}
-
-/// How the threads of a program wait, as observed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct WaitBehaviour {
-    /// Number of threads that busy-wait.
-    pub spinners: u32,
-    pub active_wait: Option<bool>,
 }
 
 /// A program that has ended, kept for the report of its last repetition.
@@ -339,33 +289,5 @@ mod tests {
             ..end(12 * SECOND, 2.0, Some(&used), 6)
         };
         assert_eq!(placed().repeated(&unknown), None);
-    }
-
-    #[test]
-    fn only_bytes_in_proportion_to_time_are_stored() {
-        let point = CurvePoint {
-            cores: 2.0,
-            rate: 0.5,
-            relative_error: 0.05,
-            busy_cpus: None,
-        };
-        let sample = |source| ProfileSample {
-            repetition: point,
-            by_source: Some((source, point)),
-        };
-        let with = |source, error| {
-            let rate = ByteRate {
-                per_second: 1e6,
-                error,
-            };
-            let by_source = sample(source).with_bytes(Some(rate)).by_source;
-            by_source.map(|(source, point)| (source, point.rate))
-        };
-        use ProgressSource::{Bytes, CpuTime, Heartbeat};
-        assert_eq!(with(CpuTime, 0.1), Some((Bytes, 1e6)));
-        assert_eq!(with(CpuTime, 0.11), Some((CpuTime, 0.5)));
-        assert_eq!(with(Bytes, 0.11), None);
-        assert_eq!(with(Heartbeat, 0.1), Some((Heartbeat, 0.5)));
-        assert_eq!(sample(Bytes).with_bytes(None), sample(Bytes));
     }
 }

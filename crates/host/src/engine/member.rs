@@ -8,15 +8,14 @@
 //! proportion to the seats and loans of the plan.
 
 use usher_act::PinnedCpus;
+use usher_learn::{ByteTrace, DemandTrace, VariedTime, WaitBehaviour};
 use usher_model::{
     Action, CpuSet, Event, Plan, ProcessTree, Program, ProgramId, ProgramKey, ProgramSample,
     Progress, ProgressSource, SeatMode,
 };
 
-use super::byte_trace::ByteTrace;
 use super::copy_tracker::CopyTracker;
-use super::demand_trace::DemandTrace;
-use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
+use super::learn::{PlacementInterval, QUIET_CPUS};
 use super::log::ProgramPlacement;
 use super::progress_window::ProgressWindow;
 use super::status::ProgramStatus;
@@ -25,29 +24,6 @@ use super::watch::ProgramObserver;
 /// Age from which the use of CPU time shows whether a program is busy. A younger program counts as
 /// busy.
 const NEW_NS: u64 = 2_000_000_000;
-
-/// Time that a run has spent on seats of deliberate variation.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct VariedTime {
-    /// Time of the last update, and the loss per second since then, if the seat is varied.
-    since: Option<(u64, f64)>,
-    /// Time on varied seats.
-    pub seconds: f64,
-    /// Upper limit of the time that was lost.
-    pub lost_seconds: f64,
-}
-
-impl VariedTime {
-    /// Sets the loss per second from now on; `None`: the seat is not varied.
-    pub fn set(&mut self, at_ns: u64, loss_rate: Option<f64>) {
-        if let Some((since_ns, loss_rate)) = self.since.take() {
-            let seconds = at_ns.saturating_sub(since_ns) as f64 * 1e-9;
-            self.seconds += seconds;
-            self.lost_seconds += loss_rate * seconds;
-        }
-        self.since = loss_rate.map(|rate| (at_ns, rate));
-    }
-}
 
 /// A managed program.
 #[derive(Debug)]

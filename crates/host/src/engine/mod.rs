@@ -18,12 +18,10 @@
 
 mod arrival;
 mod background;
-mod byte_trace;
 mod clock;
 mod config;
 mod copies;
 mod copy_tracker;
-mod demand_trace;
 mod hotplug;
 mod learn;
 mod log;

@@ -15,63 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use usher_model::{Curve, ProgramKey, ProgressSource, Topology, VariationBudget};
-use usher_policy::variation::{FinishedRun, VariationHistory};
-use usher_store::{
-    MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError, VariationRecord,
-};
+use usher_learn::{ProfileUpdate, StoredProfile, recall, variation_budget};
+use usher_model::{ProgramKey, Topology, VariationBudget};
+use usher_store::{MachineKey, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
-use super::learn::{ProfileSample, WaitBehaviour};
 
 /// Interval between attempts to write a store that another process has locked.
 const RETRY: Duration = Duration::from_secs(2);
 /// Maximum number of updates that are kept while the store cannot be written. Beyond this number,
 /// all kept updates are dropped.
 const UPDATES_MAX: usize = 1000;
-
-/// The profile of a program from earlier runs.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct StoredProfile {
-    pub curve: Option<Curve>,
-    pub spinners: u32,
-    pub active_wait: Option<bool>,
-    pub llc_bytes: Option<u64>,
-    pub bandwidth_gbps: Option<f64>,
-    /// Progress sources that were inaccurate for the program.
-    pub misleading: Vec<ProgressSource>,
-    /// Whether bytes measured the progress of the program in earlier runs.
-    pub trusts_bytes: bool,
-    /// Identifier of the profile, if the profile is of other arguments.
-    pub similar_to: Option<String>,
-}
-
-impl From<Profile> for StoredProfile {
-    fn from(profile: Profile) -> Self {
-        Self {
-            curve: profile.curve().map(|(curve, _)| curve),
-            spinners: profile.spinners,
-            active_wait: profile.active_wait,
-            llc_bytes: profile.llc_bytes,
-            bandwidth_gbps: profile.bandwidth_gbps,
-            trusts_bytes: profile.trusts(ProgressSource::Bytes),
-            misleading: profile.misleading_sources(),
-            similar_to: None,
-        }
-    }
-}
-
-/// The profile update from one repetition.
-pub(super) struct ProfileUpdate {
-    pub key: ProgramKey,
-    pub name: String,
-    pub sample: ProfileSample,
-    pub waits: WaitBehaviour,
-    /// Whether bytes did not measure the progress of the run.
-    pub distrusts_bytes: bool,
-    /// The run, for the budget of deliberate variation.
-    pub run: Option<FinishedRun>,
-}
 
 /// The store, shared between threads.
 #[derive(Debug)]
@@ -148,7 +102,7 @@ impl Profiles {
             return StoredProfile::default();
         }
         let store = lock(&self.handle.store);
-        let found = recalled(&store, key, &self.handle.machine);
+        let found = recall(&store, key, &self.handle.machine);
         drop(store);
         found.unwrap_or_else(|error| {
             self.handle.report(StoreEvent::Failed(error.to_string()));
@@ -168,15 +122,12 @@ impl Profiles {
             return None;
         }
         let store = lock(&self.handle.store);
-        let found = store.variation(key, &self.handle.machine);
+        let found = variation_budget(&store, key, &self.handle.machine);
         drop(store);
-        match found {
-            Ok(record) => history(record?).budget(),
-            Err(error) => {
-                self.handle.report(StoreEvent::Failed(error.to_string()));
-                None
-            }
-        }
+        found.unwrap_or_else(|error| {
+            self.handle.report(StoreEvent::Failed(error.to_string()));
+            None
+        })
     }
 
     /// Queues an update for the writer thread.
@@ -190,37 +141,6 @@ impl Profiles {
     /// Returns the events since the last call.
     pub fn take_events(&self) -> Vec<StoreEvent> {
         std::mem::take(&mut lock(&self.handle.events))
-    }
-}
-
-/// Looks for the profile of a program, and for a profile of similar arguments.
-fn recalled(
-    store: &Store,
-    key: &ProgramKey,
-    machine: &MachineKey,
-) -> Result<StoredProfile, StoreError> {
-    let own = store.lookup(key, machine)?.map(StoredProfile::from);
-    let own = own.unwrap_or_default();
-    let points = |curve: &Option<Curve>| curve.as_ref().map_or(0, |c| c.points().len());
-    let own_points = points(&own.curve);
-    if own_points >= 2 {
-        return Ok(own);
-    }
-    let Some(entry) = store.similar(key, machine)? else {
-        return Ok(own);
-    };
-    let similar_to = Some(entry.id());
-    let similar = StoredProfile::from(entry.profile);
-    match points(&similar.curve) > own_points {
-        true => Ok(StoredProfile {
-            misleading: own.misleading,
-            trusts_bytes: own.trusts_bytes,
-            spinners: own.spinners.max(similar.spinners),
-            active_wait: own.active_wait.or(similar.active_wait),
-            similar_to,
-            ..similar
-        }),
-        false => Ok(own),
     }
 }
 
@@ -289,63 +209,9 @@ impl StoreHandle {
 
     fn merge(&self, update: &ProfileUpdate) -> Result<(), StoreError> {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let measurement = Measurement {
-            name: update.name.clone(),
-            at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
-            points: measured(&update.sample),
-            // Zero is stored as unknown, because the threads may have had no reason to wait in this
-            // run.
-            spinners: Some(update.waits.spinners).filter(|&n| n > 0),
-            active_wait: update.waits.active_wait,
-            ..Measurement::default()
-        };
-        let mut store = lock(&self.store);
-        if update.distrusts_bytes {
-            store.forget_source(&update.key, &self.machine, ProgressSource::Bytes)?;
-        }
-        store.merge(&update.key, &self.machine, &measurement)?;
-        match update.run {
-            Some(run) => self.add_run(&mut store, &update.key, &run),
-            None => Ok(()),
-        }
+        let at_s = since_1970.map_or(0, |age| age.as_secs() as i64);
+        update.write(&mut lock(&self.store), &self.machine, at_s)
     }
-
-    /// Adds a run to the history of deliberate variation.
-    fn add_run(
-        &self,
-        store: &mut Store,
-        key: &ProgramKey,
-        run: &FinishedRun,
-    ) -> Result<(), StoreError> {
-        let old = store.variation(key, &self.machine)?.map(history);
-        let Some(next) = VariationHistory::after(old, run) else {
-            return Ok(());
-        };
-        let record = VariationRecord {
-            runs: next.runs,
-            usual_seconds: next.usual_seconds,
-            usual_cpus: next.usual_cpus,
-            credit_seconds: next.credit_seconds,
-        };
-        store.set_variation(key, &self.machine, &record)
-    }
-}
-
-fn history(record: VariationRecord) -> VariationHistory {
-    VariationHistory {
-        runs: record.runs,
-        usual_seconds: record.usual_seconds,
-        usual_cpus: record.usual_cpus,
-        credit_seconds: record.credit_seconds,
-    }
-}
-
-fn measured(sample: &ProfileSample) -> Vec<MeasuredPoint> {
-    let repetition = (ProgressSource::Repetition, sample.repetition);
-    let points = std::iter::once(repetition).chain(sample.by_source);
-    points
-        .map(|(source, point)| MeasuredPoint { point, source })
-        .collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,21 +16,16 @@
 use std::collections::BTreeMap;
 
 use usher_act::{ActError, HomeDirs, PreparedHome, WorkClass};
+use usher_learn::{ByteRate, ByteTrace, DemandTrace, ProfileSample, ProfileUpdate, WaitBehaviour};
 use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
-use usher_policy::variation::FinishedRun;
 
 use super::arrival::ArrivingProgram;
-use super::byte_trace::{ByteRate, ByteTrace};
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
 use super::copy_tracker::CopyTracker;
-use super::demand_trace::DemandTrace;
-use super::learn::{
-    ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, RepetitionEnd, WaitBehaviour,
-};
+use super::learn::{ENDED_MAX, EndedProgram, PlacementInterval, RepetitionEnd};
 use super::log::LogChange;
 use super::member::ManagedProgram;
-use super::profiles::ProfileUpdate;
 use super::request_channel::{Reply, Request};
 use super::status::{BackgroundStatus, ProgramStatus, Status};
 use super::warning::WarningTopic;
@@ -384,12 +379,7 @@ impl RealWorld {
             let demand = ended.demand_trace.ended(seconds);
             let demand = demand.filter(|_| self.profiles.corrects() && ended.waits.spinners == 0);
             let sample = sample.or(demand.map(|demand| ProfileSample::corrected(demand.point)));
-            let run = demand.map(|demand| FinishedRun {
-                seconds,
-                cpus: demand.cpus,
-                varied_seconds: ended.varied.seconds,
-                lost_seconds: ended.varied.lost_seconds,
-            });
+            let run = demand.map(|demand| demand.finished(seconds, &ended.varied));
             let update = profile_update(ended.key.clone(), &ended.name, ended.waits, sample, bytes);
             self.add_update(update.map(|update| ProfileUpdate { run, ..update }));
             return Ok(());

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::event::PollFd;
 use usher_heartbeat::Page;
-use usher_model::{ProcessId, ProcessTree, ProgramSample};
-use usher_probe::{CounterKind, DemandReading, PerfCounters, ProbeConfig, ProgramProbe};
+use usher_model::{DemandReading, ProcessId, ProcessTree, ProgramSample};
+use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
 use super::clock::now_ns;
 use super::config::EngineError;

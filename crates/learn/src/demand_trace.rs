@@ -31,8 +31,10 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::CurvePoint;
-use usher_probe::DemandReading;
+use usher_model::{CurvePoint, DemandReading};
+use usher_policy::variation::FinishedRun;
+
+use crate::varied_time::VariedTime;
 
 /// Minimum duration of a run.
 const SECONDS_MIN: f64 = 1.0;
@@ -51,7 +53,7 @@ const PART_ERROR: f64 = 0.10;
 
 /// The demand of one run over time.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct DemandTrace {
+pub struct DemandTrace {
     last: DemandReading,
     cores: f64,
     /// Sums by number of cores, in thousandths of a core.
@@ -69,11 +71,23 @@ struct DemandSum {
 
 /// What a run shows about the program.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct RunDemand {
+pub struct RunDemand {
     /// The point of the curve on the number of cores with the longest time.
     pub point: CurvePoint,
     /// CPUs that the program would have used alone.
     pub cpus: f64,
+}
+
+impl RunDemand {
+    /// Returns the run of `seconds` for the history of deliberate variation.
+    pub fn finished(&self, seconds: f64, varied: &VariedTime) -> FinishedRun {
+        FinishedRun {
+            seconds,
+            cpus: self.cpus,
+            varied_seconds: varied.seconds,
+            lost_seconds: varied.lost_seconds,
+        }
+    }
 }
 
 impl DemandTrace {

@@ -10,7 +10,7 @@
 //!    MiB, nothing is known.
 //!
 //! A program that reads its input at the start, or writes its output at the end, therefore does not
-//! use bytes. The result is valid only for a run that was undisturbed (`learn.rs`).
+//! use bytes. The result is valid only for a run that was undisturbed.
 
 use usher_store::SOURCE_ERROR_MAX;
 
@@ -23,7 +23,7 @@ const BYTES_MIN: u64 = 1 << 20;
 
 /// The bytes of one run over time.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ByteTrace {
+pub struct ByteTrace {
     start_ns: u64,
     /// Bytes at the start; `None` before the first sample.
     start_bytes: Option<u64>,
@@ -36,7 +36,7 @@ pub(super) struct ByteTrace {
 
 /// The rate and the error of the bytes of one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ByteRate {
+pub struct ByteRate {
     /// Bytes per second.
     pub per_second: f64,
     /// Largest difference of the fraction of bytes and the fraction of time.

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads what earlier runs of an arriving program have left in the store.
+
+use usher_model::{Curve, ProgramKey, ProgressSource, VariationBudget};
+use usher_store::{MachineKey, Profile, Store, StoreError};
+
+use crate::update::history;
+
+/// The profile of a program from earlier runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StoredProfile {
+    /// The curve for planning.
+    pub curve: Option<Curve>,
+    /// Number of threads that busy-wait.
+    pub spinners: u32,
+    /// Whether the runtime of the program decided at the start to busy-wait; `None` if unknown.
+    pub active_wait: Option<bool>,
+    /// LLC bytes that the program uses when alone.
+    pub llc_bytes: Option<u64>,
+    /// Memory bandwidth in GB/s when the program is alone.
+    pub bandwidth_gbps: Option<f64>,
+    /// Progress sources that were inaccurate for the program.
+    pub misleading: Vec<ProgressSource>,
+    /// Whether bytes measured the progress of the program in earlier runs.
+    pub trusts_bytes: bool,
+    /// Identifier of the profile, if the profile is of other arguments.
+    pub similar_to: Option<String>,
+}
+
+impl From<Profile> for StoredProfile {
+    fn from(profile: Profile) -> Self {
+        Self {
+            curve: profile.curve().map(|(curve, _)| curve),
+            spinners: profile.spinners,
+            active_wait: profile.active_wait,
+            llc_bytes: profile.llc_bytes,
+            bandwidth_gbps: profile.bandwidth_gbps,
+            trusts_bytes: profile.trusts(ProgressSource::Bytes),
+            misleading: profile.misleading_sources(),
+            similar_to: None,
+        }
+    }
+}
+
+/// Returns the stored profile of a program for a kind of machine. If the program has no curve of at
+/// least two points, returns the profile of other, similar arguments, if this profile has such a
+/// curve or the program has none.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn recall(
+    store: &Store,
+    key: &ProgramKey,
+    machine: &MachineKey,
+) -> Result<StoredProfile, StoreError> {
+    let own = store.lookup(key, machine)?.map(StoredProfile::from);
+    let own = own.unwrap_or_default();
+    let points = |curve: &Option<Curve>| curve.as_ref().map_or(0, |c| c.points().len());
+    let own_points = points(&own.curve);
+    if own_points >= 2 {
+        return Ok(own);
+    }
+    let Some(entry) = store.similar(key, machine)? else {
+        return Ok(own);
+    };
+    let similar_to = Some(entry.id());
+    let similar = StoredProfile::from(entry.profile);
+    match points(&similar.curve) > own_points {
+        true => Ok(StoredProfile {
+            misleading: own.misleading,
+            trusts_bytes: own.trusts_bytes,
+            spinners: own.spinners.max(similar.spinners),
+            active_wait: own.active_wait.or(similar.active_wait),
+            similar_to,
+            ..similar
+        }),
+        false => Ok(own),
+    }
+}
+
+/// Returns the time that the next run of a program may lose to deliberate variation; `None` before
+/// the first ordinary run, or if the credit of the program is used up.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn variation_budget(
+    store: &Store,
+    key: &ProgramKey,
+    machine: &MachineKey,
+) -> Result<Option<VariationBudget>, StoreError> {
+    let record = store.variation(key, machine)?;
+    Ok(record.and_then(|record| history(record).budget()))
+}

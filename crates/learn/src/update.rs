@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Merges the result of a run into the store: the points of the curve, and the history of
+//! deliberate variation.
+
+use usher_model::{ProgramKey, ProgressSource};
+use usher_policy::variation::{FinishedRun, VariationHistory};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError, VariationRecord};
+
+use crate::sample::{ProfileSample, WaitBehaviour};
+
+/// The profile update from one repetition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProfileUpdate {
+    /// The program.
+    pub key: ProgramKey,
+    /// Name of the program for display.
+    pub name: String,
+    /// The point of the curve.
+    pub sample: ProfileSample,
+    /// How the threads waited.
+    pub waits: WaitBehaviour,
+    /// Whether bytes did not measure the progress of the run.
+    pub distrusts_bytes: bool,
+    /// The run, for the budget of deliberate variation.
+    pub run: Option<FinishedRun>,
+}
+
+impl ProfileUpdate {
+    /// Merges the update into the store. `at_s` is the time in seconds since 1970.
+    ///
+    /// # Errors
+    /// The point is invalid, or the store cannot be written. If the merge of the point has failed,
+    /// the history of variation is unchanged.
+    pub fn write(
+        &self,
+        store: &mut Store,
+        machine: &MachineKey,
+        at_s: i64,
+    ) -> Result<(), StoreError> {
+        let measurement = Measurement {
+            name: self.name.clone(),
+            at_s,
+            points: measured(&self.sample),
+            // Zero is stored as unknown, because the threads may have had no reason to wait in this
+            // run.
+            spinners: Some(self.waits.spinners).filter(|&n| n > 0),
+            active_wait: self.waits.active_wait,
+            ..Measurement::default()
+        };
+        if self.distrusts_bytes {
+            store.forget_source(&self.key, machine, ProgressSource::Bytes)?;
+        }
+        store.merge(&self.key, machine, &measurement)?;
+        match self.run {
+            Some(run) => add_run(store, &self.key, machine, &run),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Adds a run to the history of deliberate variation.
+fn add_run(
+    store: &mut Store,
+    key: &ProgramKey,
+    machine: &MachineKey,
+    run: &FinishedRun,
+) -> Result<(), StoreError> {
+    let old = store.variation(key, machine)?.map(history);
+    let Some(next) = VariationHistory::after(old, run) else {
+        return Ok(());
+    };
+    let record = VariationRecord {
+        runs: next.runs,
+        usual_seconds: next.usual_seconds,
+        usual_cpus: next.usual_cpus,
+        credit_seconds: next.credit_seconds,
+    };
+    store.set_variation(key, machine, &record)
+}
+
+pub(crate) fn history(record: VariationRecord) -> VariationHistory {
+    VariationHistory {
+        runs: record.runs,
+        usual_seconds: record.usual_seconds,
+        usual_cpus: record.usual_cpus,
+        credit_seconds: record.credit_seconds,
+    }
+}
+
+fn measured(sample: &ProfileSample) -> Vec<MeasuredPoint> {
+    let repetition = (ProgressSource::Repetition, sample.repetition);
+    let points = std::iter::once(repetition).chain(sample.by_source);
+    points
+        .map(|(source, point)| MeasuredPoint { point, source })
+        .collect()
+}
