@@ -7,7 +7,7 @@
 //! Reads take linear time in the threads of the program, or in the CPUs; [`SimKernel::audit`]
 //! visits all running and waiting threads. Times are in virtual nanoseconds.
 
-use usher_model::{CpuId, CpuSet};
+use usher_model::{CpuId, CpuSet, DemandReading};
 
 use crate::job::{RunState, ThreadId};
 use crate::sim_kernel::SimKernel;
@@ -156,6 +156,20 @@ impl SimKernel {
     /// core.
     pub(crate) fn work_ns(&self, program: usize) -> f64 {
         self.tasks.jobs[program].work
+    }
+
+    /// Returns the CPU time and the waits of a program since its arrival. The number of threads
+    /// that have not ended shows whether a later reading is complete.
+    pub(crate) fn demand(&self, program: usize) -> (DemandReading, u32) {
+        let job = &self.tasks.jobs[program];
+        let waiting_ns = u64::from(job.queued) * (self.now_ns - job.queued_ns);
+        let reading = DemandReading {
+            at_ns: self.now_ns,
+            cpu_ns: job.cpu_ns,
+            delay_ns: job.delay_ns + waiting_ns,
+            is_complete: true,
+        };
+        (reading, job.alive)
     }
 
     /// Returns the CPU time that a program has used since its arrival.

@@ -189,6 +189,10 @@ pub(crate) struct Job {
     pub wait_ns: u64,
     pub wait_since_ns: Option<u64>,
     pub queued: u32,
+    /// Time that threads have waited in queues, summed over all threads, until `queued_ns`.
+    pub delay_ns: u64,
+    /// Time of the last change of `queued`.
+    pub queued_ns: u64,
     /// Speed of the program's threads in each LLC domain, relative to an undisturbed core.
     pub speed: Vec<f64>,
     /// CPU time of the program's threads in each domain, since the last update of the contention

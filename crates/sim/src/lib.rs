@@ -12,7 +12,8 @@
 //! - `engine` with `steps`, `programs`, `fault`: the event loop, which runs scripts on that kernel;
 //! - `world`: the engine behind the control loop's interface; `actuator`: the journal protocol of
 //!   the real actuator;
-//! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`, `advise`: experiments;
+//! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`, `advise`, `reruns`,
+//!   `learning`: experiments;
 //! - `mixfile`: sim files; `fuzz`: test cases with injected faults; `playback`: recorded runs.
 
 pub mod actuator;
@@ -32,6 +33,7 @@ pub mod fidelity;
 pub mod fuzz;
 mod job;
 pub mod kernel;
+pub mod learning;
 pub mod machine;
 pub mod mix;
 pub mod mixfile;
@@ -42,6 +44,7 @@ pub mod playback;
 mod programs;
 mod queue_order;
 pub mod record;
+pub mod reruns;
 pub mod sample;
 pub mod script;
 pub mod setup;

@@ -45,6 +45,8 @@ impl Engine {
             wait_ns: 0,
             wait_since_ns: None,
             queued: 0,
+            delay_ns: 0,
+            queued_ns: self.os.now_ns,
             speed: vec![1.0; self.os.machine.domains.len()],
             busy_ns: vec![0.0; self.os.machine.domains.len()],
             done_ns: vec![0.0; self.os.machine.domains.len()],

@@ -2,7 +2,8 @@
 //! Connects the simulated machine to the control loop: [`SimWorld`] implements the loop's interface
 //! [`World`], so that the shipped loop runs in virtual time.
 //!
-//! A run has planned arrivals and a stop condition.
+//! A run has planned arrivals and a stop condition. More arrivals can be planned during the run
+//! ([`SimWorld::plan_arrival`]).
 //!
 //! 1. `wait` advances the engine to the next event that concerns the policy.
 //! 2. `observe` returns arrivals, departures and samples of all programs as an observation.
@@ -106,6 +107,17 @@ impl SimWorld {
         &self.arrivals
     }
 
+    /// Plans another arrival, for example of a program that runs again. An arrival before the
+    /// current time takes place when virtual time next advances.
+    pub fn plan_arrival(&mut self, planned: PlannedArrival) {
+        let arrived = self.arrival_of.len();
+        let rank = |planned: &PlannedArrival| (planned.at_ns, planned.arrival.id);
+        let later = self.arrivals[arrived..].partition_point(|p| rank(p) <= rank(&planned));
+        self.arrivals.insert(arrived + later, planned);
+        self.seconds.insert(arrived + later, Vec::new());
+        self.left_ns.insert(arrived + later, None);
+    }
+
     /// Returns the departure time of the program with this index in `arrivals`, in virtual
     /// nanoseconds; `None` while the program runs.
     pub fn left_ns(&self, planned: usize) -> Option<u64> {
@@ -176,6 +188,7 @@ impl SimWorld {
     pub fn advance_to(&mut self, until_ns: u64) {
         let next = self.arrivals.get(self.arrival_of.len());
         let next_ns = next.map_or(until_ns, |planned| planned.at_ns);
+        let next_ns = next_ns.max(self.engine.now_ns());
         if self.engine.run(until_ns.min(next_ns)).is_err() {
             return;
         }

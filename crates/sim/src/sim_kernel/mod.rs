@@ -190,6 +190,8 @@ impl SimKernel {
         self.waiting = self.waiting.wrapping_add_signed(by as isize);
         let job = &mut self.tasks.jobs[program];
         let before = job.queued;
+        job.delay_ns += u64::from(before) * (self.now_ns - job.queued_ns);
+        job.queued_ns = self.now_ns;
         job.queued = job.queued.wrapping_add_signed(by);
         match (before > 0, job.queued > 0) {
             (false, true) => self.waiting_programs.push(program),
