@@ -228,6 +228,15 @@ fn without_daemon(validator: &mut Validator<'_>) {
     let mix = write(world, "sim.toml", SIM_MIX);
     validator.run("sim mix", &[&mix]);
     validator.run("sim smt", &["--seeds", "1"]);
+    let small = [
+        "--machine",
+        "die:2 core:2",
+        "--stride",
+        "210",
+        "--runs",
+        "2",
+    ];
+    validator.run("sim profiles", &[&small[..], &["--seconds", "2"]].concat());
     validator.run("sim fuzz", &["1"]);
     let small = ["--programs", "1", "--machine", "core:2 pu:1"];
     validator.run("sim advise", &small);

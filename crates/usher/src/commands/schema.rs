@@ -34,7 +34,7 @@ const fn answer<T: JsonSchema>(command: &'static str) -> CommandAnswer {
 }
 
 /// All commands with a JSON answer.
-pub const ANSWERS: [CommandAnswer; 35] = [
+pub const ANSWERS: [CommandAnswer; 36] = [
     answer::<AttachAnswer>("attach"),
     answer::<advise::AdviseAnswer<'_>>("advise"),
     answer::<BackgroundAnswer>("bg --attach"),
@@ -61,6 +61,7 @@ pub const ANSWERS: [CommandAnswer; 35] = [
     answer::<SimMixAnswer>("sim mix"),
     answer::<sim::CasasAnswer>("sim casas"),
     answer::<sim::SmtAnswer>("sim smt"),
+    answer::<sim::ProfilesAnswer>("sim profiles"),
     answer::<FuzzAnswer>("sim fuzz"),
     answer::<sim::SimAdviseAnswer>("sim advise"),
     answer::<MixAnswer>("mix"),

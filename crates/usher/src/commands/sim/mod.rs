@@ -8,10 +8,12 @@ mod advise;
 mod casas;
 mod fuzz;
 mod mix;
+mod profiles;
 mod smt;
 
 pub use advise::SimAdviseAnswer;
 pub use casas::CasasAnswer;
+pub use profiles::ProfilesAnswer;
 pub use smt::SmtAnswer;
 
 use crate::failure::Outcome;
@@ -29,6 +31,7 @@ Examples:
   usher sim smt                     four loops on two cores with two hardware threads each
   usher sim casas --out report      all 210 mixes of PARSEC programs, in about ten minutes
   usher sim casas --stride 10       every tenth mix
+  usher sim profiles --stride 10    what Usher learns from five runs of each program
   usher sim advise                  the choices of `usher advise` for 210 programs
   usher sim fuzz 0..1000            a thousand random runs with injected faults")]
 pub struct Args {
@@ -45,6 +48,8 @@ enum Command {
     Casas(casas::Args),
     /// Compares the choices of `usher advise` with exhaustive sweeps, for many program models
     Advise(advise::Args),
+    /// Simulates what Usher learns from ordinary runs of programs on a machine without PMU
+    Profiles(profiles::Args),
     /// Tests the control loop with random programs, machines and injected faults
     Fuzz(fuzz::Args),
 }
@@ -56,6 +61,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         Command::Smt(args) => smt::run(args, out),
         Command::Casas(args) => casas::run(args, out),
         Command::Advise(args) => advise::run(args, out),
+        Command::Profiles(args) => profiles::run(args, out),
         Command::Fuzz(args) => fuzz::run(args, out),
     }
 }
