@@ -240,6 +240,7 @@ impl ExchangedProfile {
                 bandwidth_gbps: self.bandwidth_gbps,
                 at_s: self.at_s,
                 runs: self.runs,
+                copies: None,
             },
             key: ProgramKey {
                 executable: self.executable,

@@ -14,6 +14,7 @@
 //! reason.
 
 mod combine;
+mod copies;
 mod damaged;
 mod error;
 pub mod exchange;

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource};
+use usher_model::{CopyMemory, Curve, CurvePoint, ProgramKey, ProgressSource};
 
 use crate::machine::MachineKey;
 
@@ -90,8 +90,11 @@ pub struct Profile {
     pub bandwidth_gbps: Option<f64>,
     /// Time of the last measurement, in seconds since 1970.
     pub at_s: i64,
-    /// Number of runs with a measurement.
+    /// Number of runs with a measurement; 0 if the profile contains only `copies`.
     pub runs: u32,
+    /// The copies that launchers inside the program started in the last run with copies; `None` if
+    /// no copies are known.
+    pub copies: Option<CopyMemory>,
 }
 
 impl Profile {
@@ -194,6 +197,7 @@ mod tests {
             bandwidth_gbps: None,
             at_s: 0,
             runs: 1,
+            copies: None,
         }
     }
 

@@ -11,7 +11,7 @@
 //! provides the transaction.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
-use usher_model::{CurvePoint, ProgramKey, ProgressSource};
+use usher_model::{CopyMemory, CurvePoint, ProgramKey, ProgressSource};
 
 use crate::combine::{Estimate, combine};
 use crate::machine::MachineKey;
@@ -19,7 +19,8 @@ use crate::profile::{MeasuredPoint, Measurement, Profile, ProfileEntry, StoredPo
 
 pub(crate) const SELECT: &str =
     "SELECT id, executable, arguments, machine, name, spinners, llc_bytes,
-                      bandwidth_gbps, at_s, runs, active_wait FROM profile";
+                      bandwidth_gbps, at_s, runs, active_wait, cpus_per_copy, program_cpus
+     FROM profile";
 
 pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, ProfileEntry)> {
     let llc_bytes: Option<i64> = row.get(6)?;
@@ -38,9 +39,19 @@ pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Prof
             at_s: row.get(8)?,
             runs: row.get(9)?,
             active_wait: row.get(10)?,
+            copies: copies_of(row.get(11)?, row.get(12)?),
         },
     };
     Ok((row.get(0)?, listed))
+}
+
+/// Returns the copies of an earlier run from the columns of a profile.
+fn copies_of(cpus_per_copy: Option<u32>, program_cpus: Option<u32>) -> Option<CopyMemory> {
+    let (cpus_per_copy, program_cpus) = cpus_per_copy.zip(program_cpus)?;
+    Some(CopyMemory {
+        cpus_per_copy,
+        program_cpus,
+    })
 }
 
 pub(crate) fn point_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<StoredPoint>> {

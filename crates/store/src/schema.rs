@@ -15,7 +15,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 /// The SQL statements of each migration step. A step migrates a store from one format to the next
 /// format.
-pub(crate) const STEPS: [&str; 3] = [
+pub(crate) const STEPS: [&str; 4] = [
     "
     CREATE TABLE profile (
         id INTEGER PRIMARY KEY,
@@ -51,6 +51,10 @@ pub(crate) const STEPS: [&str; 3] = [
         usual_cpus REAL NOT NULL,
         credit_seconds REAL NOT NULL
     ) STRICT;
+",
+    "
+    ALTER TABLE profile ADD COLUMN cpus_per_copy INTEGER;
+    ALTER TABLE profile ADD COLUMN program_cpus INTEGER;
 ",
 ];
 

@@ -56,7 +56,7 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 /// A store of profiles, in a file or in memory.
 #[derive(Debug)]
 pub struct Store {
-    connection: Connection,
+    pub(crate) connection: Connection,
     path: PathBuf,
 }
 
@@ -405,7 +405,7 @@ impl Store {
         changed.map_err(|e| self.failed(e))
     }
 
-    fn failed(&self, error: rusqlite::Error) -> StoreError {
+    pub(crate) fn failed(&self, error: rusqlite::Error) -> StoreError {
         StoreError::from(&self.path, error)
     }
 
@@ -531,8 +531,8 @@ impl Store {
 fn insert(connection: &Connection, entry: &ProfileEntry) -> rusqlite::Result<()> {
     let (key, profile) = (stored(&entry.key), &entry.profile);
     let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners,
-               llc_bytes, bandwidth_gbps, at_s, runs, active_wait)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+               llc_bytes, bandwidth_gbps, at_s, runs, active_wait, cpus_per_copy, program_cpus)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
     connection.execute(
         sql,
         params![
@@ -545,7 +545,9 @@ fn insert(connection: &Connection, entry: &ProfileEntry) -> rusqlite::Result<()>
             profile.bandwidth_gbps,
             profile.at_s,
             profile.runs,
-            profile.active_wait
+            profile.active_wait,
+            profile.copies.map(|copies| copies.cpus_per_copy),
+            profile.copies.map(|copies| copies.program_cpus)
         ],
     )?;
     let id = connection.last_insert_rowid();
@@ -565,7 +567,7 @@ fn delete(connection: &Connection, entry: &ProfileEntry) -> rusqlite::Result<()>
 }
 
 /// Returns the key with redacted arguments.
-fn stored(key: &ProgramKey) -> ProgramKey {
+pub(crate) fn stored(key: &ProgramKey) -> ProgramKey {
     ProgramKey {
         executable: key.executable.clone(),
         arguments: redact(&key.arguments),

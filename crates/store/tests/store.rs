@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use usher_model::{
-    Cache, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey, ProgressSource,
-    Topology,
+    Cache, CopyMemory, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey,
+    ProgressSource, Topology,
 };
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError, VariationRecord};
 
@@ -329,7 +329,7 @@ fn rejects_foreign_and_newer_databases_unchanged() {
         ),
         (
             "PRAGMA user_version = 99",
-            "has format 99, but this version of Usher reads only formats up to 3",
+            "has format 99, but this version of Usher reads only formats up to 4",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -620,4 +620,43 @@ fn the_record_of_varied_runs_belongs_to_its_profile() {
         None,
         "forgotten"
     );
+}
+
+#[test]
+fn known_copies_are_replaced_and_forgotten_without_the_measurements() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profiles.db");
+    let mut store = Store::open(&path).unwrap();
+    let (known, other) = (key("a"), key("b"));
+    let copies = CopyMemory {
+        cpus_per_copy: 1,
+        program_cpus: 4,
+    };
+    let next = CopyMemory {
+        cpus_per_copy: 2,
+        ..copies
+    };
+    for key in [&known, &other] {
+        store
+            .set_copies(key, &machine(), "xargs", 7, copies)
+            .unwrap();
+    }
+    store.merge(&known, &machine(), &one_point()).unwrap();
+    store
+        .set_copies(&known, &machine(), "xargs", 8, next)
+        .unwrap();
+    drop(store);
+    let mut store = Store::open(&path).unwrap();
+    let profile = store.lookup(&known, &machine()).unwrap().unwrap();
+    assert_eq!((profile.runs, profile.copies), (1, Some(next)));
+    let profile = store.lookup(&other, &machine()).unwrap().unwrap();
+    assert_eq!((profile.runs, profile.points.len()), (0, 0));
+    assert_eq!(profile.copies, Some(copies));
+    for key in [&known, &other, &key("c")] {
+        store.forget_copies(key, &machine()).unwrap();
+    }
+    let left = store.list().unwrap();
+    assert_eq!(left.len(), 1, "only the measured profile remains");
+    let profile = &left[0].profile;
+    assert_eq!((profile.points.len(), profile.copies), (1, None));
 }
