@@ -37,6 +37,7 @@
 //! Copies whose pools read the mask before the first scan keep too many threads; they are confined.
 
 mod divide;
+pub mod hints;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Decides the number of threads that the variables such as `OMP_NUM_THREADS` of a launched program
+//! get (`--hints`), and which copies of a run are remembered for the next run.
+//!
+//! 1. In a run with copies, the division with the most copies at a time is remembered
+//!    ([`CopyRecord`]): the CPUs of its smallest part, and the CPUs of the program.
+//! 2. The next run of the program gets the CPUs of one copy as its number of threads
+//!    ([`thread_count`]). On fewer CPUs than in the remembered run, the number is reduced in
+//!    proportion, to at least 1. On more CPUs, the number is not increased.
+//! 3. A run without copies that used [`FORGET_CPU_NS`] of CPU time deletes the record
+//!    ([`is_outdated`]). A shorter run, such as `make` without work, deletes nothing.
+//!
+//! Each function takes time in proportion to the number of copies.
+
+use usher_model::CopyMemory;
+
+use super::GroupReport;
+
+/// CPU time of a run without copies from which the copies of earlier runs are forgotten.
+const FORGET_CPU_NS: u64 = 1_000_000_000;
+
+/// Returns the number of threads for the variables of a program; `None`: the variables are not set.
+///
+/// `always` is whether the user requests the variables (`--hints`). `cpus` is the number of CPUs
+/// that the program may use at its start.
+pub fn thread_count(always: bool, memory: Option<CopyMemory>, cpus: u32) -> Option<u32> {
+    match memory {
+        Some(memory) => {
+            let reduced = u64::from(memory.cpus_per_copy) * u64::from(cpus)
+                / u64::from(memory.program_cpus.max(1));
+            let reduced = u32::try_from(reduced).unwrap_or(u32::MAX);
+            Some(memory.cpus_per_copy.min(reduced).max(1))
+        }
+        None => always.then_some(cpus.max(1)),
+    }
+}
+
+/// Returns whether the copies of earlier runs are outdated after a run without copies that used
+/// this CPU time.
+pub fn is_outdated(cpu_ns: u64) -> bool {
+    cpu_ns >= FORGET_CPU_NS
+}
+
+/// The copies of one run that are remembered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CopyRecord {
+    /// Largest number of copies at a time.
+    most: usize,
+    memory: Option<CopyMemory>,
+}
+
+impl CopyRecord {
+    /// Returns whether copies were recognised in this run.
+    pub fn has_copies(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Updates the record by the present copies of a program with this number of CPUs. Returns the
+    /// new contents if they changed.
+    pub fn update(&mut self, groups: &[GroupReport], program_cpus: usize) -> Option<CopyMemory> {
+        let copies = groups.iter().flat_map(|group| &group.copies);
+        let count = copies.clone().count();
+        let parts = copies.map(|copy| copy.cpus.len());
+        let smallest = parts.filter(|&cpus| cpus > 0).min()?;
+        let number = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
+        let new = CopyMemory {
+            cpus_per_copy: number(smallest),
+            program_cpus: number(program_cpus.max(smallest)),
+        };
+        let is_wider = |old: CopyMemory| new.cpus_per_copy > old.cpus_per_copy;
+        let is_better =
+            count > self.most || (count == self.most && self.memory.is_none_or(is_wider));
+        if !is_better {
+            return None;
+        }
+        self.most = count;
+        (self.memory.replace(new) != Some(new)).then_some(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_model::ProcessId;
+
+    use super::super::{CopyReport, CopyState};
+    use super::*;
+
+    fn memory(cpus_per_copy: u32, program_cpus: u32) -> CopyMemory {
+        CopyMemory {
+            cpus_per_copy,
+            program_cpus,
+        }
+    }
+
+    /// A group with a copy on each of these CPU lists.
+    fn group(parts: &[&str]) -> GroupReport {
+        let copy = |(at, cpus): (usize, &&str)| CopyReport {
+            process: ProcessId {
+                pid: at as i32 + 10,
+                start_ticks: 0,
+            },
+            cpus: cpus.parse().unwrap(),
+            state: CopyState::Confined,
+            threads: 1,
+        };
+        GroupReport {
+            launcher: 7,
+            name: "worker".to_owned(),
+            forked: false,
+            narrows_launcher: false,
+            copies: parts.iter().enumerate().map(copy).collect(),
+        }
+    }
+
+    #[test]
+    fn a_program_without_copies_gets_a_number_only_on_request() {
+        assert_eq!(thread_count(false, None, 8), None);
+        assert_eq!(thread_count(true, None, 8), Some(8));
+        assert_eq!(thread_count(true, None, 0), Some(1));
+    }
+
+    #[test]
+    fn a_launcher_of_copies_gets_the_cpus_of_one_copy() {
+        for always in [false, true] {
+            assert_eq!(thread_count(always, Some(memory(4, 16)), 16), Some(4));
+            assert_eq!(thread_count(always, Some(memory(4, 16)), 8), Some(2));
+            assert_eq!(thread_count(always, Some(memory(4, 16)), 1), Some(1));
+            assert_eq!(thread_count(always, Some(memory(4, 16)), 64), Some(4));
+            assert_eq!(thread_count(always, Some(memory(0, 0)), 64), Some(1));
+        }
+    }
+
+    #[test]
+    fn the_division_with_the_most_copies_is_remembered() {
+        let mut record = CopyRecord::default();
+        assert_eq!(record.update(&[], 4), None);
+        assert!(!record.has_copies());
+        let two = [group(&["0-1", "2-3"])];
+        assert_eq!(record.update(&two, 4), Some(memory(2, 4)));
+        assert_eq!(record.update(&two, 4), None, "no change");
+        let three = [group(&["0-1", "2", "3"])];
+        assert_eq!(record.update(&three, 4), Some(memory(1, 4)));
+        assert_eq!(record.update(&two, 4), None, "copies have ended");
+        assert!(record.has_copies());
+    }
+
+    #[test]
+    fn a_narrower_seat_with_equally_many_copies_changes_nothing() {
+        let mut record = CopyRecord::default();
+        assert_eq!(record.update(&[group(&["0", "1"])], 2), Some(memory(1, 2)));
+        let wide = [group(&["0-1", "2-3"])];
+        assert_eq!(record.update(&wide, 4), Some(memory(2, 4)));
+        assert_eq!(record.update(&[group(&["0", "1"])], 2), None);
+    }
+
+    #[test]
+    fn copies_that_are_launchers_count_by_their_own_copies() {
+        let mut record = CopyRecord::default();
+        let nested = [group(&["0-3", "4-7"]), group(&["0-1", "2-3"])];
+        assert_eq!(record.update(&nested, 8), Some(memory(2, 8)));
+    }
+
+    #[test]
+    fn only_a_run_with_work_and_without_copies_forgets_them() {
+        assert!(!is_outdated(999_999_999));
+        assert!(is_outdated(1_000_000_000));
+    }
+}
