@@ -15,6 +15,16 @@ fn sh(script: &str) -> LaunchSpec {
     LaunchSpec::new(["sh", "-c", script])
 }
 
+/// Returns a shell without variables for numbers of threads.
+fn sh_without_threads(script: &str) -> LaunchSpec {
+    let mut spec = sh(script);
+    let names = sh("").thread_hints().thread_variables;
+    let more = ["GOTO_NUM_THREADS", "RAYON_RS_NUM_CPUS", "RAYON_NUM_THREADS"];
+    let names = names.into_iter().chain(more);
+    spec.env.extend(names.map(|name| (name.into(), None)));
+    spec
+}
+
 fn run(spec: &LaunchSpec) -> Exit {
     hold(spec).unwrap().release().unwrap().wait().unwrap()
 }
@@ -157,9 +167,61 @@ fn environment_and_streams_are_as_specified() {
         .env("RAYON_NUM_THREADS", "7")
         .heartbeat(Path::new("/page"))
         .ompt_tool(Path::new("/tool.so"))
-        .thread_hints(3);
+        .thread_hints()
+        .threads(3);
     assert_eq!(output(spec), "from the file\n/page /tool.so 7\n");
-    assert_eq!(output(sh("echo $OMP_NUM_THREADS").thread_hints(3)), "3\n");
+    let spec = sh("echo $OMP_NUM_THREADS").thread_hints().threads(3);
+    assert_eq!(output(spec), "3\n");
+}
+
+/// Returns the output of a held child that is started with a number of threads.
+fn output_with_threads(spec: &LaunchSpec, threads: Option<u32>) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let spec = LaunchSpec {
+        stdout: Stream::File(path.clone()),
+        ..spec.clone()
+    };
+    let held = hold(&spec).unwrap();
+    let mut child = held.start_with_threads(threads).unwrap().finish().unwrap();
+    child.wait().unwrap();
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_held_child_gets_the_number_of_threads_at_its_start() {
+    let script = "echo $OMP_NUM_THREADS,$OPENBLAS_NUM_THREADS,$RAYON_NUM_THREADS,$GOMAXPROCS,$X";
+    let spec = sh_without_threads(script)
+        .env("X", "y")
+        .env("RAYON_NUM_THREADS", "7");
+    let spec = spec.thread_hints();
+    assert_eq!(output_with_threads(&spec, Some(16)), "16,16,7,16,y\n");
+    assert_eq!(
+        output_with_threads(&spec, Some(u32::MAX)),
+        "4294967295,4294967295,7,4294967295,y\n"
+    );
+    assert_eq!(output_with_threads(&spec, None), ",,7,,y\n");
+    assert_eq!(
+        output_with_threads(&sh_without_threads(script), Some(16)),
+        ",,,,\n"
+    );
+}
+
+#[test]
+fn no_variable_takes_precedence_over_a_variable_of_the_user() {
+    let variables = |user: &str| {
+        let spec = sh_without_threads("").env(user, "2");
+        spec.thread_hints().thread_variables
+    };
+    assert_eq!(
+        variables("OMP_NUM_THREADS"),
+        ["RAYON_NUM_THREADS", "GOMAXPROCS"]
+    );
+    let goto = variables("GOTO_NUM_THREADS");
+    assert!(!goto.contains(&"OPENBLAS_NUM_THREADS"), "{goto:?}");
+    assert!(goto.contains(&"OMP_NUM_THREADS"), "{goto:?}");
+    let openblas = variables("OPENBLAS_NUM_THREADS");
+    assert!(openblas.contains(&"OMP_NUM_THREADS"), "{openblas:?}");
 }
 
 /// Returns the sets of blocked, ignored and caught signals, without the signals 32 and 33, which

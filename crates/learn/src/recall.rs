@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads what earlier runs of an arriving program have left in the store.
 
-use usher_model::{Curve, ProgramKey, ProgressSource, VariationBudget};
+use usher_model::{CopyMemory, Curve, ProgramKey, ProgressSource, VariationBudget};
 use usher_store::{MachineKey, Profile, Store, StoreError};
 
 use crate::update::history;
@@ -23,6 +23,8 @@ pub struct StoredProfile {
     pub misleading: Vec<ProgressSource>,
     /// Whether bytes measured the progress of the program in earlier runs.
     pub trusts_bytes: bool,
+    /// The copies that the program started in an earlier run with these arguments.
+    pub copies: Option<CopyMemory>,
     /// Identifier of the profile, if the profile is of other arguments.
     pub similar_to: Option<String>,
 }
@@ -35,6 +37,7 @@ impl From<Profile> for StoredProfile {
             active_wait: profile.active_wait,
             llc_bytes: profile.llc_bytes,
             bandwidth_gbps: profile.bandwidth_gbps,
+            copies: profile.copies,
             trusts_bytes: profile.trusts(ProgressSource::Bytes),
             misleading: profile.misleading_sources(),
             similar_to: None,
@@ -68,6 +71,7 @@ pub fn recall(
     match points(&similar.curve) > own_points {
         true => Ok(StoredProfile {
             misleading: own.misleading,
+            copies: own.copies,
             trusts_bytes: own.trusts_bytes,
             spinners: own.spinners.max(similar.spinners),
             active_wait: own.active_wait.or(similar.active_wait),

@@ -175,6 +175,9 @@ pub struct ProfileAnswer {
     pub llc_bytes: Option<u64>,
     /// Memory traffic in GB/s, if known.
     pub bandwidth_gbps: Option<f64>,
+    /// Number of CPUs of a copy in the last run in which launchers inside the program started
+    /// copies; `null` without such a run.
+    pub cpus_per_copy: Option<u32>,
 }
 
 /// The profiles of a store.

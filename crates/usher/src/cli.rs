@@ -27,7 +27,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     advise, attach, bg, complete, completions, daemon, detach, doctor, explain, keeper, man, mix,
-    plan, profile, replay, run, sched, schema, seated, sim, status, top, topo, undo, wait,
+    plan, profile, replay, run, sched, schema, sim, status, top, topo, undo, wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -101,8 +101,6 @@ pub enum Command {
     Complete(complete::Args),
     #[command(hide = true)]
     Keeper(keeper::Args),
-    #[command(hide = true)]
-    Seated(seated::Args),
     /// `usher-NAME` beside this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
@@ -112,7 +110,7 @@ impl Command {
     /// Returns whether a user starts this command. Usher itself and the completion scripts start the
     /// others.
     pub fn is_public(&self) -> bool {
-        !matches!(self, Self::Complete(_) | Self::Keeper(_) | Self::Seated(_))
+        !matches!(self, Self::Complete(_) | Self::Keeper(_))
     }
 }
 
@@ -430,13 +428,8 @@ mod tests {
         let visible = names(&visible_command());
         assert!(visible.contains(&"run".to_owned()) && !visible.contains(&"keeper".to_owned()));
         assert!(names(&command()).contains(&"keeper".to_owned()));
-        for word in ["keepr", "seatd"] {
-            let line = unknown_command(&[word.into()]);
-            assert!(
-                !line.contains("'keeper'") && !line.contains("'seated'"),
-                "{line}"
-            );
-        }
+        let line = unknown_command(&["keepr".into()]);
+        assert!(!line.contains("'keeper'"), "{line}");
     }
 
     #[test]

@@ -414,6 +414,8 @@ impl Daemon {
             request.running.then_some(true),
             request.background.map(|policy| policy.name().to_owned()),
             request.cores.map(i64::from),
+            request.hints,
+            request.given_hints,
         );
         let result = call.call();
         let outcome = self.outcome(result);
@@ -558,6 +560,10 @@ pub struct RegisterRequest {
     pub running: bool,
     /// The policy of `usher bg`; `None`: foreground.
     pub background: Option<Regulation>,
+    /// The request for the number of threads of a program that is being launched.
+    pub hints: Option<api::HintRequest>,
+    /// The variables with which the program was launched.
+    pub given_hints: Option<api::ThreadHints>,
 }
 
 /// An error of the daemon, as text.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Formats the copies that launchers inside a program started as sentences, for `usher status` and
+//! Formats the copies that launchers inside a program started, and the variables for the number of
+//! threads that its own launcher has set, as sentences, for `usher status` and
 //! `usher explain`. The cost is proportional to the number of copies.
 
 use usher_model::CpuSet;
@@ -12,6 +13,7 @@ pub fn sentences(program: &api::Program) -> Vec<String> {
     let groups = program.copies.iter();
     let mut sentences: Vec<String> = groups.clone().map(sentence).collect();
     sentences.extend(groups.filter_map(|group| group.remedy.clone()));
+    sentences.extend(program.hints.as_ref().map(hint_sentence));
     sentences.extend(match program.unrecognised_workers {
         0 => None,
         1 => Some(
@@ -25,6 +27,19 @@ pub fn sentences(program: &api::Program) -> Vec<String> {
         )),
     });
     sentences
+}
+
+/// Describes the variables that the launcher of the program has set.
+fn hint_sentence(hints: &api::ThreadHints) -> String {
+    let source = match hints.from_copies {
+        true => "the number of CPUs of a copy in an earlier run",
+        false => "the number of CPUs at the start of the program",
+    };
+    format!(
+        "usher run set {} to {}, {source}; --no-hints sets no variables",
+        text::list(&hints.variables),
+        hints.threads
+    )
 }
 
 fn sentence(group: &api::CopyGroup) -> String {
@@ -119,6 +134,28 @@ mod tests {
             text.contains("2 confined to 1 to 2 CPUs each, on CPUs 0-2"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn names_the_variables_that_were_set_and_the_reason() {
+        let hints = api::ThreadHints {
+            threads: 2,
+            variables: ["OMP_NUM_THREADS", "GOMAXPROCS"]
+                .map(str::to_owned)
+                .to_vec(),
+            from_copies: true,
+        };
+        let by_request = api::ThreadHints {
+            from_copies: false,
+            ..hints.clone()
+        };
+        assert_eq!(
+            hint_sentence(&hints),
+            "usher run set OMP_NUM_THREADS and GOMAXPROCS to 2, the number of CPUs of a copy in an \
+             earlier run; --no-hints sets no variables"
+        );
+        let text = hint_sentence(&by_request);
+        assert!(text.contains("at the start of the program"), "{text}");
     }
 
     #[test]

@@ -16,17 +16,17 @@
 //! cannot be opened is an error.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use usher_heartbeat::Page;
 use usher_model::{
-    CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource,
+    CopyMemory, CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource,
 };
 use usher_probe::{ProcessFacts, ProgramCommand, command_line_of, command_of, identify};
 
-use super::config::{AdoptOptions, EngineError, ReviewedProcess};
+use super::config::{AdoptOptions, EngineError, HintRequest, ReviewedProcess};
 use super::profiles::Profiles;
 use crate::launch::LaunchSpec;
 use crate::rights::{FileRights, with_rights};
@@ -64,6 +64,10 @@ pub(super) struct ArrivingProgram {
     pub held: bool,
     /// The reason for which the review changed the options.
     pub review: Option<String>,
+    /// The variables that set the number of threads.
+    pub hints: Option<HintRequest>,
+    /// The copies that the program started in an earlier run.
+    pub remembered: Option<CopyMemory>,
 }
 
 /// What `/proc` contains about a process.
@@ -97,10 +101,8 @@ impl ArrivingProgram {
         let own = rustix::process::geteuid().as_raw();
         let read = || {
             let command = command(proc_root, pid, &adopt, held);
-            let key = adopt
-                .key
-                .clone()
-                .or_else(|| identify(command.as_ref()?).ok());
+            let key = adopt.key.clone();
+            let key = key.or_else(|| identify(command.as_ref()?).ok());
             let page = adopt.heartbeat.as_deref();
             let page = page.map(|path| open_page(path, asking, asking != own));
             let line = command_line(proc_root, pid, &adopt);
@@ -150,6 +152,8 @@ impl ArrivingProgram {
             similar_to: stored.similar_to,
             held,
             review,
+            hints: adopt.hints.take(),
+            remembered: stored.copies,
         })
     }
 }
@@ -284,7 +288,14 @@ fn intersection(a: Option<CpuSet>, b: Option<CpuSet>) -> Option<CpuSet> {
 fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Option<ProgramCommand> {
     let running = command_of(proc_root, pid);
     if !held {
-        return running.ok();
+        let mut running = running.ok()?;
+        // Variables that the launcher has set are no part of the program's identity: the program
+        // had none when its key was first derived.
+        if let Some(HintRequest::Given(hints)) = &adopt.hints {
+            let set = hints.variables.iter();
+            set.for_each(|name| drop(running.environment.remove(OsStr::new(name))));
+        }
+        return Some(running);
     }
     let (directory, environment) = match running {
         Ok(running) => (running.directory, running.environment),

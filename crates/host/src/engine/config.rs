@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use serde::{Deserialize, Serialize};
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
 use usher_model::{CpuSet, ProcessTree, ProgramId, ProgramKey, Regulation, Topology};
@@ -236,8 +237,39 @@ pub struct AdoptOptions {
     /// Key of the program in the profile store. If this is `None`, the key is derived from the
     /// command.
     pub key: Option<ProgramKey>,
+    /// The variables that set the number of threads of the program; `None`: its launcher sets none.
+    pub hints: Option<HintRequest>,
     /// Changes these options, or rejects the program, when its executable is known.
     pub review: Option<ProgramReview>,
+}
+
+/// Variables such as `OMP_NUM_THREADS` that a launcher sets for a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HintRequest {
+    /// The launcher requests the number of threads for a program that has not executed its file
+    /// yet.
+    Choose {
+        /// Variables that the launcher can set: the user has not set them.
+        variables: Vec<String>,
+        /// Whether the variables are set even if no copies of the program are known.
+        always: bool,
+        /// CPUs that the program may use by its affinity mask and CPU quotas, without its seat.
+        cpus: u32,
+    },
+    /// The variables were set when the program was launched.
+    Given(ThreadHints),
+}
+
+/// The variables that set the number of threads of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadHints {
+    /// The value of the variables, at least 1.
+    pub threads: u32,
+    /// The names of the variables.
+    pub variables: Vec<String>,
+    /// Whether the value is the number of CPUs of a copy in an earlier run, instead of the number
+    /// of CPUs of the program.
+    pub from_copies: bool,
 }
 
 impl AdoptOptions {
@@ -254,6 +286,7 @@ impl AdoptOptions {
             background: None,
             bound_to: None,
             key: None,
+            hints: None,
             review: None,
         }
     }
@@ -290,6 +323,8 @@ pub struct AdoptedProgram {
     pub warnings: Vec<String>,
     /// The regulation of a background program.
     pub background: Option<Regulation>,
+    /// The variables that the launcher sets for the program, if any.
+    pub hints: Option<ThreadHints>,
 }
 
 /// The reason why an engine rejected a request.

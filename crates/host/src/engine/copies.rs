@@ -5,11 +5,12 @@
 
 use usher_act::CopyPlacement;
 use usher_model::ProgramId;
-use usher_policy::copies::MaskChange;
+use usher_policy::copies::{MaskChange, hints};
 
 use super::clock::now_ns;
 use super::copy_tracker::CopyTracker;
 use super::log::LogChange;
+use super::member::ManagedProgram;
 use super::warning::WarningTopic;
 use super::world::RealWorld;
 
@@ -54,9 +55,11 @@ impl RealWorld {
             }
             false => Vec::new(),
         };
+        tracker.has_gaps |= is_soft;
         for change in changes {
             self.place_copy(id, &change);
         }
+        self.remember_copies(id, seat.len());
         self.log_copies(id, at_ns);
         if let Some(tracker) = self.tracker(id) {
             tracker.schedule(at_ns);
@@ -81,6 +84,37 @@ impl RealWorld {
                 tracker.planner.leave_alone(change.process);
                 self.warn_about(WarningTopic::Program(id), error.to_string());
             }
+        }
+    }
+
+    /// Stores the number of CPUs per copy for the next run of the program.
+    fn remember_copies(&mut self, id: ProgramId, program_cpus: usize) {
+        let Some(member) = self.state.members.get_mut(&id) else {
+            return;
+        };
+        let Some(tracker) = &mut member.copies else {
+            return;
+        };
+        let changed = tracker
+            .record
+            .update(&tracker.planner.report(), program_cpus);
+        if let (Some(copies), Some(key)) = (changed, &member.key) {
+            let name = member.program.name.clone();
+            self.profiles.queue_copies(key.clone(), name, Some(copies));
+        }
+    }
+
+    /// Forgets the copies of earlier runs at the end of a program that started none, although it
+    /// used CPU time.
+    pub(super) fn forget_copies(&self, ended: &ManagedProgram) {
+        let Some(tracker) = ended.copies.as_ref().filter(|_| ended.remembered.is_some()) else {
+            return;
+        };
+        let cpu_ns = ended.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);
+        let had_copies = tracker.record.has_copies() || tracker.has_gaps;
+        if let (false, Some(key), true) = (had_copies, &ended.key, hints::is_outdated(cpu_ns)) {
+            let name = ended.program.name.clone();
+            self.profiles.queue_copies(key.clone(), name, None);
         }
     }
 

@@ -14,6 +14,7 @@
 //! most 1 % otherwise.
 
 use usher_model::ProcessId;
+use usher_policy::copies::hints::CopyRecord;
 use usher_policy::copies::{CopyPlanner, GroupReport};
 use usher_probe::ForkScan;
 
@@ -49,6 +50,10 @@ pub(super) struct CopyTracker {
     due_ns: u64,
     /// Number of groups when the log was last written.
     pub logged: usize,
+    /// The copies of this run that are remembered for the next run.
+    pub record: CopyRecord,
+    /// Whether some scans were omitted, so that copies may have been missed.
+    pub has_gaps: bool,
 }
 
 impl CopyTracker {
@@ -68,6 +73,8 @@ impl CopyTracker {
             full_ns: 0,
             due_ns: at_ns + YOUNG_NS,
             logged: 0,
+            record: CopyRecord::default(),
+            has_gaps: false,
         }
     }
 

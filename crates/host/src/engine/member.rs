@@ -10,10 +10,12 @@
 use usher_act::PinnedCpus;
 use usher_learn::{ByteTrace, DemandTrace, VariedTime, WaitBehaviour};
 use usher_model::{
-    Action, CpuSet, Event, Plan, ProcessTree, Program, ProgramId, ProgramKey, ProgramSample,
-    Progress, ProgressSource, SeatMode,
+    Action, CopyMemory, CpuSet, Event, Plan, ProcessTree, Program, ProgramId, ProgramKey,
+    ProgramSample, Progress, ProgressSource, SeatMode,
 };
+use usher_policy::copies::hints::thread_count;
 
+use super::config::{HintRequest, ThreadHints};
 use super::copy_tracker::CopyTracker;
 use super::learn::{PlacementInterval, QUIET_CPUS};
 use super::log::ProgramPlacement;
@@ -44,6 +46,12 @@ pub(super) struct ManagedProgram {
     pub watch: ProgramObserver,
     /// The copies that launchers inside the program start; `None` if they are not recognised.
     pub copies: Option<CopyTracker>,
+    /// The copies that launchers inside the program started in an earlier run.
+    pub remembered: Option<CopyMemory>,
+    /// The request for variables that set the number of threads, until the program has its seat.
+    pub hint_request: Option<HintRequest>,
+    /// The variables that the program's launcher has set.
+    pub hints: Option<ThreadHints>,
     pub arrived_ns: u64,
     /// The CPUs of the program's seat; `None` if the program has no seat.
     pub seat: Option<CpuSet>,
@@ -167,6 +175,30 @@ impl ManagedProgram {
         bound.map_or_else(|| seat.clone(), |bound| seat.and(bound))
     }
 
+    /// Chooses the number of threads that the launcher sets in variables of the program. Called
+    /// when the program has its first seat.
+    pub fn choose_hints(&mut self, usable: &CpuSet) -> Option<ThreadHints> {
+        self.hints = match self.hint_request.take()? {
+            HintRequest::Given(hints) => Some(hints),
+            HintRequest::Choose {
+                variables,
+                always,
+                cpus,
+            } => {
+                let reach = u32::try_from(self.reach(usable).len()).unwrap_or(u32::MAX);
+                let threads = thread_count(always, self.remembered, cpus.min(reach));
+                threads
+                    .filter(|_| !variables.is_empty())
+                    .map(|threads| ThreadHints {
+                        threads,
+                        variables,
+                        from_copies: self.remembered.is_some(),
+                    })
+            }
+        };
+        self.hints.clone()
+    }
+
     /// Returns the placement of the program under the plan.
     pub fn placement(&self, plan: &Plan, usable: &CpuSet, is_frozen: bool) -> ProgramPlacement {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == self.id());
@@ -275,6 +307,7 @@ impl ManagedProgram {
                 .copies
                 .as_ref()
                 .map_or_else(Vec::new, CopyTracker::groups),
+            hints: self.hints.clone(),
             unrecognised_workers: self.copies.as_ref().map_or(0, CopyTracker::unrecognised),
         }
     }

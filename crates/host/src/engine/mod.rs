@@ -54,8 +54,8 @@ use std::time::{Duration, Instant};
 
 pub use arrival::WEIGHTS;
 pub use config::{
-    AdoptOptions, AdoptedProgram, EngineConfig, EngineError, KeeperCommand, PolicyFactory,
-    ProfileUse, ProgramReview, ReviewedProcess,
+    AdoptOptions, AdoptedProgram, EngineConfig, EngineError, HintRequest, KeeperCommand,
+    PolicyFactory, ProfileUse, ProgramReview, ReviewedProcess, ThreadHints,
 };
 pub use log::{LogChange, LogEntry, ProgramPlacement};
 pub use prepared::PreparedProgram;

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_learn::{ProfileUpdate, StoredProfile, recall, variation_budget};
-use usher_model::{ProgramKey, Topology, VariationBudget};
+use usher_model::{CopyMemory, ProgramKey, Topology, VariationBudget};
 use usher_store::{MachineKey, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
@@ -27,6 +27,17 @@ const RETRY: Duration = Duration::from_secs(2);
 /// all kept updates are dropped.
 const UPDATES_MAX: usize = 1000;
 
+/// A change of the store.
+enum StoreUpdate {
+    Measured(ProfileUpdate),
+    /// The copies of a program; `None`: the copies of earlier runs are forgotten.
+    Copies {
+        key: ProgramKey,
+        name: String,
+        copies: Option<CopyMemory>,
+    },
+}
+
 /// The store, shared between threads.
 #[derive(Debug)]
 pub(super) struct Profiles {
@@ -36,7 +47,7 @@ pub(super) struct Profiles {
     vary: bool,
     /// The channel to the writer thread; `None` if this run adds no measurements. Dropping the
     /// sender ends the thread.
-    updates: Option<Sender<ProfileUpdate>>,
+    updates: Option<Sender<StoreUpdate>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -77,7 +88,7 @@ impl Profiles {
         });
         let (mut updates, mut writer) = (None, None);
         if profiles.learn {
-            let (sender, receiver) = channel::<ProfileUpdate>();
+            let (sender, receiver) = channel::<StoreUpdate>();
             let handle = handle.clone();
             let write = move || handle.write_all(&receiver);
             let thread = std::thread::Builder::new().name("profiles".to_owned());
@@ -130,8 +141,18 @@ impl Profiles {
         })
     }
 
-    /// Queues an update for the writer thread.
+    /// Queues a profile update for the writer thread.
     pub fn queue(&self, update: ProfileUpdate) {
+        self.send(StoreUpdate::Measured(update));
+    }
+
+    /// Queues the copies of a program for the writer thread; `None`: the copies of earlier runs are
+    /// forgotten.
+    pub fn queue_copies(&self, key: ProgramKey, name: String, copies: Option<CopyMemory>) {
+        self.send(StoreUpdate::Copies { key, name, copies });
+    }
+
+    fn send(&self, update: StoreUpdate) {
         if let Some(updates) = &self.updates {
             // The send fails only if the writer thread has panicked, which has been reported.
             let _ = updates.send(update);
@@ -158,8 +179,8 @@ impl StoreHandle {
     /// Writes updates until the channel is closed. While another process locks the store, updates
     /// are kept and written later. One warning reports the begin of the delay, another warning its
     /// end.
-    fn write_all(&self, updates: &Receiver<ProfileUpdate>) {
-        let mut kept: VecDeque<ProfileUpdate> = VecDeque::new();
+    fn write_all(&self, updates: &Receiver<StoreUpdate>) {
+        let mut kept: VecDeque<StoreUpdate> = VecDeque::new();
         let mut is_busy = false;
         loop {
             let next = match kept.is_empty() {
@@ -191,9 +212,13 @@ impl StoreHandle {
     }
 
     /// Writes updates in order until the store is locked.
-    fn write(&self, kept: &mut VecDeque<ProfileUpdate>) -> Result<(), StoreError> {
+    fn write(&self, kept: &mut VecDeque<StoreUpdate>) -> Result<(), StoreError> {
         while let Some(update) = kept.front() {
-            match self.merge(update) {
+            let written = match update {
+                StoreUpdate::Measured(update) => self.merge(update),
+                StoreUpdate::Copies { key, name, copies } => self.set_copies(key, name, *copies),
+            };
+            match written {
                 Err(error @ StoreError::Busy { .. }) => return Err(error),
                 Err(error) => self.report(StoreEvent::Failed(error.to_string())),
                 Ok(()) => {}
@@ -207,11 +232,28 @@ impl StoreHandle {
         lock(&self.events).push(event);
     }
 
-    fn merge(&self, update: &ProfileUpdate) -> Result<(), StoreError> {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let at_s = since_1970.map_or(0, |age| age.as_secs() as i64);
-        update.write(&mut lock(&self.store), &self.machine, at_s)
+    fn set_copies(
+        &self,
+        key: &ProgramKey,
+        name: &str,
+        copies: Option<CopyMemory>,
+    ) -> Result<(), StoreError> {
+        let mut store = lock(&self.store);
+        match copies {
+            Some(copies) => store.set_copies(key, &self.machine, name, now_s(), copies),
+            None => store.forget_copies(key, &self.machine),
+        }
     }
+
+    fn merge(&self, update: &ProfileUpdate) -> Result<(), StoreError> {
+        update.write(&mut lock(&self.store), &self.machine, now_s())
+    }
+}
+
+/// Returns the seconds since 1970.
+fn now_s() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.map_or(0, |age| age.as_secs() as i64)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

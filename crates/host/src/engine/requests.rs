@@ -173,6 +173,7 @@ impl RealWorld {
                     seat: None,
                     warnings: watch.take_warnings(),
                     background: arriving.program.background,
+                    hints: None,
                 };
                 let review = arriving.review.take();
                 self.arrive(arriving, home, watch);
@@ -269,6 +270,10 @@ impl RealWorld {
             .then(|| CopyTracker::new(&self.roots.proc, home.root, is_launched, at_ns));
         let mut member = ManagedProgram {
             copies,
+            // Policies that place no copies set no variables either, unless the user requests them.
+            remembered: arriving.remembered.filter(|_| self.places_copies),
+            hint_request: arriving.hints,
+            hints: None,
             interval: PlacementInterval::new(at_ns, 0.0),
             program: program.clone(),
             home,
@@ -472,6 +477,9 @@ impl RealWorld {
                 .as_ref()
                 .map_or(member.arrived_ns, |last| last.0);
             let has_sample = member.sample(at_ns, steal, is_frozen).is_some();
+            if member.watch.has_ended() {
+                self.forget_copies(&member);
+            }
             member.varied.set(at_ns, None);
             if self.state.ended.len() == ENDED_MAX {
                 self.state.ended.pop_front();

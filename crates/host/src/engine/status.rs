@@ -11,6 +11,8 @@ use usher_model::{
 };
 use usher_policy::copies::GroupReport;
 
+use super::config::ThreadHints;
+
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -135,6 +137,9 @@ pub struct ProgramStatus {
     /// The copies that launchers inside the program started.
     #[serde(default)]
     pub copies: Vec<GroupReport>,
+    /// The variables that set the number of threads, if the program's launcher has set any.
+    #[serde(default)]
+    pub hints: Option<ThreadHints>,
     /// Number of children of these launchers that are no copies, and run as a part of their
     /// launcher.
     #[serde(default)]

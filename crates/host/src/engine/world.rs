@@ -241,8 +241,10 @@ impl World for RealWorld {
         self.log_placements(at_ns);
         self.update_disturbed(at_ns);
         for (mut adopted, reply) in std::mem::take(&mut self.state.arriving) {
-            let member = self.state.members.get(&adopted.id);
-            adopted.seat = member.and_then(|member| member.seat.clone());
+            if let Some(member) = self.state.members.get_mut(&adopted.id) {
+                adopted.seat = member.seat.clone();
+                adopted.hints = member.choose_hints(&self.state.usable);
+            }
             // An error is ignored: if the client is gone, the program is still managed.
             let _ = reply.send(Ok(adopted));
         }

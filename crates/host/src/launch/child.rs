@@ -7,7 +7,7 @@
 //! calls, and neither allocates nor locks, runs no destructor and does not panic. The child reports
 //! an error by a [`ChildError`] (8 bytes: step and errno) through a pipe.
 //!
-//! `exec` tries each directory of `PATH` once. Only `read_byte` waits, without a time limit, until
+//! `exec` tries each directory of `PATH` once. Only `read_bytes` waits, without a time limit, until
 //! the parent writes or closes its pipe. Before Linux 5.9, only descriptors up to 65,535 are
 //! closed.
 
@@ -375,14 +375,15 @@ pub(super) fn kill_and_reap(pid: libc::pid_t) {
     }
 }
 
-/// Waits for a byte from a pipe; returns `None` if the other end is closed.
-pub(super) fn read_byte(fd: RawFd) -> Option<u8> {
-    let mut byte = 0u8;
+/// Waits for N bytes from a pipe, which the other end writes by one call. Returns `None` if the
+/// other end is closed.
+pub(super) fn read_bytes<const N: usize>(fd: RawFd) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
     loop {
-        // SAFETY: `read` writes at most one byte, to `byte`.
-        let n = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
+        // SAFETY: `read` writes at most N bytes, to `bytes`.
+        let n = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), N) };
         match n {
-            1 => return Some(byte),
+            n if n == N as isize => return Some(bytes),
             n if n < 0 && ChildError::last(0).errno == libc::EINTR => {}
             _ => return None,
         }

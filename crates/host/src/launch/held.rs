@@ -3,9 +3,10 @@
 //! running child after its release.
 //!
 //! 1. [`hold_in`] forks the child ([`HeldChild`]). The child enters its session, and waits for a
-//!    byte on a pipe. If the pipe closes, because the launcher has died, the child ends.
-//! 2. [`HeldChild::start`] writes this byte. The child sets up its streams and calls `exec`
-//!    ([`StartingChild`]).
+//!    number on a pipe. If the pipe closes, because the launcher has died, the child ends.
+//! 2. [`HeldChild::start`] writes this number. The child sets up its streams and calls `exec`
+//!    ([`StartingChild`]). A number above 0 becomes the value of the variables in
+//!    `LaunchSpec::thread_variables`.
 //! 3. A second pipe reports the result: a successful `exec` closes this pipe, and after a failed
 //!    `exec` the child writes the error to it. [`StartingChild::finish`] waits for this result.
 //! 4. [`ChildProcess`] waits for the end of the program by its pidfd, and checks once a second
@@ -129,8 +130,11 @@ fn wait_and_exec(
     // child.
     let entered = child::enter_session(prepared);
     // An error is reported only after the release: a held child stays held.
-    if child::read_byte(hold).is_none() {
+    let Some(threads) = child::read_bytes(hold).map(u32::from_ne_bytes) else {
         return OWN_FAILURE.into();
+    };
+    if threads > 0 {
+        prepared.set_threads(threads);
     }
     let error = match entered.and_then(|()| child::set_up(prepared)) {
         Ok(()) => child::exec(prepared),
@@ -159,11 +163,23 @@ impl HeldChild {
     ///
     /// # Errors
     /// There is no child.
-    pub fn start(mut self) -> Result<StartingChild, LaunchError> {
+    pub fn start(self) -> Result<StartingChild, LaunchError> {
+        self.start_with_threads(None)
+    }
+
+    /// Does the same as [`Self::start`]. If `threads` is given, this number is the value of the
+    /// variables in [`LaunchSpec::thread_variables`].
+    ///
+    /// # Errors
+    /// There is no child.
+    pub fn start_with_threads(
+        mut self,
+        threads: Option<u32>,
+    ) -> Result<StartingChild, LaunchError> {
         if let Some(mut release_pipe) = self.release_pipe.take() {
             // The write fails if the child was killed while it waited, which its exit status will
             // report.
-            let _ = release_pipe.write_all(b"g");
+            let _ = release_pipe.write_all(&threads.unwrap_or(0).to_ne_bytes());
         }
         let running = self.running.take().ok_or(LaunchError::NoCommand)?;
         Ok(StartingChild {

@@ -47,21 +47,32 @@ pub struct LaunchSpec {
     pub stdout: Stream,
     /// Standard error.
     pub stderr: Stream,
+    /// Names of variables that get the number of threads with which the child is started
+    /// ([`HeldChild::start_with_threads`](super::HeldChild::start_with_threads)).
+    pub thread_variables: Vec<&'static str>,
     /// Whether the program gets a new session and process group. With the kernel's autogroups,
     /// sessions get equal shares of CPU time, independently of their numbers of threads, and nice
     /// values have an effect only within a session. A new session has no terminal.
     pub new_session: bool,
 }
 
-/// Environment variables that set the size of the thread pools of common runtimes.
-const THREAD_POOLS: [&str; 6] = [
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "RAYON_NUM_THREADS",
-    "GOMAXPROCS",
+/// Environment variables that set the size of the thread pools of common runtimes. Behind each name
+/// are the variables that the runtime reads if the first one is not set. oneTBB documents no such
+/// variable; it reads the affinity mask.
+const THREAD_POOLS: [(&str, &[&str]); 6] = [
+    ("OMP_NUM_THREADS", &[]),
+    (
+        "OPENBLAS_NUM_THREADS",
+        &["GOTO_NUM_THREADS", "OMP_NUM_THREADS"],
+    ),
+    ("MKL_NUM_THREADS", &["OMP_NUM_THREADS"]),
+    ("BLIS_NUM_THREADS", &["OMP_NUM_THREADS"]),
+    ("RAYON_NUM_THREADS", &["RAYON_RS_NUM_CPUS"]),
+    ("GOMAXPROCS", &[]),
 ];
+
+/// The longest decimal number of threads, in bytes, with the terminating zero byte.
+const NUMBER_BYTES: usize = 11;
 
 impl LaunchSpec {
     /// Creates a launch with the launcher's streams, environment and directory.
@@ -97,15 +108,24 @@ impl LaunchSpec {
         self.env("OMP_TOOL_LIBRARIES", list)
     }
 
-    /// Sets the number of threads of common runtimes, if the user has not set it. Usher does this
-    /// only on request, because a thread pool that was sized for the first seat keeps its size when
-    /// the program gets more CPUs.
+    /// Lets the start of the child set the number of threads of common runtimes
+    /// ([`Self::thread_variables`]), except where the user has set it. A variable that would take
+    /// precedence over a variable of the user is not set either.
     #[must_use]
-    pub fn thread_hints(mut self, threads: usize) -> Self {
-        for name in THREAD_POOLS {
-            if self.variable(name).is_none() {
-                self = self.env(name, threads.to_string());
-            }
+    pub fn thread_hints(mut self) -> Self {
+        let is_free = |name: &&str| self.variable(name).is_none();
+        let free = THREAD_POOLS
+            .iter()
+            .filter(|(name, others)| is_free(name) && others.iter().all(is_free));
+        self.thread_variables = free.map(|&(name, _)| name).collect();
+        self
+    }
+
+    /// Sets [`Self::thread_variables`] to this number.
+    #[must_use]
+    pub fn threads(mut self, threads: u32) -> Self {
+        for name in std::mem::take(&mut self.thread_variables) {
+            self = self.env(name, threads.to_string());
         }
         self
     }
@@ -194,6 +214,10 @@ pub(super) struct PreparedExec {
     /// the file's path, and the rest of argv.
     shell_argv: Argv,
     envp: Argv,
+    /// The variables that get the number of threads, as `NAME=` with room for the number.
+    thread_variables: Vec<Vec<u8>>,
+    /// The environment with `thread_variables`; empty until the number is known.
+    envp_with_threads: Vec<*const libc::c_char>,
 }
 
 /// Strings and the null-terminated array of pointers to them.
@@ -228,6 +252,9 @@ impl PreparedExec {
         let paths = (spec.candidates(&program).into_iter())
             .map(|path| c("the command", path.into_os_string().into_vec()))
             .collect::<Result<Vec<_>, _>>()?;
+        let thread_variables: Vec<Vec<u8>> = (spec.thread_variables.iter())
+            .map(|name| [name.as_bytes(), b"=", &[0; NUMBER_BYTES]].concat())
+            .collect();
         let mut envp = Vec::new();
         for (name, value) in spec.environment() {
             let mut pair = name.clone().into_vec();
@@ -249,7 +276,10 @@ impl PreparedExec {
             new_session: spec.new_session,
             argv: Argv::new(argv),
             shell_argv: Argv::new(by_shell),
+            // The child must not allocate.
+            envp_with_threads: Vec::with_capacity(envp.len() + thread_variables.len() + 1),
             envp: Argv::new(envp),
+            thread_variables,
             program,
             paths,
             cwd,
@@ -267,7 +297,29 @@ impl PreparedExec {
     }
 
     pub fn envp(&self) -> *const *const libc::c_char {
-        self.envp.pointers.as_ptr()
+        match self.envp_with_threads.is_empty() {
+            true => self.envp.pointers.as_ptr(),
+            false => self.envp_with_threads.as_ptr(),
+        }
+    }
+
+    /// Sets the variables for the number of threads. Only the child calls this function, on its copy
+    /// of the struct, at most once. The function does not allocate: the vector has room for all
+    /// pointers.
+    pub fn set_threads(&mut self, threads: u32) {
+        let mut digits = [0; NUMBER_BYTES];
+        let length = write_decimal(threads, &mut digits);
+        let variables = self.envp.pointers.iter().copied();
+        self.envp_with_threads
+            .extend(variables.filter(|pointer| !pointer.is_null()));
+        for variable in &mut self.thread_variables {
+            let number = variable.len() - NUMBER_BYTES;
+            for (to, &digit) in variable[number..].iter_mut().zip(&digits[..length]) {
+                *to = digit;
+            }
+            self.envp_with_threads.push(variable.as_ptr().cast());
+        }
+        self.envp_with_threads.push(ptr::null());
     }
 
     /// Inserts the path of the file that `/bin/sh` runs, and returns the arguments. Only the child
@@ -276,6 +328,17 @@ impl PreparedExec {
         self.shell_argv.pointers[1] = self.paths[path].as_ptr();
         self.shell_argv.pointers.as_ptr()
     }
+}
+
+/// Writes a decimal number to the beginning of the buffer and returns the number of digits.
+fn write_decimal(number: u32, buffer: &mut [u8; NUMBER_BYTES]) -> usize {
+    let count = number.checked_ilog10().map_or(1, |log| log as usize + 1);
+    let mut rest = number;
+    for digit in buffer[..count].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    count
 }
 
 fn open(stream: &Stream, name: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
@@ -296,4 +359,19 @@ fn open(stream: &Stream, name: &'static str) -> Result<Option<OwnedFd>, LaunchEr
         source,
     })?;
     Ok(Some(file.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_decimals() {
+        for number in [0, 1, 9, 10, 16, 99, 100, 65_536, u32::MAX] {
+            let mut buffer = [0; NUMBER_BYTES];
+            let length = write_decimal(number, &mut buffer);
+            assert_eq!(buffer[..length], *number.to_string().as_bytes());
+            assert!(length < NUMBER_BYTES, "the number ends with a zero byte");
+        }
+    }
 }

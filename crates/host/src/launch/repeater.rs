@@ -219,7 +219,7 @@ fn serve(prepared: &mut PreparedExec, mask: &child::Mask, input: RawFd, output: 
     if child::enter_session(prepared).is_err() {
         return OWN_FAILURE.into();
     }
-    while child::read_byte(input).is_some() {
+    while child::read_bytes::<1>(input).is_some() {
         let report = run_once(prepared, input, prepared.new_session);
         child::write_bytes(output, &report.to_bytes());
     }

@@ -491,6 +491,7 @@ impl MixProgram {
             stdin: self.stdin.as_ref().map_or(Stream::Null, file),
             stdout: self.output.as_ref().map_or(Stream::Null, file),
             stderr,
+            thread_variables: Vec::new(),
             new_session,
         }
     }

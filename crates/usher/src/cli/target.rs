@@ -190,6 +190,7 @@ mod tests {
             abstention: None,
             copies: Vec::new(),
             unrecognised_workers: 0,
+            hints: None,
         }
     }
 

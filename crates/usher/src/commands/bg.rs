@@ -23,7 +23,7 @@ use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::client::{Daemon, WaitLimits};
 use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
-use crate::launch::{self, RunOptions};
+use crate::launch::{self, HintMode, RunOptions};
 use crate::output::Output;
 
 /// Runs a program as background work, and stops it while other programs need the machine
@@ -125,7 +125,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         name: args.name.clone(),
         weight: None,
         cores: None,
-        hints: false,
+        hints: HintMode::Never,
         background: Some(args.policy.into()),
         no_daemon: args.no_daemon,
         regulation: args.regulation.clone(),

@@ -21,7 +21,6 @@ pub mod replay;
 pub mod run;
 pub mod sched;
 pub mod schema;
-pub mod seated;
 pub mod sim;
 pub mod status;
 pub mod top;
@@ -61,7 +60,6 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Man(args) => man::run(&args, *out),
         Command::Complete(args) => complete::run(&args, global, *out),
         Command::Keeper(args) => keeper::run(&args),
-        Command::Seated(args) => seated::run(&args),
         Command::External(words) => external::run(&words),
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::failure::Outcome;
-use crate::launch::{self, RunOptions};
+use crate::launch::{self, HintMode, RunOptions};
 
 /// Runs a program on CPUs that the daemon assigns, and returns the program's exit status
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,7 @@ Examples:
   usher run --copies 4 -- sh -c 'x264 --threads {cpus} -o out{copy}.264 in{copy}.y4m'
   usher run --no-daemon -- make check  changes nothing: no seat, no daemon
   usher run --hints -- ./solver        sets OMP_NUM_THREADS and similar variables
+  usher run --no-hints -- pytest -n 4  does not set them, even after a run with copies
   usher run -- sh -c 'pigz < a > b'    assigns a seat to the whole process tree")]
 pub struct Args {
     /// Use this name for the program in reports and profiles; by default, the name of the command's
@@ -63,11 +64,15 @@ pub struct Args {
         conflicts_with = "no_daemon"
     )]
     copies: Option<u32>,
-    /// Set OMP_NUM_THREADS and similar variables, unless they are set, to the number of CPUs that
-    /// the program gets at its start; a thread pool of that size does not use CPUs that the program
-    /// gets later
-    #[arg(long)]
+    /// Set OMP_NUM_THREADS and similar variables in every run, unless they are set: to the number of
+    /// CPUs of a copy if Usher recognised copies in an earlier run of CMD, else to the number of CPUs
+    /// of the program at its start. By default, the variables are set only after a run with copies. A
+    /// thread pool of that size does not use CPUs that the program gets later
+    #[arg(long, overrides_with = "no_hints")]
     hints: bool,
+    /// Do not set OMP_NUM_THREADS and similar variables
+    #[arg(long, overrides_with = "hints")]
+    no_hints: bool,
     /// Run the program unmanaged, and neither use nor start a daemon
     #[arg(long)]
     no_daemon: bool,
@@ -90,7 +95,11 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         name: args.name.clone(),
         weight: args.weight,
         cores: args.cores,
-        hints: args.hints,
+        hints: match (args.hints, args.no_hints) {
+            (true, _) => HintMode::Always,
+            (false, true) => HintMode::Never,
+            (false, false) => HintMode::Remembered,
+        },
         background: None,
         no_daemon: args.no_daemon,
         regulation: RegulationArgs::default(),

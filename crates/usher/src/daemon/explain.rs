@@ -319,6 +319,7 @@ pub mod samples {
             background: None,
             copies: Vec::new(),
             unrecognised_workers: 0,
+            hints: None,
         }
     }
 

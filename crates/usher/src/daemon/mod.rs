@@ -31,6 +31,7 @@ mod connection;
 mod copies;
 mod events;
 mod explain;
+mod hints;
 mod idle;
 mod listen;
 mod logging;

@@ -36,7 +36,7 @@ use super::rules::reload::Reloader;
 use super::scheduler::{self, Phase, SchedulerContext};
 use super::server::Peer;
 use super::workers::if_undelivered;
-use super::{explain, view};
+use super::{explain, hints, view};
 use crate::api::{self, VarlinkInterface};
 use crate::cli::numbers::PID_MAX;
 use crate::cli::options::program_name;
@@ -332,6 +332,8 @@ impl VarlinkInterface for Service {
         running: Option<bool>,
         background: Option<String>,
         cores: Option<i64>,
+        hints: Option<api::HintRequest>,
+        given_hints: Option<api::ThreadHints>,
     ) -> varlink::Result<()> {
         let background = match regulation(background.as_deref()) {
             Ok(background) => background,
@@ -341,9 +343,14 @@ impl VarlinkInterface for Service {
             Ok(cores) => cores,
             Err(refusal) => return refusal.reply(call),
         };
+        let hints = match hints::request(hints, given_hints) {
+            Ok(hints) => hints,
+            Err(refusal) => return refusal.reply(call),
+        };
         let adopt = AdoptOptions {
             background,
             cores,
+            hints,
             name,
             cwd: cwd.map(PathBuf::from),
             weight: weight.unwrap_or(1.0),
@@ -363,7 +370,8 @@ impl VarlinkInterface for Service {
                 let instance = self.shared.instance_dir.display().to_string();
                 let regulation = adopted.background.map(|policy| policy.name().to_owned());
                 let cpus = list(adopted.seat.as_ref());
-                call.reply(to_int(adopted.id.0), cpus, instance, regulation)
+                let hints = adopted.hints.as_ref().map(hints::set);
+                call.reply(to_int(adopted.id.0), cpus, instance, regulation, hints)
             }
             Err(refusal) => refusal.reply(call),
         }

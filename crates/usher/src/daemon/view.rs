@@ -13,6 +13,7 @@ use usher_model::{CpuSet, Loan, SeatMode};
 
 use super::abstention;
 use super::copies;
+use super::hints;
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
@@ -125,6 +126,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         abstention: abstention::of_program(program, status),
         copies: copies::groups(program),
         unrecognised_workers: to_int(program.unrecognised_workers),
+        hints: program.hints.as_ref().map(hints::set),
     }
 }
 

@@ -25,7 +25,7 @@ use usher_model::Topology;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_report::text;
 
-use super::{RunOptions, check_named, placeholders};
+use super::{HintMode, RunOptions, check_named, placeholders};
 use crate::failure::Outcome;
 use crate::machine::usable_machine;
 
@@ -109,7 +109,11 @@ fn start(
     option("--weight", options.weight.map(|w| w.to_string().into()));
     option("--runtime-dir", options.runtime_dir.clone().map(Into::into));
     option("--store", options.store.clone().map(Into::into));
-    words.extend(options.hints.then(|| "--hints".into()));
+    words.extend(match options.hints {
+        HintMode::Remembered => None,
+        HintMode::Always => Some("--hints".into()),
+        HintMode::Never => Some("--no-hints".into()),
+    });
     words.push("--".into());
     words.extend(command.iter().cloned());
     let spec = LaunchSpec {

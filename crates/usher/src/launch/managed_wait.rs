@@ -29,7 +29,7 @@ use usher_act::{ActConfig, ActError, UndoOutcome, UndoReport};
 use usher_host::launch::{ChildProcess, Exit, Forwarder, StartingChild};
 use usher_model::ProgramId;
 
-use crate::api::Register_Reply;
+use crate::api::{Register_Reply, ThreadHints};
 use crate::client::{Daemon, DaemonError, RegisterRequest};
 use crate::failure::{self, Outcome};
 use crate::runtime;
@@ -77,6 +77,7 @@ enum UndoProgress {
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Upper limit of the interval.
 const RETRY_MAX: Duration = Duration::from_secs(2);
+
 impl ManagedWait {
     /// Starts without a daemon; `request` registers the program again.
     pub fn new(runtime_dir: Option<PathBuf>, request: RegisterRequest) -> Self {
@@ -84,6 +85,7 @@ impl ManagedWait {
             daemon: None,
             request: RegisterRequest {
                 running: true,
+                hints: None,
                 ..request
             },
             runtime_dir,
@@ -105,7 +107,16 @@ impl ManagedWait {
         self.program = reply.id;
         self.instance = PathBuf::from(&reply.instance);
         self.is_regulated = reply.regulation.is_some();
+        if reply.hints.is_some() {
+            self.set_hints(reply.hints.clone());
+        }
         self.daemon = Some(daemon);
+    }
+
+    /// Records the variables with which the program is launched. `usher status` lists them, also if
+    /// another daemon manages the program later.
+    pub fn set_hints(&mut self, hints: Option<ThreadHints>) {
+        self.request.given_hints = hints;
     }
 
     /// Returns whether the program is background work, by request or by a rule of the daemon.

@@ -7,7 +7,9 @@
 //! 2. The launcher starts a child process in this cgroup, which waits before its `exec`. The move of
 //!    a running process into the cgroup would take 8 to 20 ms.
 //! 3. The launcher registers the child with the daemon, which gives the child its seat.
-//! 4. The child executes the program; the launcher waits for its end (`managed_wait`).
+//! 4. The child executes the program; the launcher waits for its end (`managed_wait`). If the reply
+//!    of the daemon contains a number of threads, the child sets `OMP_NUM_THREADS` and similar
+//!    variables to it before its `exec`, unless the user has set them.
 //!
 //! With `--no-daemon`, or if no daemon can be started, the program runs unmanaged, and a background
 //! program at the lowest priority. One line names the reason.
@@ -44,7 +46,7 @@ use usher_host::launch::{
 };
 use usher_model::Regulation;
 
-use crate::api::Register_Reply;
+use crate::api::{HintRequest, Register_Reply, ThreadHints};
 use crate::autostart;
 use crate::cli::options::RegulationArgs;
 use crate::client::{Daemon, DaemonError, RegisterRequest, WaitLimits};
@@ -65,8 +67,8 @@ pub struct RunOptions {
     pub weight: Option<f64>,
     /// `--cores`.
     pub cores: Option<u32>,
-    /// `--hints`.
-    pub hints: bool,
+    /// `--hints` and `--no-hints`.
+    pub hints: HintMode,
     /// The policy of `usher bg`; `None`: foreground.
     pub background: Option<Regulation>,
     /// `--no-daemon`.
@@ -77,6 +79,17 @@ pub struct RunOptions {
     pub runtime_dir: Option<PathBuf>,
     /// `--store`.
     pub store: Option<PathBuf>,
+}
+
+/// When the launcher sets `OMP_NUM_THREADS` and similar variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HintMode {
+    /// If the daemon remembers copies of an earlier run of the program.
+    Remembered,
+    /// In every run (`--hints`).
+    Always,
+    /// Never (`--no-hints`).
+    Never,
 }
 
 /// Only leading arguments of together less than this number of bytes are sent to the daemon. The
@@ -116,14 +129,17 @@ fn launch(options: &RunOptions) -> Outcome {
     }
     options.check_regulation()?;
     let page = PageFile::offer();
-    let spec = options.spec(page.path(), &signals)?;
+    let spec = options.spec(page.path(), &signals);
     // A command that does not exist starts no daemon.
     spec.resolve()?;
     let (held, registered) = options.register(&spec, page.path(), &signals)?;
-    let request = options.request(held.pid(), page.path());
+    let request = options.request(held.pid(), page.path(), &spec);
     let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request);
-    match registered {
-        Ok((daemon, reply)) => wait_loop.is_managed_by(daemon, &reply),
+    let threads = match registered {
+        Ok((daemon, reply)) => {
+            wait_loop.is_managed_by(daemon, &reply);
+            reply.hints.as_ref().map(thread_count)
+        }
         Err(error) => {
             // The connection is closed, so that the daemon cannot deliver a late reply, and undoes
             // the call. After a late answer, the launcher registers the program again. The daemon then
@@ -135,21 +151,24 @@ fn launch(options: &RunOptions) -> Outcome {
                 true => options.lower_priority(held.pid(), spec.new_session),
                 false => Ok(()),
             };
-            let running = held.start()?.finish()?;
+            let hints = options.own_hints(&spec);
+            let threads = hints.as_ref().map(thread_count);
+            wait_loop.set_hints(hints);
+            let running = held.start_with_threads(threads)?.finish()?;
             return match wait_loop.may_try_again(&error, lowered) {
                 true => wait_loop.wait(running, &mut signals),
                 false => wait(running, &mut signals),
             };
         }
-    }
-    let running = wait_loop.wait_for_exec(held.start()?, &mut signals)?;
+    };
+    let running = wait_loop.wait_for_exec(held.start_with_threads(threads)?, &mut signals)?;
     wait_loop.wait(running, &mut signals)
 }
 
 /// Runs the program without a daemon, at the user's request.
 fn unmanaged(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
     const REASON: &str = "the option --no-daemon is given";
-    let spec = options.spec(None, signals)?;
+    let spec = options.spec(None, signals);
     let held = hold(&spec)?;
     match options.background {
         None => failure::print_error(&format!("the program runs unmanaged: {REASON}")),
@@ -158,7 +177,20 @@ fn unmanaged(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
             managed_wait::report_unregulated(REASON, lowered);
         }
     }
-    wait(held.release()?, signals)
+    let threads = options.own_hints(&spec).as_ref().map(thread_count);
+    wait(held.start_with_threads(threads)?.finish()?, signals)
+}
+
+/// Returns the value of the variables.
+fn thread_count(hints: &ThreadHints) -> u32 {
+    u32::try_from(hints.threads).unwrap_or(u32::MAX)
+}
+
+/// Returns the number of CPUs that this process, and a program that it launches, may use by its
+/// affinity mask and its CPU quota.
+fn own_cpus() -> i64 {
+    let cpus = std::thread::available_parallelism();
+    cpus.map_or(1, |cpus| i64::try_from(cpus.get()).unwrap_or(i64::MAX))
 }
 
 /// Rejects a command with an empty name, as shells do.
@@ -248,7 +280,7 @@ impl RunOptions {
                 }
             };
             let child: &HeldChild = held.insert(child);
-            daemon.register(self.request(child.pid(), page))
+            daemon.register(self.request(child.pid(), page, spec))
         });
         match (held, registered) {
             (Some(held), registered) => Ok((held, registered)),
@@ -271,16 +303,19 @@ impl RunOptions {
                 managed_wait::report_unregulated(&line, self.lower_priority(own, false));
             }
         }
-        match self.words() {
-            Ok(spec) => exec_in_place(&spec).into(),
-            Err(error) => error,
-        }
+        let spec = self.program();
+        let hints = self.own_hints(&spec);
+        let spec = match hints.as_ref().map(thread_count) {
+            Some(number) => spec.threads(number),
+            None => spec,
+        };
+        exec_in_place(&spec).into()
     }
 
-    fn spec(&self, page: Option<&Path>, signals: &Forwarder) -> anyhow::Result<LaunchSpec> {
+    fn spec(&self, page: Option<&Path>, signals: &Forwarder) -> LaunchSpec {
         let mut spec = LaunchSpec {
             new_session: signals.own_session(),
-            ..self.words()?
+            ..self.program()
         };
         // In a session of its own, nothing would prevent the program from reading input that is
         // meant for other programs.
@@ -288,32 +323,25 @@ impl RunOptions {
             spec.stdin = Stream::Null;
         }
         let Some(page) = page else {
-            return Ok(spec);
+            return spec;
         };
         let spec = spec.heartbeat(page);
-        Ok(match measure::ompt_tool() {
+        match measure::ompt_tool() {
             Some(library) => spec.ompt_tool(&library),
             None => spec,
-        })
+        }
     }
 
-    /// Returns the program to launch: the command, or Usher, which then executes the command.
-    fn words(&self) -> anyhow::Result<LaunchSpec> {
-        Ok(match self.hints {
-            false => LaunchSpec::new(&self.argv),
-            // The number of CPUs is known only when the child has its seat, but the environment is
-            // passed before. The launcher therefore launches `usher seated`, which counts the CPUs
-            // of the seat, sets the variables and executes the program.
-            true => {
-                LaunchSpec::new(&self.argv).resolve()?;
-                let own = std::env::current_exe().context("finding Usher's own executable")?;
-                let words = [own.into_os_string(), "seated".into(), "--".into()];
-                LaunchSpec::new(words.into_iter().chain(self.argv.iter().cloned()))
-            }
-        })
+    /// Returns the program to launch, with the variables that may set its number of threads.
+    fn program(&self) -> LaunchSpec {
+        let spec = LaunchSpec::new(&self.argv);
+        match self.hints {
+            HintMode::Never => spec,
+            HintMode::Remembered | HintMode::Always => spec.thread_hints(),
+        }
     }
 
-    fn request(&self, pid: i32, page: Option<&Path>) -> RegisterRequest {
+    fn request(&self, pid: i32, page: Option<&Path>, spec: &LaunchSpec) -> RegisterRequest {
         let mut room = ARGV_BYTES_MAX;
         let mut words = ARGV_WORDS_MAX;
         let short = |arg: &String| {
@@ -336,6 +364,34 @@ impl RunOptions {
             heartbeat: page.map(|page| page.display().to_string()),
             running: false,
             background: self.background,
+            hints: self.hint_request(spec),
+            given_hints: None,
         }
     }
+
+    /// Returns the request for the number of threads; `None` if no variables may be set.
+    fn hint_request(&self, spec: &LaunchSpec) -> Option<HintRequest> {
+        (!spec.thread_variables.is_empty()).then(|| HintRequest {
+            variables: names(spec),
+            always: self.hints == HintMode::Always,
+            cpus: own_cpus(),
+        })
+    }
+
+    /// Returns the variables that are set without a daemon: with `--hints`, to the number of CPUs of
+    /// this process.
+    fn own_hints(&self, spec: &LaunchSpec) -> Option<ThreadHints> {
+        let is_set = self.hints == HintMode::Always && !spec.thread_variables.is_empty();
+        is_set.then(|| ThreadHints {
+            threads: own_cpus(),
+            variables: names(spec),
+            from_copies: false,
+        })
+    }
+}
+
+/// Returns the names of the variables that may be set.
+fn names(spec: &LaunchSpec) -> Vec<String> {
+    let names = spec.thread_variables.iter();
+    names.map(|&name| name.to_owned()).collect()
 }

@@ -247,6 +247,7 @@ fn described(entry: &ProfileEntry, here: Option<&MachineKey>) -> ProfileAnswer {
         active_wait: profile.active_wait,
         llc_bytes: profile.llc_bytes,
         bandwidth_gbps: profile.bandwidth_gbps,
+        cpus_per_copy: profile.copies.map(|copies| copies.cpus_per_copy),
     }
 }
 
@@ -274,6 +275,10 @@ fn shown_profile(entry: &ProfileEntry, out: Output) -> String {
         arguments => arguments,
     };
     let source = curve.as_ref().map(|(_, source)| source.to_string());
+    let cpus_per_copy = profile.copies.map_or_else(
+        || words::NONE.to_owned(),
+        |copies| format!("{} of {}", copies.cpus_per_copy, copies.program_cpus),
+    );
     let facts = [
         ("name", profile.name.as_str()),
         ("identifier", &entry.id()),
@@ -284,6 +289,7 @@ fn shown_profile(entry: &ProfileEntry, out: Output) -> String {
         ("last run", &format!("{} ago", age(profile.at_s))),
         ("progress", source.as_deref().unwrap_or(words::NONE)),
         ("spinning threads", &profile.spinners.to_string()),
+        ("CPUs per copy", &cpus_per_copy),
     ];
     let rows = facts.map(|(name, value)| vec![name.to_owned(), output::shown(value)]);
     let mut text = output::columns(&rows);

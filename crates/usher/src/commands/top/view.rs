@@ -326,6 +326,7 @@ pub mod tests {
             abstention: None,
             copies: Vec::new(),
             unrecognised_workers: 0,
+            hints: None,
         }
     }
 
