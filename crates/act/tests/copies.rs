@@ -7,6 +7,8 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
 
 use common::*;
 use usher_act::{Actuator, CopyPlacement, WorkClass};
@@ -120,5 +122,96 @@ fn processes_outside_the_program_are_left_alone() {
     let placed = act.place_copy(ONE, other.id, Some(&first)).unwrap();
     assert_eq!(placed, CopyPlacement::LeftAlone);
     assert_eq!(masks(other.pid()), before);
+    close(act);
+}
+
+/// A shell in the process group of this test, and the child that the shell starts on request. Both
+/// are killed at the end.
+struct ShellWithChild {
+    shell: Child,
+    child: i32,
+}
+
+impl ShellWithChild {
+    /// Starts a shell that waits before it starts the child.
+    fn start() -> Self {
+        let mut command = Command::new("sh");
+        // The output of the child is not the pipe, whose end therefore shows the end of the shell.
+        command.args(["-c", "read go; sleep 1000 >&2 & echo $!; read end"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self {
+            shell: command.spawn().unwrap(),
+            child: 0,
+        }
+    }
+
+    fn start_child(&mut self) {
+        self.shell
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"go\n")
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(self.shell.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        self.child = line.trim().parse().unwrap();
+    }
+
+    /// Ends the shell only. The child becomes an orphan.
+    fn end_shell(&mut self) {
+        drop(self.shell.stdin.take());
+        self.shell.wait().unwrap();
+    }
+}
+
+impl Drop for ShellWithChild {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+        if self.child > 0 {
+            // SAFETY: `kill` accesses no memory; the pid belongs to a process of this test.
+            unsafe { libc::kill(self.child, libc::SIGKILL) };
+        }
+    }
+}
+
+/// An orphan in the process group of this test is known only by its record.
+#[test]
+fn a_recorded_descendant_is_restored_after_its_parent_has_ended() {
+    if !has_two_cpus() {
+        return;
+    }
+    let (_runtime, mut act) = without_cgroups();
+    let mut program = ShellWithChild::start();
+    let root = id_of(program.shell.id() as i32);
+    act.admit(ONE, root, WorkClass::Foreground).unwrap();
+    let seat = Action::Seat {
+        program: ONE,
+        cpus: cpus("0"),
+    };
+    act.act(&seat).unwrap();
+    program.start_child();
+    act.record_descendants(ONE, [id_of(program.child)]).unwrap();
+    program.end_shell();
+    assert_eq!(masks(program.child), list("0"), "an inherited mask");
+    act.leave(ONE);
+    assert_eq!(masks(program.child), list(&cpu_list()));
+    close(act);
+}
+
+/// The record of a descendant must not claim a process that another program manages.
+#[test]
+fn a_process_of_another_program_is_not_recorded() {
+    let (_runtime, mut act) = without_cgroups();
+    let first = Program::start(&["tree", "0", "0"]);
+    let second = Program::start(&["tree", "0", "0"]);
+    let two = ProgramId(2);
+    act.admit(ONE, first.id, WorkClass::Foreground).unwrap();
+    act.admit(two, second.id, WorkClass::Foreground).unwrap();
+    act.record_descendants(ONE, [second.id]).unwrap();
+    assert_eq!(act.processes(ONE), [first.pid()]);
+    act.leave(ONE);
+    assert_eq!(act.program_of(second.pid()), Some(two));
     close(act);
 }

@@ -12,7 +12,9 @@
 //!    if its parent is a known process.
 //! 3. A process whose parent has ended is adopted by init or another reaper. It belongs to the
 //!    program if it has the process group of a known process, but neither leads a session nor has
-//!    the session of its new parent.
+//!    the session of its new parent. This rule may also find a process of another program, if both
+//!    programs have one process group. [`ForkScan::take_new_descendants`] therefore leaves out such
+//!    processes and their children.
 //! 4. Read `stat` of each known process. If the process may have executed a program since the last
 //!    scan, read its executable and its command line again.
 //!
@@ -66,12 +68,15 @@ pub struct ForkScan {
     /// Numbers that belonged to no process when they were examined, with the time of the first
     /// examination.
     free: Vec<(i32, u64)>,
+    new_descendants: Vec<ProcessId>,
 }
 
 #[derive(Debug)]
 struct KnownProcess {
     process: TreeProcess,
     stat: ProcStat,
+    /// Whether a chain of known parents led from the process to the root when it was found.
+    descends: bool,
     measured_ns: u64,
     mappings: usize,
     /// CPU time of the main thread when the scan last compared it.
@@ -90,6 +95,7 @@ impl ForkScan {
             listed_ns: None,
             known: BTreeMap::new(),
             free: Vec::new(),
+            new_descendants: Vec::new(),
         }
     }
 
@@ -156,6 +162,12 @@ impl ForkScan {
     pub fn processes(&self) -> Vec<TreeProcess> {
         let processes = self.known.values();
         processes.map(|one| one.process.clone()).collect()
+    }
+
+    /// Returns the processes found since the last call that descend from the root for certain.
+    /// Orphans that were found by their process group are left out.
+    pub fn take_new_descendants(&mut self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.new_descendants)
     }
 
     /// Measures the working threads of the given processes, and reads whether they have mapped
@@ -233,10 +245,11 @@ impl ForkScan {
             pid,
             start_ticks: stat.start_ticks,
         };
-        let parent = match stat.parent {
-            parent if self.known.contains_key(&parent) || id == self.root => parent,
-            _ if self.is_orphan(&stat) => self.root.pid,
-            _ => return false,
+        let (parent, descends) = match self.known.get(&stat.parent) {
+            _ if id == self.root => (stat.parent, true),
+            Some(parent) => (stat.parent, parent.descends),
+            None if self.is_orphan(&stat) => (self.root.pid, false),
+            None => return false,
         };
         if stat.is_dead() || !is_process(&self.proc_root, pid) {
             return false;
@@ -257,6 +270,7 @@ impl ForkScan {
         let mut known = KnownProcess {
             process,
             stat: stat.clone(),
+            descends,
             measured_ns: 0,
             mappings: 0,
             run_ns: None,
@@ -264,6 +278,9 @@ impl ForkScan {
         known.update(stat, self.ns_per_tick);
         known.identify(&self.proc_root);
         self.known.insert(pid, known);
+        if descends && id != self.root {
+            self.new_descendants.push(id);
+        }
         true
     }
 

@@ -3,13 +3,14 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_model::TreeProcess;
+use usher_model::{ProcessId, TreeProcess};
 use usher_probe::{ForkScan, process_id};
 
 /// A shell in a process group of its own, which is killed at the end.
@@ -155,6 +156,47 @@ fn finds_orphans_in_the_process_group_of_the_program() {
             .iter()
             .any(|one| one.name == "cat" || one.id.pid == root)
     );
+}
+
+#[test]
+fn children_and_grandchildren_are_certain_descendants() {
+    let mut shell = Shell::start("sh -c 'sleep 600 & sleep 600 & wait' & wait");
+    let mut scan = shell.scan(true);
+    until(&mut scan, "the root", |found| found.len() == 1);
+    assert_eq!(scan.take_new_descendants(), []);
+    shell.go();
+    let found = until(&mut scan, "two grandchildren", |found| {
+        sleepers(found).len() == 2
+    });
+    let new: BTreeSet<ProcessId> = scan.take_new_descendants().into_iter().collect();
+    let root = shell.0.id() as i32;
+    let below = found.iter().map(|one| one.id).filter(|id| id.pid != root);
+    assert_eq!(new, below.collect());
+    assert_eq!(scan.take_new_descendants(), []);
+}
+
+/// The scan follows a child of the shell. The orphan has the process group of this child, but the
+/// shell has created the orphan.
+#[test]
+fn an_orphan_of_another_program_is_no_certain_descendant() {
+    let mut shell = Shell::start("tail -f /dev/null >/dev/null & sh -c 'sleep 600 &'; wait");
+    let mut all = shell.scan(true);
+    shell.go();
+    // SAFETY: `getsid` accesses no memory.
+    let session = |pid: i32| unsafe { libc::getsid(pid) };
+    if session(0) == session(1) {
+        usher_skip::skip!("init has the session of this test");
+        return;
+    }
+    let is_tail = |one: &&TreeProcess| one.name == "tail" && one.executed;
+    // The inner shell has ended.
+    let found = until(&mut all, "the child and the orphan", |found| {
+        found.len() == 3 && found.iter().any(|one| is_tail(&one)) && sleepers(found).len() == 1
+    });
+    let child = found.iter().find(is_tail).unwrap().id;
+    let mut scan = ForkScan::new(Path::new("/proc"), child, false);
+    until(&mut scan, "the orphan", |found| sleepers(found).len() == 1);
+    assert_eq!(scan.take_new_descendants(), []);
 }
 
 #[test]

@@ -2,9 +2,15 @@
 //! Follows the process trees of the managed programs, and places the copies that launchers inside
 //! the programs start. The module `copies` of crate `policy` decides; crate `probe` reads the tree,
 //! and crate `act` sets the masks. `copy_tracker` states when a program is scanned.
+//!
+//! If a program has no cgroup, each scan also records new descendants in the journal. Otherwise, a
+//! process whose parent ends before the next housekeeping would keep the mask of the seat. One gap
+//! remains: a process that starts less than one scan interval before the end of its parent may keep
+//! the mask. Restoring such a process by its mask and its process group alone could change a
+//! process of another program.
 
 use usher_act::CopyPlacement;
-use usher_model::ProgramId;
+use usher_model::{ProcessId, ProgramId};
 use usher_policy::copies::{MaskChange, hints};
 
 use super::clock::now_ns;
@@ -45,17 +51,15 @@ impl RealWorld {
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();
-        let changes = match !is_frozen && !is_soft && tracker.needs_scan(at_ns) {
-            true => {
-                tracker.read(at_ns);
-                let processes = tracker.scan.processes();
-                tracker
-                    .planner
-                    .step(at_ns, &self.topology, &seat, &processes)
-            }
-            false => Vec::new(),
-        };
+        let (mut new, mut changes) = (Vec::new(), Vec::new());
+        if !is_frozen && !is_soft && tracker.needs_scan(at_ns) {
+            tracker.read(at_ns);
+            new = tracker.scan.take_new_descendants();
+            let (planner, processes) = (&mut tracker.planner, tracker.scan.processes());
+            changes = planner.step(at_ns, &self.topology, &seat, &processes);
+        }
         tracker.has_gaps |= is_soft;
+        self.record_descendants(id, new);
         for change in changes {
             self.place_copy(id, &change);
         }
@@ -63,6 +67,35 @@ impl RealWorld {
         self.log_copies(id, at_ns);
         if let Some(tracker) = self.tracker(id) {
             tracker.schedule(at_ns);
+        }
+    }
+
+    /// Scans an ending program without a cgroup once more, because the masks of its remaining
+    /// processes are restored only if the processes are recorded. The scan finds children of living
+    /// processes. If a process starts a child after the previous scan and ends before this scan,
+    /// nothing proves the origin of the child.
+    pub(super) fn record_remaining(&mut self, id: ProgramId) {
+        let Some(member) = self.state.members.get_mut(&id) else {
+            return;
+        };
+        let Some(tracker) = member
+            .copies
+            .as_mut()
+            .filter(|_| member.home.cgroup.is_none())
+        else {
+            return;
+        };
+        tracker.read(now_ns());
+        let new = tracker.scan.take_new_descendants();
+        self.record_descendants(id, new);
+    }
+
+    /// Records new processes of a program in the journal, so that their masks are restored although
+    /// the program ends before the next housekeeping.
+    fn record_descendants(&mut self, id: ProgramId, new: Vec<ProcessId>) {
+        match self.actuator.record_descendants(id, new) {
+            Ok(()) => {}
+            Err(error) => self.warn_about(WarningTopic::Refresh(id), error.to_string()),
         }
     }
 

@@ -458,6 +458,7 @@ impl RealWorld {
 
     fn depart(&mut self, id: ProgramId) -> Result<(), EngineError> {
         let at_ns = now_ns();
+        self.record_remaining(id);
         self.update_disturbed(at_ns);
         let reach = self
             .state
