@@ -5,6 +5,7 @@
 //! Invalid UTF-8 is replaced.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,12 @@ use crate::error::ProbeError;
 
 /// Reads a whole text file; invalid UTF-8 is replaced.
 pub(crate) fn read(path: &Path) -> Result<String, ProbeError> {
-    let bytes = std::fs::read(path).map_err(|e| ProbeError::read(path, e))?;
+    // The kernel reports a size of 0 for its files. Without this capacity, a reading would begin with
+    // several reads of a few bytes.
+    let mut bytes = Vec::with_capacity(BYTES_MAX);
+    File::open(path)
+        .and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(|e| ProbeError::read(path, e))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -34,7 +40,8 @@ pub(crate) struct OpenFile {
     buffer: Vec<u8>,
 }
 
-/// Maximum number of bytes that are read; the rest of a longer file is ignored.
+/// Maximum number of bytes that an [`OpenFile`] reads; the rest of a longer file is ignored. Also the
+/// size of the buffer with which [`read`] begins.
 const BYTES_MAX: usize = 4096;
 
 impl OpenFile {

@@ -164,6 +164,11 @@ impl ForkScan {
         processes.map(|one| one.process.clone()).collect()
     }
 
+    /// Returns whether the program has a process beside its root.
+    pub fn has_children(&self) -> bool {
+        self.known.keys().any(|&pid| pid != self.root.pid)
+    }
+
     /// Returns the processes found since the last call that descend from the root for certain.
     /// Orphans that were found by their process group are left out.
     pub fn take_new_descendants(&mut self) -> Vec<ProcessId> {

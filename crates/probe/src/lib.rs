@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`ProgramProbe`] | one program: CPU time, waiting, threads, spinners, progress, its end |
 //! | [`ForkScan`] | the process tree of a program, with new worker processes |
+//! | [`ExecWatch`] | a notification when a process executes a program |
 //! | [`PerfCounters`] | instructions (or the task clock) of a program |
 //! | [`MachineProbe`], [`usable_cpus`] | idle CPUs, steal, pressure; usable CPUs |
 //! | [`LoadSnapshot`] | the CPU time that other programs use during a measurement |
@@ -21,6 +22,7 @@ mod capabilities;
 mod counters;
 mod delay;
 mod error;
+mod exec_watch;
 mod file;
 mod forks;
 mod group;
@@ -39,6 +41,7 @@ mod waits;
 pub use capabilities::{Capabilities, Capability};
 pub use counters::{CounterGap, CounterKind, PerfCounters};
 pub use error::ProbeError;
+pub use exec_watch::ExecWatch;
 pub use forks::ForkScan;
 pub use identity::{ProgramCommand, THREAD_VARIABLES, command_line_of, command_of, identify};
 pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, usable_cpus};

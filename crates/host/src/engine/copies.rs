@@ -32,10 +32,20 @@ impl RealWorld {
     pub(super) fn follow_copies(&mut self) {
         let at_ns = now_ns();
         let members = self.state.members.iter();
-        let is_due = |tracker: &CopyTracker| tracker.due_ns() <= at_ns;
+        let is_due = |tracker: &CopyTracker| tracker.is_due(at_ns);
         let due = members.filter(|(_, member)| member.copies.as_ref().is_some_and(is_due));
         for id in due.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.follow_copies_of(id);
+        }
+    }
+
+    /// Handles the notification that a process of the machine executes a program.
+    pub(super) fn program_executed(&mut self) {
+        let at_ns = now_ns();
+        self.exec_notices.notified(at_ns);
+        let members = self.state.members.values_mut();
+        for tracker in members.filter_map(|member| member.copies.as_mut()) {
+            tracker.scan_if_idle(at_ns);
         }
     }
 
@@ -48,6 +58,7 @@ impl RealWorld {
         let Some(tracker) = &mut member.copies else {
             return;
         };
+        let is_watched = tracker.is_idle() && self.exec_notices.arm(at_ns);
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();
@@ -66,7 +77,7 @@ impl RealWorld {
         self.remember_copies(id, seat.len());
         self.log_copies(id, at_ns);
         if let Some(tracker) = self.tracker(id) {
-            tracker.schedule(at_ns);
+            tracker.schedule(at_ns, is_watched);
         }
     }
 

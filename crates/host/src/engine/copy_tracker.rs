@@ -5,10 +5,15 @@
 //!
 //! 1. 5 ms ([`YOUNG_NS`]) in the first second after the program's arrival and after each new
 //!    process. The mask of a new worker is then set within 20 ms of its `exec`.
-//! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new process, and while
-//!    the program uses CPU time.
-//! 3. 50 ms ([`IDLE_NS`]) otherwise. The scan then reads one file, unless the kernel has created a
-//!    process or thread on the machine.
+//! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new child process, and
+//!    while the program uses CPU time.
+//! 3. 500 ms ([`WATCHED_NS`]) otherwise, while `exec_notices` reports each program that a
+//!    process of the machine executes. The scan then follows at once.
+//! 4. 50 ms ([`IDLE_NS`]) without these reports. The scan then reads one file, unless the kernel has created a process or thread on the machine.
+//!
+//! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
+//! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
+//! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
 //!
 //! A slow scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
 //! most 1 % otherwise.
@@ -28,10 +33,15 @@ const YOUNG_FOR_NS: u64 = 1_000_000_000;
 const ACTIVE_NS: u64 = 15_000_000;
 /// Time for which a program counts as active after its last new process.
 const ACTIVE_FOR_NS: u64 = 10_000_000_000;
-/// Interval of scans of an idle program.
+/// Interval of scans of an idle program without reports of executed programs.
 const IDLE_NS: u64 = 50_000_000;
+/// Interval of scans of an idle program with reports of executed programs.
+const WATCHED_NS: u64 = 500_000_000;
+/// A scan of an idle program may be earlier by 1/EARLY_DIVISOR of its interval, so that one wake-up
+/// of the loop serves several purposes.
+const EARLY_DIVISOR: u64 = 10;
 /// Longest time between two full scans of an idle program, which read its CPU time.
-const FULL_NS: u64 = 500_000_000;
+const FULL_NS: u64 = 1_000_000_000;
 /// The interval is at least this multiple of the duration of the last scan.
 const YOUNG_FACTOR: u64 = 20;
 const ACTIVE_FACTOR: u64 = 100;
@@ -43,11 +53,14 @@ pub(super) struct CopyTracker {
     pub planner: CopyPlanner,
     /// Time of the arrival or of the last new process.
     forked_ns: u64,
+    /// Whether the program has started a child process.
+    has_forked: bool,
     /// Time of the last scan that found a rise of the program's CPU time.
     ran_ns: u64,
     cpu_ns: u64,
     full_ns: u64,
     due_ns: u64,
+    is_idle: bool,
     /// Number of groups when the log was last written.
     pub logged: usize,
     /// The copies of this run that are remembered for the next run.
@@ -68,10 +81,12 @@ impl CopyTracker {
             scan: ForkScan::new(proc_root, root, is_launched),
             planner: CopyPlanner::default(),
             forked_ns: at_ns,
+            has_forked: false,
             ran_ns: at_ns,
             cpu_ns: 0,
             full_ns: 0,
             due_ns: at_ns + YOUNG_NS,
+            is_idle: false,
             logged: 0,
             record: CopyRecord::default(),
             has_gaps: false,
@@ -81,6 +96,28 @@ impl CopyTracker {
     /// Returns the time of the next scan.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
+    }
+
+    /// Returns whether the next scan is due.
+    pub fn is_due(&self, at_ns: u64) -> bool {
+        let early_ns = match self.is_idle {
+            true => WATCHED_NS / EARLY_DIVISOR,
+            false => 0,
+        };
+        self.due_ns <= at_ns + early_ns
+    }
+
+    /// Returns whether the last scan found the program idle.
+    pub fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// Requests a scan now if the program is idle, because a process of the machine executes a
+    /// program.
+    pub fn scan_if_idle(&mut self, at_ns: u64) {
+        if self.is_idle {
+            self.due_ns = at_ns;
+        }
     }
 
     /// Records that the masks of the whole program were set or restored.
@@ -109,6 +146,7 @@ impl CopyTracker {
         self.full_ns = at_ns;
         if self.scan.scan(at_ns) {
             self.forked_ns = at_ns;
+            self.has_forked |= self.scan.has_children();
         }
         if self.planner.is_active() {
             let pids = self.planner.copy_pids(&self.scan.processes());
@@ -122,19 +160,22 @@ impl CopyTracker {
         self.cpu_ns = cpu_ns;
     }
 
-    /// Sets the time of the next scan, after a scan that began at `began_ns`.
-    pub fn schedule(&mut self, began_ns: u64) {
+    /// Sets the time of the next scan, after a scan that began at `began_ns`. `is_watched`: executed
+    /// programs are reported since before the scan.
+    pub fn schedule(&mut self, began_ns: u64, is_watched: bool) {
         let spent_ns = now_ns().saturating_sub(began_ns);
         let since_fork_ns = began_ns.saturating_sub(self.forked_ns);
         let since_run_ns = began_ns.saturating_sub(self.ran_ns);
         let is_active = self.planner.is_active()
-            || since_fork_ns < ACTIVE_FOR_NS
+            || (self.has_forked && since_fork_ns < ACTIVE_FOR_NS)
             || since_run_ns < YOUNG_FOR_NS;
         let (interval_ns, factor) = match is_active {
             _ if since_fork_ns < YOUNG_FOR_NS => (YOUNG_NS, YOUNG_FACTOR),
             true => (ACTIVE_NS, ACTIVE_FACTOR),
+            false if is_watched => (WATCHED_NS, ACTIVE_FACTOR),
             false => (IDLE_NS, ACTIVE_FACTOR),
         };
+        self.is_idle = !is_active && since_fork_ns >= YOUNG_FOR_NS;
         self.due_ns = began_ns + interval_ns.max(spent_ns * factor);
     }
 }

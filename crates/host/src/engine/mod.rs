@@ -22,6 +22,7 @@ mod clock;
 mod config;
 mod copies;
 mod copy_tracker;
+mod exec_notices;
 mod hotplug;
 mod learn;
 mod log;
@@ -68,7 +69,7 @@ use usher_act::{ActError, Actuator, PreparedHome, WorkClass};
 use usher_control::{ControlLoop, RecordHead, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
-use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
+use usher_probe::{CpuQuotas, ExecWatch, MachineProbe, Roots, process_id};
 
 use self::arrival::ArrivingProgram;
 use self::log::ChangeLog;
@@ -135,6 +136,10 @@ impl Engine {
             programs_per_user: config.programs_per_user,
             other_cpus_max: config.other_cpus_max,
             places_copies: config.places_copies,
+            exec_notices: exec_notices::ExecNotices::new(match config.places_copies {
+                true => ExecWatch::open(&config.roots.proc),
+                false => None,
+            }),
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),

@@ -13,6 +13,7 @@
 //! - the deadline set by the policy passes;
 //! - 20 ms have passed and a scan of a released program is unfinished;
 //! - a scan for copies inside a program is due (`copies.rs`);
+//! - a process executes a program, and the loop waits for this (`exec_notices.rs`);
 //! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
 //!   offline or online, and for threads outside their affinity mask.
 //!
@@ -40,6 +41,7 @@ use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 use super::background::BackgroundMetering;
 use super::clock::now_ns;
 use super::config::AdoptedProgram;
+use super::exec_notices::ExecNotices;
 use super::learn::EndedProgram;
 use super::log::{ChangeLog, LogChange};
 use super::member::ManagedProgram;
@@ -81,6 +83,7 @@ pub(super) struct RealWorld {
     pub other_cpus_max: Option<f64>,
     /// Whether copies inside programs get parts of the program's seat.
     pub places_copies: bool,
+    pub exec_notices: ExecNotices,
     pub state: LoopState,
 }
 
@@ -421,11 +424,14 @@ impl RealWorld {
         let handles_notify = notify_ns.is_some() && holdoff_ns.is_none();
         let meter = self.state.background.notify_fd().filter(|_| handles_notify);
         let meter = meter.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let watch = self.exec_notices.armed();
+        let watch = watch.map(|watch| PollFd::new(watch, PollFlags::IN));
         let members = self.state.members.values().map(|m| m.watch.poll_fd());
-        let has_meter = meter.is_some();
+        let (has_meter, has_watch) = (meter.is_some(), watch.is_some());
         let mut fds: Vec<_> = [requests]
             .into_iter()
             .chain(meter)
+            .chain(watch)
             .chain(keeper)
             .chain(members)
             .collect();
@@ -434,14 +440,20 @@ impl RealWorld {
             return Vec::new();
         }
         let first = fds.len() - self.state.members.len();
-        let others = 1 + usize::from(has_meter);
-        let notified = fds[1..others].iter().any(|fd| !fd.revents().is_empty());
-        let keeper_died = fds[others..first].iter().any(|fd| !fd.revents().is_empty());
+        let is_any = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+        let watched = 1 + usize::from(has_meter);
+        let others = watched + usize::from(has_watch);
+        let notified = is_any(&fds[1..watched]);
+        let has_executed = is_any(&fds[watched..others]);
+        let keeper_died = is_any(&fds[others..first]);
         let ready = fds[first..].iter().zip(self.state.members.keys());
         let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
         let ready = ready.map(|(_, id)| *id).collect();
         drop(fds);
         self.state.background.notified |= notified;
+        if has_executed {
+            self.program_executed();
+        }
         if keeper_died {
             self.replace_keeper();
         }

@@ -2,7 +2,8 @@
 //! The end of a daemon that is no longer needed (`usher daemon --exit-when-idle`, which `usher run`
 //! and `usher sched start` start).
 //!
-//! A thread checks every 200 ms ([`CHECK_EVERY`]) whether the daemon is needed. The daemon ends when
+//! A thread checks whether the daemon is needed: once a second ([`QUERY_EVERY`]) while there is a
+//! program and no scheduler, and every 200 ms ([`CHECK_EVERY`]) otherwise. The daemon ends when
 //! it manages no program, and in addition one of these holds:
 //!
 //! - The scheduler was stopped on request or could not be started.
@@ -17,8 +18,8 @@
 //! The decision to end and the admission of a program exclude each other (`activity`): the client of
 //! a refused program starts another daemon.
 //!
-//! Without a scheduler, the thread queries the number of managed programs from the control loop: once
-//! a second ([`QUERY_EVERY`]) while there is a program, and then at each check. Such a query waits for
+//! Without a scheduler, the thread queries the number of managed programs from the control loop at
+//! each check that is later than 1 s after the last program was found. Such a query waits for
 //! the answer without a time limit. An error of the query counts as a managed program. The thread
 //! also empties the daemon's log when the log exceeds 1 MiB ([`LOG_BYTES_MAX`]).
 
@@ -59,8 +60,10 @@ pub fn watch(
     let watching = move || {
         loop {
             bound_log(io::stderr());
-            let is_query_due = activity.idle_for().is_some_and(|idle| idle > QUERY_EVERY);
-            if is_query_due && scheduler.state().is_none() && !manages_no_program(&engine) {
+            let is_query_due = activity.idle_for().is_some_and(|idle| idle >= QUERY_EVERY);
+            let is_used =
+                is_query_due && scheduler.state().is_none() && !manages_no_program(&engine);
+            if is_used {
                 activity.record_use();
             }
             if is_unneeded(&scheduler, started.elapsed(), activity.idle_for())
@@ -68,7 +71,10 @@ pub fn watch(
             {
                 break;
             }
-            std::thread::sleep(CHECK_EVERY);
+            std::thread::sleep(match is_used {
+                true => QUERY_EVERY,
+                false => CHECK_EVERY,
+            });
         }
         let _ = rustix::io::write(&ending, &1u64.to_ne_bytes());
     };
