@@ -9,7 +9,8 @@
 //!    while the program uses CPU time.
 //! 3. 500 ms ([`WATCHED_NS`]) otherwise, while `exec_notices` reports each program that a
 //!    process of the machine executes. The scan then follows at once.
-//! 4. 50 ms ([`IDLE_NS`]) without these reports. The scan then reads one file, unless the kernel has created a process or thread on the machine.
+//! 4. 50 ms ([`IDLE_NS`]) without these reports. The scan then reads one file, unless the kernel has
+//!    created a process or thread on the machine.
 //!
 //! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
