@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads what earlier runs of an arriving program have left in the store.
 
-use usher_model::{CopyMemory, Curve, ProgramKey, ProgressSource, VariationBudget};
+use usher_model::{Curve, ProgramKey, ProgressSource, StoredCopies, VariationBudget};
 use usher_store::{MachineKey, Profile, Store, StoreError};
 
 use crate::update::history;
@@ -24,7 +24,7 @@ pub struct StoredProfile {
     /// Whether bytes measured the progress of the program in earlier runs.
     pub trusts_bytes: bool,
     /// The copies that the program started in an earlier run with these arguments.
-    pub copies: Option<CopyMemory>,
+    pub copies: Option<StoredCopies>,
     /// Identifier of the profile, if the profile is of other arguments.
     pub similar_to: Option<String>,
 }

@@ -41,7 +41,8 @@ pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
 pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;
 pub use program::{
-    Arrival, CopyMemory, ProfileMatch, Program, ProgramId, ProgramKey, Regulation, VariationBudget,
+    Arrival, ProfileMatch, Program, ProgramId, ProgramKey, Regulation, StoredCopies,
+    VariationBudget,
 };
 pub use suggest::{closest_name, with_suggestion};
 pub use topology::{

@@ -180,7 +180,7 @@ pub type Arrival = Program;
 
 /// The copies that a launcher inside a program started in an earlier run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyMemory {
+pub struct StoredCopies {
     /// Number of CPUs of a copy, at least 1.
     pub cpus_per_copy: u32,
     /// Number of CPUs of the whole program at that time.

@@ -3,7 +3,7 @@
 //! four PARSEC models, five or more runs of each program (module `reruns`), with an empty profile
 //! store at the start of each mix.
 //!
-//! 1. [`equally_long`] gives each program so much work that it takes the same time alone, and
+//! 1. [`with_equal_durations`] gives each program so much work that it takes the same time alone, and
 //!    measures it alone. NTTs refer to this time.
 //! 2. [`LearningCampaign::run`] simulates each mix under Linux, under policy `usher`, and under
 //!    policy `usher` with the true curves of all programs. The arrivals and pauses are the same.
@@ -41,7 +41,7 @@ const PROBE_S: f64 = 8.0;
 ///
 /// # Errors
 /// The program does not end when it runs alone.
-pub fn equally_long(
+pub fn with_equal_durations(
     models: &[ParsecModel],
     machine: &Machine,
     kernel: &Kernel,

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use usher_policy::Usher;
-use usher_sim::learning::{LearningCampaign, LearningRow, equally_long, gains};
+use usher_sim::learning::{LearningCampaign, LearningRow, gains, with_equal_durations};
 use usher_sim::machine::Machine;
 use usher_sim::mix::MixEntry;
 use usher_sim::parsec::programs;
@@ -30,7 +30,7 @@ impl Fixture {
             .models
             .retain(|model| names.contains(&model.name.as_str()));
         let models = &setup.models;
-        let programs = equally_long(models, &machine, &setup.kernel, 3.0, 1, 2).unwrap();
+        let programs = with_equal_durations(models, &machine, &setup.kernel, 3.0, 1, 2).unwrap();
         Self {
             machine,
             setup,

@@ -6,7 +6,7 @@
 //! one program. `exchange.rs` neither exports nor imports the columns.
 
 use rusqlite::{TransactionBehavior, params};
-use usher_model::{CopyMemory, ProgramKey};
+use usher_model::{ProgramKey, StoredCopies};
 
 use crate::error::StoreError;
 use crate::machine::MachineKey;
@@ -24,7 +24,7 @@ impl Store {
         machine: &MachineKey,
         name: &str,
         at_s: i64,
-        copies: CopyMemory,
+        copies: StoredCopies,
     ) -> Result<(), StoreError> {
         let sql = "INSERT INTO profile (executable, arguments, machine, name, spinners, at_s, runs,
                        cpus_per_copy, program_cpus)

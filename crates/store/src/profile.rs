@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use usher_model::{CopyMemory, Curve, CurvePoint, ProgramKey, ProgressSource};
+use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource, StoredCopies};
 
 use crate::machine::MachineKey;
 
@@ -94,7 +94,7 @@ pub struct Profile {
     pub runs: u32,
     /// The copies that launchers inside the program started in the last run with copies; `None` if
     /// no copies are known.
-    pub copies: Option<CopyMemory>,
+    pub copies: Option<StoredCopies>,
 }
 
 impl Profile {

@@ -11,7 +11,7 @@
 //! provides the transaction.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
-use usher_model::{CopyMemory, CurvePoint, ProgramKey, ProgressSource};
+use usher_model::{CurvePoint, ProgramKey, ProgressSource, StoredCopies};
 
 use crate::combine::{Estimate, combine};
 use crate::machine::MachineKey;
@@ -46,9 +46,9 @@ pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Prof
 }
 
 /// Returns the copies of an earlier run from the columns of a profile.
-fn copies_of(cpus_per_copy: Option<u32>, program_cpus: Option<u32>) -> Option<CopyMemory> {
+fn copies_of(cpus_per_copy: Option<u32>, program_cpus: Option<u32>) -> Option<StoredCopies> {
     let (cpus_per_copy, program_cpus) = cpus_per_copy.zip(program_cpus)?;
-    Some(CopyMemory {
+    Some(StoredCopies {
         cpus_per_copy,
         program_cpus,
     })

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use usher_model::{
-    Cache, CopyMemory, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey,
-    ProgressSource, Topology,
+    Cache, Core, Cpu, CpuSet, CurvePoint, Domain, NumaNode, Package, ProgramKey, ProgressSource,
+    StoredCopies, Topology,
 };
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError, VariationRecord};
 
@@ -628,11 +628,11 @@ fn known_copies_are_replaced_and_forgotten_without_the_measurements() {
     let path = dir.path().join("profiles.db");
     let mut store = Store::open(&path).unwrap();
     let (known, other) = (key("a"), key("b"));
-    let copies = CopyMemory {
+    let copies = StoredCopies {
         cpus_per_copy: 1,
         program_cpus: 4,
     };
-    let next = CopyMemory {
+    let next = StoredCopies {
         cpus_per_copy: 2,
         ..copies
     };

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use usher_heartbeat::Page;
 use usher_model::{
-    CopyMemory, CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource,
+    CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource, StoredCopies,
 };
 use usher_probe::{ProcessFacts, ProgramCommand, command_line_of, command_of, identify};
 
@@ -67,7 +67,7 @@ pub(super) struct ArrivingProgram {
     /// The variables that set the number of threads.
     pub hints: Option<HintRequest>,
     /// The copies that the program started in an earlier run.
-    pub remembered: Option<CopyMemory>,
+    pub stored_copies: Option<StoredCopies>,
 }
 
 /// What `/proc` contains about a process.
@@ -153,7 +153,7 @@ impl ArrivingProgram {
             held,
             review,
             hints: adopt.hints.take(),
-            remembered: stored.copies,
+            stored_copies: stored.copies,
         })
     }
 }

@@ -42,7 +42,7 @@ impl RealWorld {
     /// Handles the notification that a process of the machine executes a program.
     pub(super) fn program_executed(&mut self) {
         let at_ns = now_ns();
-        self.exec_notices.notified(at_ns);
+        self.exec_notifications.notified(at_ns);
         let members = self.state.members.values_mut();
         for tracker in members.filter_map(|member| member.copies.as_mut()) {
             tracker.scan_if_idle(at_ns);
@@ -58,7 +58,7 @@ impl RealWorld {
         let Some(tracker) = &mut member.copies else {
             return;
         };
-        let is_watched = tracker.is_idle() && self.exec_notices.arm(at_ns);
+        let is_watched = tracker.is_idle() && self.exec_notifications.arm(at_ns);
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();
@@ -74,7 +74,7 @@ impl RealWorld {
         for change in changes {
             self.place_copy(id, &change);
         }
-        self.remember_copies(id, seat.len());
+        self.store_copies(id, seat.len());
         self.log_copies(id, at_ns);
         if let Some(tracker) = self.tracker(id) {
             tracker.schedule(at_ns, is_watched);
@@ -132,7 +132,7 @@ impl RealWorld {
     }
 
     /// Stores the number of CPUs per copy for the next run of the program.
-    fn remember_copies(&mut self, id: ProgramId, program_cpus: usize) {
+    fn store_copies(&mut self, id: ProgramId, program_cpus: usize) {
         let Some(member) = self.state.members.get_mut(&id) else {
             return;
         };
@@ -151,7 +151,11 @@ impl RealWorld {
     /// Forgets the copies of earlier runs at the end of a program that started none, although it
     /// used CPU time.
     pub(super) fn forget_copies(&self, ended: &ManagedProgram) {
-        let Some(tracker) = ended.copies.as_ref().filter(|_| ended.remembered.is_some()) else {
+        let Some(tracker) = ended
+            .copies
+            .as_ref()
+            .filter(|_| ended.stored_copies.is_some())
+        else {
             return;
         };
         let cpu_ns = ended.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);

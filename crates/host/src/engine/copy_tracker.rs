@@ -7,7 +7,7 @@
 //!    process. The mask of a new worker is then set within 20 ms of its `exec`.
 //! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new child process, and
 //!    while the program uses CPU time.
-//! 3. 500 ms ([`WATCHED_NS`]) otherwise, while `exec_notices` reports each program that a
+//! 3. 500 ms ([`WATCHED_NS`]) otherwise, while `exec_notifications` reports each program that a
 //!    process of the machine executes. The scan then follows at once.
 //! 4. 50 ms ([`IDLE_NS`]) without these reports. The scan then reads one file, unless the kernel has
 //!    created a process or thread on the machine.

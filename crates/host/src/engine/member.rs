@@ -10,8 +10,8 @@
 use usher_act::PinnedCpus;
 use usher_learn::{ByteTrace, DemandTrace, VariedTime, WaitBehaviour};
 use usher_model::{
-    Action, CopyMemory, CpuSet, Event, Plan, ProcessTree, Program, ProgramId, ProgramKey,
-    ProgramSample, Progress, ProgressSource, SeatMode,
+    Action, CpuSet, Event, Plan, ProcessTree, Program, ProgramId, ProgramKey, ProgramSample,
+    Progress, ProgressSource, SeatMode, StoredCopies,
 };
 use usher_policy::copies::hints::thread_count;
 
@@ -47,7 +47,7 @@ pub(super) struct ManagedProgram {
     /// The copies that launchers inside the program start; `None` if they are not recognised.
     pub copies: Option<CopyTracker>,
     /// The copies that launchers inside the program started in an earlier run.
-    pub remembered: Option<CopyMemory>,
+    pub stored_copies: Option<StoredCopies>,
     /// The request for variables that set the number of threads, until the program has its seat.
     pub hint_request: Option<HintRequest>,
     /// The variables that the program's launcher has set.
@@ -186,13 +186,13 @@ impl ManagedProgram {
                 cpus,
             } => {
                 let reach = u32::try_from(self.reach(usable).len()).unwrap_or(u32::MAX);
-                let threads = thread_count(always, self.remembered, cpus.min(reach));
+                let threads = thread_count(always, self.stored_copies, cpus.min(reach));
                 threads
                     .filter(|_| !variables.is_empty())
                     .map(|threads| ThreadHints {
                         threads,
                         variables,
-                        from_copies: self.remembered.is_some(),
+                        from_copies: self.stored_copies.is_some(),
                     })
             }
         };

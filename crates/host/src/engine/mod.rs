@@ -22,7 +22,7 @@ mod clock;
 mod config;
 mod copies;
 mod copy_tracker;
-mod exec_notices;
+mod exec_notifications;
 mod hotplug;
 mod learn;
 mod log;
@@ -136,10 +136,12 @@ impl Engine {
             programs_per_user: config.programs_per_user,
             other_cpus_max: config.other_cpus_max,
             places_copies: config.places_copies,
-            exec_notices: exec_notices::ExecNotices::new(match config.places_copies {
-                true => ExecWatch::open(&config.roots.proc),
-                false => None,
-            }),
+            exec_notifications: exec_notifications::ExecNotifications::new(
+                match config.places_copies {
+                    true => ExecWatch::open(&config.roots.proc),
+                    false => None,
+                },
+            ),
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_learn::{ProfileUpdate, StoredProfile, recall, variation_budget};
-use usher_model::{CopyMemory, ProgramKey, Topology, VariationBudget};
+use usher_model::{ProgramKey, StoredCopies, Topology, VariationBudget};
 use usher_store::{MachineKey, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
@@ -34,7 +34,7 @@ enum StoreUpdate {
     Copies {
         key: ProgramKey,
         name: String,
-        copies: Option<CopyMemory>,
+        copies: Option<StoredCopies>,
     },
 }
 
@@ -148,7 +148,7 @@ impl Profiles {
 
     /// Queues the copies of a program for the writer thread; `None`: the copies of earlier runs are
     /// forgotten.
-    pub fn queue_copies(&self, key: ProgramKey, name: String, copies: Option<CopyMemory>) {
+    pub fn queue_copies(&self, key: ProgramKey, name: String, copies: Option<StoredCopies>) {
         self.send(StoreUpdate::Copies { key, name, copies });
     }
 
@@ -236,7 +236,7 @@ impl StoreHandle {
         &self,
         key: &ProgramKey,
         name: &str,
-        copies: Option<CopyMemory>,
+        copies: Option<StoredCopies>,
     ) -> Result<(), StoreError> {
         let mut store = lock(&self.store);
         match copies {

@@ -271,7 +271,7 @@ impl RealWorld {
         let mut member = ManagedProgram {
             copies,
             // Policies that place no copies set no variables either, unless the user requests them.
-            remembered: arriving.remembered.filter(|_| self.places_copies),
+            stored_copies: arriving.stored_copies.filter(|_| self.places_copies),
             hint_request: arriving.hints,
             hints: None,
             interval: PlacementInterval::new(at_ns, 0.0),

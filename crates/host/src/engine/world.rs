@@ -13,7 +13,7 @@
 //! - the deadline set by the policy passes;
 //! - 20 ms have passed and a scan of a released program is unfinished;
 //! - a scan for copies inside a program is due (`copies.rs`);
-//! - a process executes a program, and the loop waits for this (`exec_notices.rs`);
+//! - a process executes a program, and the loop waits for this (`exec_notifications.rs`);
 //! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
 //!   offline or online, and for threads outside their affinity mask.
 //!
@@ -41,7 +41,7 @@ use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 use super::background::BackgroundMetering;
 use super::clock::now_ns;
 use super::config::AdoptedProgram;
-use super::exec_notices::ExecNotices;
+use super::exec_notifications::ExecNotifications;
 use super::learn::EndedProgram;
 use super::log::{ChangeLog, LogChange};
 use super::member::ManagedProgram;
@@ -83,7 +83,7 @@ pub(super) struct RealWorld {
     pub other_cpus_max: Option<f64>,
     /// Whether copies inside programs get parts of the program's seat.
     pub places_copies: bool,
-    pub exec_notices: ExecNotices,
+    pub exec_notifications: ExecNotifications,
     pub state: LoopState,
 }
 
@@ -424,7 +424,7 @@ impl RealWorld {
         let handles_notify = notify_ns.is_some() && holdoff_ns.is_none();
         let meter = self.state.background.notify_fd().filter(|_| handles_notify);
         let meter = meter.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let watch = self.exec_notices.armed();
+        let watch = self.exec_notifications.armed();
         let watch = watch.map(|watch| PollFd::new(watch, PollFlags::IN));
         let members = self.state.members.values().map(|m| m.watch.poll_fd());
         let (has_meter, has_watch) = (meter.is_some(), watch.is_some());

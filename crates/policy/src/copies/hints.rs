@@ -12,7 +12,7 @@
 //!
 //! Each function takes time in proportion to the number of copies.
 
-use usher_model::CopyMemory;
+use usher_model::StoredCopies;
 
 use super::GroupReport;
 
@@ -23,7 +23,7 @@ const FORGET_CPU_NS: u64 = 1_000_000_000;
 ///
 /// `always` is whether the user requests the variables (`--hints`). `cpus` is the number of CPUs
 /// that the program may use at its start.
-pub fn thread_count(always: bool, memory: Option<CopyMemory>, cpus: u32) -> Option<u32> {
+pub fn thread_count(always: bool, memory: Option<StoredCopies>, cpus: u32) -> Option<u32> {
     match memory {
         Some(memory) => {
             let reduced = u64::from(memory.cpus_per_copy) * u64::from(cpus)
@@ -46,7 +46,7 @@ pub fn is_outdated(cpu_ns: u64) -> bool {
 pub struct CopyRecord {
     /// Largest number of copies at a time.
     most: usize,
-    memory: Option<CopyMemory>,
+    memory: Option<StoredCopies>,
 }
 
 impl CopyRecord {
@@ -57,17 +57,17 @@ impl CopyRecord {
 
     /// Updates the record by the present copies of a program with this number of CPUs. Returns the
     /// new contents if they changed.
-    pub fn update(&mut self, groups: &[GroupReport], program_cpus: usize) -> Option<CopyMemory> {
+    pub fn update(&mut self, groups: &[GroupReport], program_cpus: usize) -> Option<StoredCopies> {
         let copies = groups.iter().flat_map(|group| &group.copies);
         let count = copies.clone().count();
         let parts = copies.map(|copy| copy.cpus.len());
         let smallest = parts.filter(|&cpus| cpus > 0).min()?;
         let number = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
-        let new = CopyMemory {
+        let new = StoredCopies {
             cpus_per_copy: number(smallest),
             program_cpus: number(program_cpus.max(smallest)),
         };
-        let is_wider = |old: CopyMemory| new.cpus_per_copy > old.cpus_per_copy;
+        let is_wider = |old: StoredCopies| new.cpus_per_copy > old.cpus_per_copy;
         let is_better =
             count > self.most || (count == self.most && self.memory.is_none_or(is_wider));
         if !is_better {
@@ -85,8 +85,8 @@ mod tests {
     use super::super::{CopyReport, CopyState};
     use super::*;
 
-    fn memory(cpus_per_copy: u32, program_cpus: u32) -> CopyMemory {
-        CopyMemory {
+    fn memory(cpus_per_copy: u32, program_cpus: u32) -> StoredCopies {
+        StoredCopies {
             cpus_per_copy,
             program_cpus,
         }

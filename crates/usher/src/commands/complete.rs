@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
         args.find(|arg| arg.get_long() == Some(long) && takes_values(arg))
     }
 
-    fn pass(&mut self, word: &str) {
+    fn advance(&mut self, word: &str) {
         // Bash splits `--option=value` into three words.
         if word == "=" {
             return;
@@ -143,11 +143,11 @@ impl<'a> Walk<'a> {
             };
             self.option = self.find_option(name).map(|option| (option, 0));
             if let (Some((option, _)), Some(value)) = (self.option, value) {
-                self.note(option, value);
+                self.record_path(option, value);
                 self.option = None;
             }
         } else if let Some((option, count)) = self.option {
-            self.note(option, word);
+            self.record_path(option, word);
             self.option = (count + 1 < values_max(option)).then_some((option, count + 1));
         } else if let (0, Some(found)) = (self.positionals, self.command.find_subcommand(word)) {
             self.command = found;
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn note(&mut self, option: &clap::Arg, value: &str) {
+    fn record_path(&mut self, option: &clap::Arg, value: &str) {
         match option.get_long() {
             Some("runtime-dir") => self.runtime_dir = Some(value.into()),
             Some("store") => self.store = Some(value.into()),
@@ -196,7 +196,7 @@ impl Request {
             runtime_dir: None,
             store: None,
         };
-        before.iter().for_each(|word| walk.pass(word));
+        before.iter().for_each(|word| walk.advance(word));
         let (mut option, mut prefix) = (String::new(), last.as_str());
         let arg = match last.split_once('=') {
             // Bash passes the sign alone if no value has been typed.

@@ -98,7 +98,7 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         hints: match (args.hints, args.no_hints) {
             (true, _) => HintMode::Always,
             (false, true) => HintMode::Never,
-            (false, false) => HintMode::Remembered,
+            (false, false) => HintMode::AfterCopies,
         },
         background: None,
         no_daemon: args.no_daemon,

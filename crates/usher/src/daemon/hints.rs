@@ -41,7 +41,7 @@ pub fn request(
 }
 
 /// Converts the variables that a launcher sets for a program.
-pub fn set(hints: &ThreadHints) -> api::ThreadHints {
+pub fn to_api(hints: &ThreadHints) -> api::ThreadHints {
     api::ThreadHints {
         threads: hints.threads.into(),
         variables: hints.variables.clone(),

@@ -370,7 +370,7 @@ impl VarlinkInterface for Service {
                 let instance = self.shared.instance_dir.display().to_string();
                 let regulation = adopted.background.map(|policy| policy.name().to_owned());
                 let cpus = list(adopted.seat.as_ref());
-                let hints = adopted.hints.as_ref().map(hints::set);
+                let hints = adopted.hints.as_ref().map(hints::to_api);
                 call.reply(to_int(adopted.id.0), cpus, instance, regulation, hints)
             }
             Err(refusal) => refusal.reply(call),

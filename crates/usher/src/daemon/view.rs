@@ -126,7 +126,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         abstention: abstention::of_program(program, status),
         copies: copies::groups(program),
         unrecognised_workers: to_int(program.unrecognised_workers),
-        hints: program.hints.as_ref().map(hints::set),
+        hints: program.hints.as_ref().map(hints::to_api),
     }
 }
 

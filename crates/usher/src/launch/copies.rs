@@ -110,7 +110,7 @@ fn start(
     option("--runtime-dir", options.runtime_dir.clone().map(Into::into));
     option("--store", options.store.clone().map(Into::into));
     words.extend(match options.hints {
-        HintMode::Remembered => None,
+        HintMode::AfterCopies => None,
         HintMode::Always => Some("--hints".into()),
         HintMode::Never => Some("--no-hints".into()),
     });

@@ -85,7 +85,7 @@ pub struct RunOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HintMode {
     /// If the daemon remembers copies of an earlier run of the program.
-    Remembered,
+    AfterCopies,
     /// In every run (`--hints`).
     Always,
     /// Never (`--no-hints`).
@@ -337,7 +337,7 @@ impl RunOptions {
         let spec = LaunchSpec::new(&self.argv);
         match self.hints {
             HintMode::Never => spec,
-            HintMode::Remembered | HintMode::Always => spec.thread_hints(),
+            HintMode::AfterCopies | HintMode::Always => spec.thread_hints(),
         }
     }
 

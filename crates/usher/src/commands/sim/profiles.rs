@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde_derive::Serialize;
 use usher_report::stats::Estimate;
 use usher_sim::campaign::mixes;
-use usher_sim::learning::{LearningCampaign, LearningRow, MixRuns, equally_long, gains};
+use usher_sim::learning::{LearningCampaign, LearningRow, MixRuns, gains, with_equal_durations};
 use usher_sim::machine::Machine;
 use usher_sim::parsec::programs;
 use usher_sim::setup::{EvaluationSetup, PAPER_1};
@@ -101,7 +101,8 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let progress = Progress::new();
     progress.doing("simulating every program alone".to_owned());
     let models = &setup.models;
-    let programs = equally_long(models, &machine, kernel, args.seconds, args.seed, workers)?;
+    let programs =
+        with_equal_durations(models, &machine, kernel, args.seconds, args.seed, workers)?;
     let all = mixes(programs.len(), MIX).into_iter();
     let all: Vec<_> = all.step_by(args.stride as usize).collect();
     let begun = AtomicBool::new(false);
