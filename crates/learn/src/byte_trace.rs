@@ -2,8 +2,9 @@
 //! Checks whether the bytes that a program reads and writes measure its progress: whether they were
 //! proportional to time in a run with constant CPUs.
 //!
-//! 1. The trace keeps the bytes and the time of the samples of one run, at most 256 ([`POINTS_MAX`]).
-//!    A full trace drops every second point, and from then on keeps every second sample.
+//! 1. The trace keeps the bytes and the time of the samples of one run, at most 256
+//!    ([`POINTS_MAX`]). A full trace drops every second point, and from then on keeps every second
+//!    sample.
 //! 2. At the end of the run, each point has a fraction of the bytes and a fraction of the time. The
 //!    error of the bytes is the largest difference of the two fractions.
 //! 3. Bytes measure progress if the error is at most 10 %. With fewer than four points, 0.5 s or 1

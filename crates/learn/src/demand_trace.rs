@@ -3,11 +3,12 @@
 //! time of the program, and the waits of its threads for CPUs. Runs beside other programs thereby
 //! give points of the program's curve.
 //!
-//! In an interval of a run, a program uses `b` CPUs on average, and `r` of its threads are runnable,
-//! `r - b` of which wait for a CPU. Alone on `c` cores, the same work would have taken this fraction
-//! of the interval:
+//! In an interval of a run, a program uses `b` CPUs on average, and `r` of its threads are
+//! runnable, `r - b` of which wait for a CPU. Alone on `c` cores, the same work would have taken
+//! this fraction of the interval:
 //!
-//! - `b / min(r, c)` if `r >= 1`: the program would have used all its runnable threads, or all cores;
+//! - `b / min(r, c)` if `r >= 1`: the program would have used all its runnable threads, or all
+//!   cores;
 //! - `1 - (r - b)` if `r < 1`: the time in which no thread was runnable stays the same.
 //!
 //! 1. The trace adds up the interval, its CPU time and its time alone, separately for each number
@@ -26,8 +27,8 @@
 //! - the time alone is less than a twentieth of the time;
 //! - the user or Usher stopped the program.
 //!
-//! *Limits.* CPU time that a program wastes while its threads busy-wait counts as work. The effect of
-//! other programs on caches and memory is not removed.
+//! *Limits.* CPU time that a program wastes while its threads busy-wait counts as work. The effect
+//! of other programs on caches and memory is not removed.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads what earlier runs of an arriving program have left in the store.
+//! Reads the profile and the budget of deliberate variation of an arriving program from the store.
 
 use usher_model::{Curve, ProgramKey, ProgressSource, StoredCopies, VariationBudget};
 use usher_store::{MachineKey, Profile, Store, StoreError};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the way of a run into the store and back: points of the curve and the budget of
-//! deliberate variation.
+//! Tests that runs add points of the curve to the store, and spend the budget of deliberate
+//! variation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use usher_learn::{
@@ -12,7 +12,7 @@ use usher_topology::Source;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The store of one machine, with the run of one program after the other.
+/// The store of one machine, and consecutive runs of one program.
 struct Runs {
     store: Store,
     machine: MachineKey,

@@ -178,10 +178,10 @@ impl Program {
 /// A program that Usher has just begun to manage.
 pub type Arrival = Program;
 
-/// The copies that a launcher inside a program started in an earlier run.
+/// The numbers of CPUs of the copies that launchers inside a program started in an earlier run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredCopies {
-    /// Number of CPUs of a copy, at least 1.
+    /// Number of CPUs of the smallest copy, at least 1.
     pub cpus_per_copy: u32,
     /// Number of CPUs of the whole program at that time.
     pub program_cpus: u32,

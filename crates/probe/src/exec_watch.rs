@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reports that some process of the machine executes a program, so that a caller need not poll for
-//! new processes while nothing happens.
+//! Notifies a caller when a process of the machine executes a program, so that the caller need not
+//! poll for new processes at a high rate.
 //!
 //! **Idea.** When a process executes a dynamically linked program, the kernel opens the dynamic
 //! loader of this program. inotify(7) reports the opening of a readable file to every user. The
@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::file;
 
-/// Enough for the two events of a watch: the opening, and the end of the watch.
+/// Size of the buffer for the two events of a watch: the opening, and the end of the watch.
 const BUFFER_BYTES: usize = 512;
 
 /// A watch of the dynamic loader.
@@ -38,8 +38,8 @@ pub struct ExecWatch {
 }
 
 impl ExecWatch {
-    /// Opens a watch, which is not armed. `None` if this process is statically linked, or if inotify
-    /// does not work for the loader's file.
+    /// Opens a watch, which is not armed. Returns `None` if this process is statically linked, or
+    /// if inotify does not work for the loader's file.
     pub fn open(proc_root: &Path) -> Option<Self> {
         let maps = file::read(&proc_root.join("self/maps")).ok()?;
         let watch = Self {
@@ -50,7 +50,8 @@ impl ExecWatch {
         works.then_some(watch)
     }
 
-    /// Requests a notification of the next `execve`. Returns whether the kernel accepted the request.
+    /// Requests a notification of the next `execve`. Returns whether the kernel accepted the
+    /// request.
     pub fn arm(&self) -> bool {
         let flags = WatchFlags::OPEN | WatchFlags::ONESHOT;
         add_watch(&self.inotify, &self.loader, flags).is_ok()

@@ -14,8 +14,8 @@ use crate::error::ProbeError;
 
 /// Reads a whole text file; invalid UTF-8 is replaced.
 pub(crate) fn read(path: &Path) -> Result<String, ProbeError> {
-    // The kernel reports a size of 0 for its files. Without this capacity, a reading would begin with
-    // several reads of a few bytes.
+    // The kernel reports a size of 0 for the files of `/proc`. Without this capacity, the first
+    // reads would each get only a few bytes.
     let mut bytes = Vec::with_capacity(BYTES_MAX);
     File::open(path)
         .and_then(|mut file| file.read_to_end(&mut bytes))
@@ -40,8 +40,8 @@ pub(crate) struct OpenFile {
     buffer: Vec<u8>,
 }
 
-/// Maximum number of bytes that an [`OpenFile`] reads; the rest of a longer file is ignored. Also the
-/// size of the buffer with which [`read`] begins.
+/// Maximum number of bytes that an [`OpenFile`] reads; the rest of a longer file is ignored. Also
+/// the size of the buffer with which [`read`] begins.
 const BYTES_MAX: usize = 4096;
 
 impl OpenFile {

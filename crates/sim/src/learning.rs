@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Simulates how much policy `usher` gains from ordinary runs on a machine without PMU: every mix of
-//! four PARSEC models, five or more runs of each program (module `reruns`), with an empty profile
-//! store at the start of each mix.
+//! Simulates how much policy `usher` gains from ordinary runs on a machine without PMU: every mix
+//! of four PARSEC models, five or more runs of each program (module `reruns`), with an empty
+//! profile store at the start of each mix.
 //!
-//! 1. [`with_equal_durations`] gives each program so much work that it takes the same time alone, and
-//!    measures it alone. NTTs refer to this time.
+//! 1. [`with_equal_durations`] gives the programs so much work that they take the same time alone,
+//!    and measures each program alone. NTTs refer to this time.
 //! 2. [`LearningCampaign::run`] simulates each mix under Linux, under policy `usher`, and under
 //!    policy `usher` with the true curves of all programs. The arrivals and pauses are the same.
-//! 3. The ANTT of run k is the mean NTT of the k-th runs of all programs. The last ANTT contains all
-//!    later runs, too: the NTT of a program is then the mean over these runs.
+//! 3. The ANTT of run k is the mean NTT of the k-th runs of all programs. The last ANTT contains
+//!    all later runs, too: the NTT of a program is then the mean over these runs.
 //! 4. [`gains`] returns the geometric mean over all mixes of the ANTT under `usher`, divided by the
 //!    ANTT under Linux, with its 95 % interval.
 //!
@@ -36,11 +36,11 @@ pub const SECONDS_FACTOR: f64 = 40.0;
 /// Sequential seconds of the run that gives the speed-up of a program.
 const PROBE_S: f64 = 8.0;
 
-/// Measures a program that takes about `seconds` alone on its best number of cores, with one thread
-/// per core and stage.
+/// Measures each program alone, with so much work that it takes about `seconds` on its best number
+/// of cores. A program has one thread per core and stage.
 ///
 /// # Errors
-/// The program does not end when it runs alone.
+/// A program does not end when it runs alone.
 pub fn with_equal_durations(
     models: &[ParsecModel],
     machine: &Machine,
@@ -172,7 +172,7 @@ impl LearningCampaign<'_> {
 
 impl MixRuns {
     fn new(reruns: &Reruns, alone_s: &[f64], runs: usize) -> Self {
-        let of = |run: usize| {
+        let runs_of = |run: usize| {
             let last = run + 1 == runs;
             let range = move |all: &'_ [CompletedRun]| match last {
                 true => run..all.len(),
@@ -184,7 +184,7 @@ impl MixRuns {
         let per_run = |value: &dyn Fn(&CompletedRun) -> f64| -> Vec<Vec<f64>> {
             let program = |all: &[CompletedRun]| mean(all.iter().map(value));
             (0..runs)
-                .map(|run| of(run).map(program).collect())
+                .map(|run| runs_of(run).map(program).collect())
                 .collect()
         };
         let means = |values: &[Vec<f64>]| -> Vec<f64> {

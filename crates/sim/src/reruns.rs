@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A simulated machine without PMU on which the programs of a mix run again and again, and Usher
-//! learns from their runs.
+//! Simulates a machine without PMU on which the programs of a mix run repeatedly, and Usher learns
+//! from their runs.
 //!
 //! 1. Each program arrives at a random time. When a run has ended, the next run of the program
 //!    arrives after a random pause of up to 1 s.
@@ -12,7 +12,7 @@
 //!    the daemon. At the end, it writes the point of the run and the budget into the store.
 //! 5. The simulation ends when each program has completed a given number of runs.
 //!
-//! *Differences to the daemon.* The busy time of CPUs is not simulated. Every point of a curve is
+//! *Differences from the daemon.* The busy time of CPUs is not simulated. Every point of a curve is
 //! therefore a point of `usher_learn::DemandTrace`, which the daemon uses for disturbed runs only.
 //! Readings have no noise except for the differences between simulated runs.
 //!
@@ -43,12 +43,12 @@ use crate::world::{PlannedArrival, SimWorld, StopCondition};
 
 /// Longest pause between two runs of a program.
 const PAUSE_NS_MAX: f64 = 1e9;
-/// Least interval between readings of CPU time and waits, as in the probe of the daemon.
+/// Minimum interval between readings of CPU time and waits, as in the probe of the daemon.
 const READINGS_NS_MIN: u64 = 200_000_000;
 /// Number of threads up to which the probe of the daemon reads waits.
 const THREADS_MAX: u32 = 256;
 
-/// How the programs run again.
+/// Settings of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RerunSettings {
     /// Number of runs that each program completes.
@@ -138,7 +138,7 @@ struct RepeatedProgram {
     next: (ProgramId, usize),
 }
 
-/// What is measured during a run.
+/// The measurements of a run that has not ended.
 struct PresentRun {
     program: usize,
     /// Index of the arrival in the world.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of programs that run again on a simulated machine without PMU, and of what policy `usher`
-//! learns from their runs.
+//! Tests of programs that run repeatedly on a simulated machine without PMU, and of the curves that
+//! policy `usher` gets from their runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -75,7 +75,7 @@ fn settings(variation: bool, seed: u64) -> RerunSettings {
 }
 
 #[test]
-fn programs_are_equally_long_alone() {
+fn programs_take_equal_times_alone() {
     let fixture = Fixture::new(["ferret", "freqmine"]);
     for entry in &fixture.programs {
         let seconds = entry.alone_best_seconds(&fixture.machine);

@@ -107,8 +107,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns whether a user starts this command. Usher itself and the completion scripts start the
-    /// others.
+    /// Returns whether a user starts this command. Usher itself and the completion scripts start
+    /// the others.
     pub fn is_public(&self) -> bool {
         !matches!(self, Self::Complete(_) | Self::Keeper(_))
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Formats the copies that launchers inside a program started, and the variables for the number of
-//! threads that its own launcher has set, as sentences, for `usher status` and
-//! `usher explain`. The cost is proportional to the number of copies.
+//! Formats sentences for `usher status` and `usher explain`: about the copies that launchers inside
+//! a program started, and about the thread variables that `usher run` has set. The cost is
+//! proportional to the number of copies.
 
 use usher_model::CpuSet;
 use usher_report::text;

@@ -100,7 +100,7 @@ impl Launcher {
     }
 
     /// Returns the number of CPUs per copy in the profile store; `None` if it has none.
-    fn remembered(&self) -> Option<u64> {
+    fn stored_cpus(&self) -> Option<u64> {
         let list = self.world.json(&["profile", "list"])?;
         let mut profiles = list["profiles"].as_array()?.iter();
         profiles.find_map(|profile| profile["cpus_per_copy"].as_u64())
@@ -112,7 +112,7 @@ impl Launcher {
         let run = self.start(&[]);
         assert_eq!(self.values(), ["", "", "", "", "", "77"], "the first run");
         assert!(self.with_copies()["hints"].is_null());
-        let cpus = wait_for("the stored copies", || self.remembered());
+        let cpus = wait_for("the stored copies", || self.stored_cpus());
         self.end(run);
         cpus
     }
@@ -156,15 +156,15 @@ fn a_run_with_work_but_without_copies_ends_the_use_of_the_variables() {
     let serial = launcher.world.path("serial");
     fs::write(&serial, "").unwrap();
     let mut run = launcher.start(&[]);
-    assert_eq!(launcher.values()[0], cpus, "the copies are remembered");
+    assert_eq!(launcher.values()[0], cpus, "the copies are stored");
     wait_for("1 s of CPU time", || {
         let program = launcher.world.programs(1).remove(0);
         (program["cpu_seconds"].as_f64()? > 1.0).then_some(())
     });
     fs::remove_file(&serial).unwrap();
     assert!(run.wait().unwrap().success());
-    wait_for("the copies to be forgotten", || {
-        launcher.remembered().is_none().then_some(())
+    wait_for("the deletion of the stored copies", || {
+        launcher.stored_cpus().is_none().then_some(())
     });
     let run = launcher.start(&[]);
     assert_eq!(launcher.values(), ["", "", "", "", "", "77"]);

@@ -216,10 +216,10 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Records descendants of a program that a scan of its process tree has found. Without a cgroup,
-    /// only this record connects a process with the program after its parent has ended. Recorded
-    /// processes, ended processes and processes of other programs are left out. If the program has
-    /// a cgroup, nothing is recorded.
+    /// Records descendants of a program that a scan of its process tree has found. Without a
+    /// cgroup, only this record connects a process with the program after its parent has ended.
+    /// Recorded processes, ended processes and processes of other programs are left out. If the
+    /// program has a cgroup, nothing is recorded.
     ///
     /// `found` may contain only processes that descend from the program for certain, because their
     /// masks will be restored when the program departs. A process costs about 20 reads of `/proc`.

@@ -148,8 +148,8 @@ impl RealWorld {
         }
     }
 
-    /// Forgets the copies of earlier runs at the end of a program that started none, although it
-    /// used CPU time.
+    /// Deletes the stored_copies copies at the end of a program that used CPU time and started no
+    /// copies.
     pub(super) fn forget_copies(&self, ended: &ManagedProgram) {
         let Some(tracker) = ended
             .copies

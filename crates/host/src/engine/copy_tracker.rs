@@ -7,10 +7,10 @@
 //!    process. The mask of a new worker is then set within 20 ms of its `exec`.
 //! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new child process, and
 //!    while the program uses CPU time.
-//! 3. 500 ms ([`WATCHED_NS`]) otherwise, while `exec_notifications` reports each program that a
-//!    process of the machine executes. The scan then follows at once.
-//! 4. 50 ms ([`IDLE_NS`]) without these reports. The scan then reads one file, unless the kernel has
-//!    created a process or thread on the machine.
+//! 3. 500 ms ([`WATCHED_NS`]) otherwise, with notifications of executed programs
+//!    (`exec_notifications`). A scan also follows each notification at once.
+//! 4. 50 ms ([`IDLE_NS`]) otherwise, without notifications. The scan then reads one file, unless
+//!    the kernel has created a process or thread on the machine.
 //!
 //! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
@@ -34,9 +34,9 @@ const YOUNG_FOR_NS: u64 = 1_000_000_000;
 const ACTIVE_NS: u64 = 15_000_000;
 /// Time for which a program counts as active after its last new process.
 const ACTIVE_FOR_NS: u64 = 10_000_000_000;
-/// Interval of scans of an idle program without reports of executed programs.
+/// Interval of scans of an idle program without notifications of executed programs.
 const IDLE_NS: u64 = 50_000_000;
-/// Interval of scans of an idle program with reports of executed programs.
+/// Interval of scans of an idle program with notifications of executed programs.
 const WATCHED_NS: u64 = 500_000_000;
 /// A scan of an idle program may be earlier by 1/EARLY_DIVISOR of its interval, so that one wake-up
 /// of the loop serves several purposes.
@@ -64,7 +64,7 @@ pub(super) struct CopyTracker {
     is_idle: bool,
     /// Number of groups when the log was last written.
     pub logged: usize,
-    /// The copies of this run that are remembered for the next run.
+    /// The copies of this run that are stored for the next run.
     pub record: CopyRecord,
     /// Whether some scans were omitted, so that copies may have been missed.
     pub has_gaps: bool,
@@ -161,8 +161,8 @@ impl CopyTracker {
         self.cpu_ns = cpu_ns;
     }
 
-    /// Sets the time of the next scan, after a scan that began at `began_ns`. `is_watched`: executed
-    /// programs are reported since before the scan.
+    /// Sets the time of the next scan, after a scan that began at `began_ns`. `is_watched`: the
+    /// watch for executed programs was armed before the scan.
     pub fn schedule(&mut self, began_ns: u64, is_watched: bool) {
         let spent_ns = now_ns().saturating_sub(began_ns);
         let since_fork_ns = began_ns.saturating_sub(self.forked_ns);

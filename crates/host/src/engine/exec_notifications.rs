@@ -4,17 +4,20 @@
 //!
 //! 1. Before the scan of an idle program, the loop arms an [`ExecWatch`]: one notification will
 //!    follow. The loop polls the descriptor of an armed watch.
-//! 2. After a notification, the loop scans the idle programs at once, and does not arm the watch for
-//!    50 ms ([`HOLDOFF_NS`]).
-//! 3. A notification earlier than 200 ms ([`BUSY_NS`]) after step 1 shows a machine on which
-//!    programs are executed all the time. The watch then rests for 2 s ([`BUSY_HOLDOFF_NS`]), and the
+//! 2. After a notification, the loop scans the idle programs at once. A hold-off of 50 ms
+//!    ([`HOLDOFF_NS`]) begins, in which the loop does not arm the watch.
+//! 3. A notification less than 200 ms ([`BUSY_NS`]) after step 1 shows a machine on which programs
+//!    are executed all the time. The hold-off is then 2 s ([`BUSY_HOLDOFF_NS`]). In a hold-off, the
 //!    loop scans at the interval for idle programs without notifications.
+//!
+//! Bound: the watch causes at most five wake-ups per second. Each call makes at most two system
+//! calls.
 
 use usher_probe::ExecWatch;
 
 /// Time after a notification in which the watch is not armed.
 const HOLDOFF_NS: u64 = 50_000_000;
-/// Longest time from the arming to a notification that counts as busy.
+/// A machine counts as busy if the notification follows the arming within this time.
 const BUSY_NS: u64 = 200_000_000;
 /// Time after a notification on a busy machine in which the watch is not armed.
 const BUSY_HOLDOFF_NS: u64 = 2_000_000_000;
@@ -39,8 +42,8 @@ impl ExecNotifications {
         }
     }
 
-    /// Arms the watch unless it rests. Returns whether the watch is armed. Call this function before
-    /// a scan, because the scan finds only processes that were created earlier.
+    /// Arms the watch, except in a hold-off. Returns whether the watch is armed. Call this function
+    /// before a scan, because the scan finds only processes that were created earlier.
     pub fn arm(&mut self, at_ns: u64) -> bool {
         let Some(watch) = self
             .watch
@@ -65,7 +68,7 @@ impl ExecNotifications {
         self.watch.as_ref().filter(|_| self.armed_ns.is_some())
     }
 
-    /// Discards a notification, and lets the watch rest.
+    /// Discards a notification, and begins a hold-off.
     pub fn notified(&mut self, at_ns: u64) {
         self.watch.as_ref().map(ExecWatch::disarm);
         if let Some(armed_ns) = self.armed_ns.take() {
@@ -88,29 +91,29 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_watch_rests_after_a_notification_and_longer_on_a_busy_machine() {
+    fn a_notification_starts_a_holdoff_which_is_longer_on_a_busy_machine() {
         let Some(watch) = ExecWatch::open(Path::new("/proc")) else {
             usher_skip::skip!("inotify does not report the opening of the dynamic loader");
             return;
         };
-        let mut notices = ExecNotifications::new(Some(watch));
-        assert!(notices.armed().is_none());
-        assert!(notices.arm(0) && notices.arm(900 * MS));
-        assert!(notices.armed().is_some());
-        notices.notified(1000 * MS);
-        assert!(notices.armed().is_none());
-        assert!(!notices.arm(1049 * MS));
-        assert!(notices.arm(1050 * MS));
-        notices.notified(1051 * MS);
-        assert!(!notices.arm(3050 * MS));
-        assert!(notices.arm(3051 * MS));
+        let mut notifications = ExecNotifications::new(Some(watch));
+        assert!(notifications.armed().is_none());
+        assert!(notifications.arm(0) && notifications.arm(900 * MS));
+        assert!(notifications.armed().is_some());
+        notifications.notified(1000 * MS);
+        assert!(notifications.armed().is_none());
+        assert!(!notifications.arm(1049 * MS));
+        assert!(notifications.arm(1050 * MS));
+        notifications.notified(1051 * MS);
+        assert!(!notifications.arm(3050 * MS));
+        assert!(notifications.arm(3051 * MS));
     }
 
     #[test]
     fn a_machine_without_notifications_is_never_watched() {
-        let mut notices = ExecNotifications::new(None);
-        assert!(!notices.arm(0));
-        notices.notified(0);
-        assert!(notices.armed().is_none());
+        let mut notifications = ExecNotifications::new(None);
+        assert!(!notifications.arm(0));
+        notifications.notified(0);
+        assert!(notifications.armed().is_none());
     }
 }

@@ -72,6 +72,7 @@ use usher_policy::Policy;
 use usher_probe::{CpuQuotas, ExecWatch, MachineProbe, Roots, process_id};
 
 use self::arrival::ArrivingProgram;
+use self::exec_notifications::ExecNotifications;
 use self::log::ChangeLog;
 use self::profiles::Profiles;
 use self::request_channel::{Request, RequestSender, request_channel};
@@ -136,12 +137,10 @@ impl Engine {
             programs_per_user: config.programs_per_user,
             other_cpus_max: config.other_cpus_max,
             places_copies: config.places_copies,
-            exec_notifications: exec_notifications::ExecNotifications::new(
-                match config.places_copies {
-                    true => ExecWatch::open(&config.roots.proc),
-                    false => None,
-                },
-            ),
+            exec_notifications: ExecNotifications::new(match config.places_copies {
+                true => ExecWatch::open(&config.roots.proc),
+                false => None,
+            }),
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The meter while there is background work, and nothing otherwise.
+//! Opens the meter for the first background program, and closes it after the last one.
 //!
 //! A thread with the ordinary scheduling class opens the meter, because the kernel verifies the
 //! meter's BPF programs for 0.1 to 0.2 s, and much longer on a busy or emulated machine. In the
@@ -7,7 +7,7 @@
 //! programs for this time. Another thread closes the meter, because the kernel waits for each CPU
 //! when a BPF program is detached.
 //!
-//! While the meter is opened, background programs have their low priority but are not stopped.
+//! Until the meter is open, background programs have their low priority but are not stopped.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_that_opens_too_late_is_closed_by_its_thread() {
+    fn a_meter_that_opens_after_the_last_program_is_not_used() {
         let (sender, opened) = channel();
         let mut meter = OnDemandMeter::default();
         meter.add(&config(), &home(1), notify(&sender));

@@ -13,7 +13,7 @@
 //! - the deadline set by the policy passes;
 //! - 20 ms have passed and a scan of a released program is unfinished;
 //! - a scan for copies inside a program is due (`copies.rs`);
-//! - a process executes a program, and the loop waits for this (`exec_notifications.rs`);
+//! - a process executes a program while the watch for this is armed (`exec_notifications.rs`);
 //! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
 //!   offline or online, and for threads outside their affinity mask.
 //!
@@ -440,12 +440,12 @@ impl RealWorld {
             return Vec::new();
         }
         let first = fds.len() - self.state.members.len();
-        let is_any = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
+        let is_ready = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
         let watched = 1 + usize::from(has_meter);
         let others = watched + usize::from(has_watch);
-        let notified = is_any(&fds[1..watched]);
-        let has_executed = is_any(&fds[watched..others]);
-        let keeper_died = is_any(&fds[others..first]);
+        let notified = is_ready(&fds[1..watched]);
+        let has_executed = is_ready(&fds[watched..others]);
+        let keeper_died = is_ready(&fds[others..first]);
         let ready = fds[first..].iter().zip(self.state.members.keys());
         let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
         let ready = ready.map(|(_, id)| *id).collect();

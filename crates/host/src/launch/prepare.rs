@@ -56,9 +56,9 @@ pub struct LaunchSpec {
     pub new_session: bool,
 }
 
-/// Environment variables that set the size of the thread pools of common runtimes. Behind each name
-/// are the variables that the runtime reads if the first one is not set. oneTBB documents no such
-/// variable; it reads the affinity mask.
+/// Environment variables that set the size of the thread pools of common runtimes. The second
+/// element lists the variables that the runtime reads if the first one is not set. oneTBB documents
+/// no such variable; it reads the affinity mask.
 const THREAD_POOLS: [(&str, &[&str]); 6] = [
     ("OMP_NUM_THREADS", &[]),
     (
@@ -108,9 +108,9 @@ impl LaunchSpec {
         self.env("OMP_TOOL_LIBRARIES", list)
     }
 
-    /// Lets the start of the child set the number of threads of common runtimes
-    /// ([`Self::thread_variables`]), except where the user has set it. A variable that would take
-    /// precedence over a variable of the user is not set either.
+    /// Lists the variables for the number of threads of common runtimes in
+    /// [`Self::thread_variables`]. Variables that the user has set are left out, and variables that
+    /// would take precedence over a variable of the user.
     #[must_use]
     pub fn thread_hints(mut self) -> Self {
         let is_free = |name: &&str| self.variable(name).is_none();
@@ -303,9 +303,9 @@ impl PreparedExec {
         }
     }
 
-    /// Sets the variables for the number of threads. Only the child calls this function, on its copy
-    /// of the struct, at most once. The function does not allocate: the vector has room for all
-    /// pointers.
+    /// Sets the variables for the number of threads. Only the child calls this function, on its
+    /// copy of the struct, at most once. The function does not allocate: the vector has room for
+    /// all pointers.
     pub fn set_threads(&mut self, threads: u32) {
         let mut digits = [0; NUMBER_BYTES];
         let length = write_decimal(threads, &mut digits);

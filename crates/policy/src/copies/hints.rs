@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decides the number of threads that the variables such as `OMP_NUM_THREADS` of a launched program
-//! get (`--hints`), and which copies of a run are remembered for the next run.
+//! Chooses the value of variables such as `OMP_NUM_THREADS` for a launched program (`--hints`), and
+//! the copies of a run that are stored for the next run.
 //!
-//! 1. In a run with copies, the division with the most copies at a time is remembered
+//! 1. In a run with copies, the division with the most copies at a time is stored
 //!    ([`CopyRecord`]): the CPUs of its smallest part, and the CPUs of the program.
 //! 2. The next run of the program gets the CPUs of one copy as its number of threads
-//!    ([`thread_count`]). On fewer CPUs than in the remembered run, the number is reduced in
+//!    ([`thread_count`]). On fewer CPUs than in that run, the number is reduced in
 //!    proportion, to at least 1. On more CPUs, the number is not increased.
 //! 3. A run without copies that used [`FORGET_CPU_NS`] of CPU time deletes the record
 //!    ([`is_outdated`]). A shorter run, such as `make` without work, deletes nothing.
@@ -16,20 +16,20 @@ use usher_model::StoredCopies;
 
 use super::GroupReport;
 
-/// CPU time of a run without copies from which the copies of earlier runs are forgotten.
+/// Minimum CPU time of a run without copies that deletes the copies of earlier runs.
 const FORGET_CPU_NS: u64 = 1_000_000_000;
 
 /// Returns the number of threads for the variables of a program; `None`: the variables are not set.
 ///
-/// `always` is whether the user requests the variables (`--hints`). `cpus` is the number of CPUs
-/// that the program may use at its start.
-pub fn thread_count(always: bool, memory: Option<StoredCopies>, cpus: u32) -> Option<u32> {
-    match memory {
-        Some(memory) => {
-            let reduced = u64::from(memory.cpus_per_copy) * u64::from(cpus)
-                / u64::from(memory.program_cpus.max(1));
+/// `always`: the user requests the variables (`--hints`). `cpus`: the number of CPUs that the
+/// program may use at its start.
+pub fn thread_count(always: bool, stored: Option<StoredCopies>, cpus: u32) -> Option<u32> {
+    match stored {
+        Some(stored) => {
+            let reduced = u64::from(stored.cpus_per_copy) * u64::from(cpus)
+                / u64::from(stored.program_cpus.max(1));
             let reduced = u32::try_from(reduced).unwrap_or(u32::MAX);
-            Some(memory.cpus_per_copy.min(reduced).max(1))
+            Some(stored.cpus_per_copy.min(reduced).max(1))
         }
         None => always.then_some(cpus.max(1)),
     }
@@ -41,18 +41,18 @@ pub fn is_outdated(cpu_ns: u64) -> bool {
     cpu_ns >= FORGET_CPU_NS
 }
 
-/// The copies of one run that are remembered.
+/// The copies of one run that are stored for the next run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CopyRecord {
     /// Largest number of copies at a time.
     most: usize,
-    memory: Option<StoredCopies>,
+    stored: Option<StoredCopies>,
 }
 
 impl CopyRecord {
     /// Returns whether copies were recognised in this run.
     pub fn has_copies(&self) -> bool {
-        self.memory.is_some()
+        self.stored.is_some()
     }
 
     /// Updates the record by the present copies of a program with this number of CPUs. Returns the
@@ -69,12 +69,12 @@ impl CopyRecord {
         };
         let is_wider = |old: StoredCopies| new.cpus_per_copy > old.cpus_per_copy;
         let is_better =
-            count > self.most || (count == self.most && self.memory.is_none_or(is_wider));
+            count > self.most || (count == self.most && self.stored.is_none_or(is_wider));
         if !is_better {
             return None;
         }
         self.most = count;
-        (self.memory.replace(new) != Some(new)).then_some(new)
+        (self.stored.replace(new) != Some(new)).then_some(new)
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::super::{CopyReport, CopyState};
     use super::*;
 
-    fn memory(cpus_per_copy: u32, program_cpus: u32) -> StoredCopies {
+    fn stored(cpus_per_copy: u32, program_cpus: u32) -> StoredCopies {
         StoredCopies {
             cpus_per_copy,
             program_cpus,
@@ -122,24 +122,24 @@ mod tests {
     #[test]
     fn a_launcher_of_copies_gets_the_cpus_of_one_copy() {
         for always in [false, true] {
-            assert_eq!(thread_count(always, Some(memory(4, 16)), 16), Some(4));
-            assert_eq!(thread_count(always, Some(memory(4, 16)), 8), Some(2));
-            assert_eq!(thread_count(always, Some(memory(4, 16)), 1), Some(1));
-            assert_eq!(thread_count(always, Some(memory(4, 16)), 64), Some(4));
-            assert_eq!(thread_count(always, Some(memory(0, 0)), 64), Some(1));
+            assert_eq!(thread_count(always, Some(stored(4, 16)), 16), Some(4));
+            assert_eq!(thread_count(always, Some(stored(4, 16)), 8), Some(2));
+            assert_eq!(thread_count(always, Some(stored(4, 16)), 1), Some(1));
+            assert_eq!(thread_count(always, Some(stored(4, 16)), 64), Some(4));
+            assert_eq!(thread_count(always, Some(stored(0, 0)), 64), Some(1));
         }
     }
 
     #[test]
-    fn the_division_with_the_most_copies_is_remembered() {
+    fn the_division_with_the_most_copies_is_stored() {
         let mut record = CopyRecord::default();
         assert_eq!(record.update(&[], 4), None);
         assert!(!record.has_copies());
         let two = [group(&["0-1", "2-3"])];
-        assert_eq!(record.update(&two, 4), Some(memory(2, 4)));
+        assert_eq!(record.update(&two, 4), Some(stored(2, 4)));
         assert_eq!(record.update(&two, 4), None, "no change");
         let three = [group(&["0-1", "2", "3"])];
-        assert_eq!(record.update(&three, 4), Some(memory(1, 4)));
+        assert_eq!(record.update(&three, 4), Some(stored(1, 4)));
         assert_eq!(record.update(&two, 4), None, "copies have ended");
         assert!(record.has_copies());
     }
@@ -147,9 +147,9 @@ mod tests {
     #[test]
     fn a_narrower_seat_with_equally_many_copies_changes_nothing() {
         let mut record = CopyRecord::default();
-        assert_eq!(record.update(&[group(&["0", "1"])], 2), Some(memory(1, 2)));
+        assert_eq!(record.update(&[group(&["0", "1"])], 2), Some(stored(1, 2)));
         let wide = [group(&["0-1", "2-3"])];
-        assert_eq!(record.update(&wide, 4), Some(memory(2, 4)));
+        assert_eq!(record.update(&wide, 4), Some(stored(2, 4)));
         assert_eq!(record.update(&[group(&["0", "1"])], 2), None);
     }
 
@@ -157,11 +157,11 @@ mod tests {
     fn copies_that_are_launchers_count_by_their_own_copies() {
         let mut record = CopyRecord::default();
         let nested = [group(&["0-3", "4-7"]), group(&["0-1", "2-3"])];
-        assert_eq!(record.update(&nested, 8), Some(memory(2, 8)));
+        assert_eq!(record.update(&nested, 8), Some(stored(2, 8)));
     }
 
     #[test]
-    fn only_a_run_with_work_and_without_copies_forgets_them() {
+    fn only_a_run_with_work_and_without_copies_deletes_them() {
         assert!(!is_outdated(999_999_999));
         assert!(is_outdated(1_000_000_000));
     }

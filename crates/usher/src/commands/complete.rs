@@ -15,7 +15,7 @@
 //!
 //! The command never fails and prints no errors, because it would disturb the line that the user
 //! edits. It answers within [`TIME_LIMIT`], or prints nothing: a thread reads the values, and the
-//! process ends without this thread when the limit is over.
+//! process ends without waiting for this thread after the limit.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -97,7 +97,7 @@ impl Completion {
     }
 }
 
-/// What the user completes.
+/// The value that the user completes.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     source: Source,
@@ -131,6 +131,7 @@ impl<'a> Walk<'a> {
         args.find(|arg| arg.get_long() == Some(long) && takes_values(arg))
     }
 
+    /// Reads the next word.
     fn advance(&mut self, word: &str) {
         // Bash splits `--option=value` into three words.
         if word == "=" {
@@ -156,6 +157,7 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Records the value of `--runtime-dir` or `--store`.
     fn record_path(&mut self, option: &clap::Arg, value: &str) {
         match option.get_long() {
             Some("runtime-dir") => self.runtime_dir = Some(value.into()),

@@ -4,8 +4,8 @@
 //!
 //! - For bash, zsh and fish, a function is added that calls the hidden command `usher complete`. It
 //!   completes values that exist only at run time, such as the pids and names of managed programs.
-//! - For bash and fish, functions are added that complete the words after `--` as a command line. The
-//!   script of zsh does this already.
+//! - For bash and fish, functions are added that complete the words after `--` as a command line.
+//!   The script of zsh does this already.
 
 use std::fmt::Write as _;
 

@@ -64,10 +64,10 @@ pub struct Args {
         conflicts_with = "no_daemon"
     )]
     copies: Option<u32>,
-    /// Set OMP_NUM_THREADS and similar variables in every run, unless they are set: to the number of
-    /// CPUs of a copy if Usher recognised copies in an earlier run of CMD, else to the number of CPUs
-    /// of the program at its start. By default, the variables are set only after a run with copies. A
-    /// thread pool of that size does not use CPUs that the program gets later
+    /// Set OMP_NUM_THREADS and similar variables in every run, unless they are set: to the number
+    /// of CPUs of a copy if Usher recognised copies in an earlier run of CMD, else to the number of
+    /// CPUs of the program at its start. By default, the variables are set only after a run with
+    /// copies. A thread pool of that size does not use CPUs that the program gets later
     #[arg(long, overrides_with = "no_hints")]
     hints: bool,
     /// Do not set OMP_NUM_THREADS and similar variables

@@ -108,8 +108,8 @@ fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> Strin
     }
 }
 
-/// Describes a seat with a fixed number of cores that the program shares with other programs; `None`
-/// for other programs.
+/// Describes a seat with a fixed number of cores that the program shares with other programs;
+/// `None` for other programs.
 fn overlapping_fixed_seat(
     program: &ProgramStatus,
     status: &Status,

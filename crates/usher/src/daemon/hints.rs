@@ -81,7 +81,7 @@ fn names(argument: &'static str, names: Vec<String>) -> Result<Vec<String>, Refu
 mod tests {
     use super::*;
 
-    fn asked(variables: &[&str], cpus: i64) -> Result<Option<HintRequest>, String> {
+    fn requested(variables: &[&str], cpus: i64) -> Result<Option<HintRequest>, String> {
         let hints = api::HintRequest {
             variables: variables.iter().map(ToString::to_string).collect(),
             always: false,
@@ -100,7 +100,7 @@ mod tests {
             always: false,
             cpus: 4,
         };
-        assert_eq!(asked(&["OMP_NUM_THREADS"], 4), Ok(Some(expected)));
+        assert_eq!(requested(&["OMP_NUM_THREADS"], 4), Ok(Some(expected)));
         assert!(request(None, None).is_ok_and(|request| request.is_none()));
     }
 
@@ -108,16 +108,16 @@ mod tests {
     fn rejects_invalid_names_and_numbers_with_the_rule() {
         let long = "A".repeat(65);
         for name in ["", "omp", "A=B", "\u{1b}[2J", &long] {
-            let error = asked(&["OMP_NUM_THREADS", name], 4).unwrap_err();
+            let error = requested(&["OMP_NUM_THREADS", name], 4).unwrap_err();
             assert!(error.contains("is not the name of a variable"), "{error}");
         }
-        let many = asked(&["A"; 17], 4).unwrap_err();
+        let many = requested(&["A"; 17], 4).unwrap_err();
         assert_eq!(
             many,
             "hints: 17 variables are given; at most 16 are accepted"
         );
         for cpus in [0, -1, i64::MAX] {
-            let error = asked(&["A"], cpus).unwrap_err();
+            let error = requested(&["A"], cpus).unwrap_err();
             assert!(error.contains("is not a number from 1 to"), "{error}");
         }
     }

@@ -19,7 +19,7 @@
 //! a refused program starts another daemon.
 //!
 //! Without a scheduler, the thread queries the number of managed programs from the control loop at
-//! each check that is later than 1 s after the last program was found. Such a query waits for
+//! each check at least 1 s after the last use of the daemon. Such a query waits for
 //! the answer without a time limit. An error of the query counts as a managed program. The thread
 //! also empties the daemon's log when the log exceeds 1 MiB ([`LOG_BYTES_MAX`]).
 

@@ -321,8 +321,8 @@ impl Drop for SocketFile {
 }
 
 /// Serves the page at that address while the process lives. A thread accepts; each scrape is
-/// answered on a thread of its own, so that a slow scraper delays no other. Returns the socket file,
-/// if the address is one.
+/// answered on a thread of its own, so that a slow scraper delays no other. Returns the socket
+/// file, if the address is a path.
 ///
 /// # Errors
 /// The address cannot be listened on.

@@ -122,7 +122,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     }
     let served = serve(config);
     if let Err(error) = &served {
-        // The caller does not print the error, because the log would then contain it twice.
+        // The caller does not print this error, because standard error is the same log.
         if config.exit_when_idle {
             log::error!("{}", failure::line(error));
         }

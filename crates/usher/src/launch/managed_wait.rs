@@ -6,17 +6,17 @@
 //!    limit.
 //! 2. When the daemon has ended, its keeper undoes the daemon's changes to the program. If the
 //!    keeper is dead, too, the launcher undoes the changes. While a keeper works, step 3 waits.
-//! 3. The launcher searches for a daemon and registers the program again: at once, then at
-//!    intervals that double from 50 ms to 2 s, and after each signal. The attempts have no limit.
+//! 3. A thread searches for a daemon and registers the program again (`registration`): at once,
+//!    then at intervals that double from 50 ms to 2 s, and after each signal. The attempts have no
+//!    limit.
 //! 4. When the program has ended, the launcher reports its duration to the daemon and returns its
 //!    exit status. Only a run that succeeded, took at least 0.5 s and was never stopped is
 //!    reported.
 //!
 //! Bounds: one undo takes up to 2.2 s, during which the launcher handles neither signals nor the
-//! program's end. A registration waits up to 60 s for the daemon, in a thread of its own
-//! (`registration`). Background work that has received a signal to end is released and not
-//! registered again. A refusal or an error of an undo is printed when the text differs from the last
-//! printed text.
+//! program's end. A registration waits up to 60 s for the daemon. Background work that has received
+//! a signal to end is released and not registered again. A refusal or an error of an undo is
+//! printed when the text differs from the last printed text.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};

@@ -84,7 +84,7 @@ pub struct RunOptions {
 /// When the launcher sets `OMP_NUM_THREADS` and similar variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HintMode {
-    /// If the daemon remembers copies of an earlier run of the program.
+    /// If the profile store contains copies of an earlier run of the program.
     AfterCopies,
     /// In every run (`--hints`).
     Always,
@@ -378,8 +378,8 @@ impl RunOptions {
         })
     }
 
-    /// Returns the variables that are set without a daemon: with `--hints`, to the number of CPUs of
-    /// this process.
+    /// Returns the variables that are set without a daemon: with `--hints`, to the number of CPUs
+    /// of this process.
     fn own_hints(&self, spec: &LaunchSpec) -> Option<ThreadHints> {
         let is_set = self.hints == HintMode::Always && !spec.thread_variables.is_empty();
         is_set.then(|| ThreadHints {

@@ -47,8 +47,8 @@ pub struct Reloaded {
 }
 
 impl Reloader {
-    /// Puts the rules in force, logs warnings about them, and starts the thread that attaches running
-    /// processes. `cores` is the number of cores of the machine.
+    /// Puts the rules in force, logs warnings about them, and starts the thread that attaches
+    /// running processes. `cores` is the number of cores of the machine.
     ///
     /// # Errors
     /// The thread cannot be started.
