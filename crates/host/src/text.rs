@@ -11,7 +11,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_times_are_not_rounded_to_zero() {
+    fn times_are_rounded_to_milliseconds() {
         let texts = [0.3, 0.3 * 4.0, 900.0, 1.5, 0.0004].map(seconds);
         assert_eq!(texts, ["0.3 s", "1.2 s", "900 s", "1.5 s", "0 s"]);
     }
