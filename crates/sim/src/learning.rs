@@ -3,8 +3,8 @@
 //! of four PARSEC models, five or more runs of each program (module `reruns`), with an empty
 //! profile store at the start of each mix.
 //!
-//! 1. [`with_equal_durations`] gives the programs so much work that they take the same time alone,
-//!    and measures each program alone. NTTs refer to this time.
+//! 1. [`with_equal_durations`] gives each program an amount of work that takes the same time alone
+//!    for all programs, and measures each program alone. NTTs refer to this time.
 //! 2. [`LearningCampaign::run`] simulates each mix under Linux, under policy `usher`, and under
 //!    policy `usher` with the true curves of all programs. The arrivals and pauses are the same.
 //! 3. The ANTT of run k is the mean NTT of the k-th runs of all programs. The last ANTT contains
@@ -36,7 +36,7 @@ pub const SECONDS_FACTOR: f64 = 40.0;
 /// Sequential seconds of the run that gives the speed-up of a program.
 const PROBE_S: f64 = 8.0;
 
-/// Measures each program alone, with so much work that it takes about `seconds` on its best number
+/// Measures each program alone, with an amount of work that takes about `seconds` on its best number
 /// of cores. A program has one thread per core and stage.
 ///
 /// # Errors

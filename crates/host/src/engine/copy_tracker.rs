@@ -61,6 +61,8 @@ pub(super) struct CopyTracker {
     cpu_ns: u64,
     full_ns: u64,
     due_ns: u64,
+    /// Time by which the next scan may be early.
+    early_ns: u64,
     is_idle: bool,
     /// Number of groups when the log was last written.
     pub logged: usize,
@@ -87,6 +89,7 @@ impl CopyTracker {
             cpu_ns: 0,
             full_ns: 0,
             due_ns: at_ns + YOUNG_NS,
+            early_ns: 0,
             is_idle: false,
             logged: 0,
             record: CopyRecord::default(),
@@ -101,11 +104,7 @@ impl CopyTracker {
 
     /// Returns whether the next scan is due.
     pub fn is_due(&self, at_ns: u64) -> bool {
-        let early_ns = match self.is_idle {
-            true => WATCHED_NS / EARLY_DIVISOR,
-            false => 0,
-        };
-        self.due_ns <= at_ns + early_ns
+        self.due_ns <= at_ns + self.early_ns
     }
 
     /// Returns whether the last scan found the program idle.
@@ -177,6 +176,10 @@ impl CopyTracker {
             false => (IDLE_NS, ACTIVE_FACTOR),
         };
         self.is_idle = !is_active && since_fork_ns >= YOUNG_FOR_NS;
+        self.early_ns = match self.is_idle {
+            true => interval_ns / EARLY_DIVISOR,
+            false => 0,
+        };
         self.due_ns = began_ns + interval_ns.max(spent_ns * factor);
     }
 }

@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -81,6 +82,16 @@ impl World {
             .env("USHER_CLAIM_NAME", self.claim_name())
             .env_remove("NO_COLOR")
             .stdin(Stdio::null());
+        // A test that a shell starts in the background ignores these signals.
+        let default = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: `signal` may be called between fork and exec, and SIG_DFL is no function.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: the closure calls only `signal`, which is safe between fork and exec.
+        unsafe { command.pre_exec(default) };
         command
     }
 
