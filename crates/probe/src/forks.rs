@@ -62,6 +62,8 @@ pub struct ForkScan {
     proc_root: PathBuf,
     ns_per_tick: u64,
     root: ProcessId,
+    /// The cgroups of the root process at the start.
+    cgroup: Option<String>,
     last_pid: Option<i32>,
     listed_ns: Option<u64>,
     known: BTreeMap<i32, KnownProcess>,
@@ -91,6 +93,7 @@ impl ForkScan {
             proc_root: proc_root.to_owned(),
             ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
             root,
+            cgroup: cgroup(proc_root, root.pid),
             last_pid: is_launched.then(|| last_pid(proc_root)).flatten(),
             listed_ns: None,
             known: BTreeMap::new(),
@@ -292,12 +295,14 @@ impl ForkScan {
     /// Returns whether a process was adopted after the end of its parent, which belonged to the
     /// program.
     fn is_orphan(&self, stat: &ProcStat) -> bool {
+        let is_older = stat.start_ticks < self.root.start_ticks;
         let has_group = self.known.values().any(|one| one.stat.group == stat.group);
-        if !has_group || stat.session == stat.pid {
+        if is_older || !has_group || stat.session == stat.pid {
             return false;
         }
         let reaper = read_stat(&self.proc_root, stat.parent);
-        reaper.is_ok_and(|reaper| reaper.session != stat.session)
+        let is_adopted = reaper.is_ok_and(|reaper| reaper.session != stat.session);
+        is_adopted && self.cgroup.is_some() && self.cgroup == cgroup(&self.proc_root, stat.pid)
     }
 }
 
@@ -328,6 +333,11 @@ impl KnownProcess {
 fn last_pid(proc_root: &Path) -> Option<i32> {
     let text = file::read(&proc_root.join("loadavg")).ok()?;
     text.split_whitespace().last()?.parse().ok()
+}
+
+/// Returns the cgroups of a process, as `/proc` lists them.
+fn cgroup(proc_root: &Path, pid: i32) -> Option<String> {
+    file::read(&proc_root.join(pid.to_string()).join("cgroup")).ok()
 }
 
 /// Returns all processes, the oldest first, so that parents precede their children.

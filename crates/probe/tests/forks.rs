@@ -199,6 +199,44 @@ fn an_orphan_of_another_program_is_no_certain_descendant() {
     assert_eq!(scan.take_new_descendants(), []);
 }
 
+/// A script that a shell started in the background may be an orphan of the group in which it later
+/// starts programs.
+#[test]
+fn an_orphan_that_is_older_than_the_program_is_not_found() {
+    let mut shell = Shell::start("sh -c 'sleep 600 &'; wait; read line");
+    let mut all = shell.scan(true);
+    shell.go();
+    // SAFETY: `getsid` accesses no memory.
+    let session = |pid: i32| unsafe { libc::getsid(pid) };
+    if session(0) == session(1) {
+        usher_skip::skip!("init has the session of this test");
+        return;
+    }
+    let found = until(&mut all, "the orphan", |found| {
+        found.len() == 2 && sleepers(found).len() == 1
+    });
+    let orphan = sleepers(&found)[0].id;
+    // The kernel counts the start of a process in ticks of 10 ms.
+    let (mut program, root) = loop {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped());
+        command.process_group(shell.0.id() as i32);
+        let mut program = command.spawn().unwrap();
+        let id = process_id(Path::new("/proc"), program.id() as i32).unwrap();
+        if id.start_ticks > orphan.start_ticks {
+            break (program, id);
+        }
+        program.kill().unwrap();
+        program.wait().unwrap();
+    };
+    let mut scan = ForkScan::new(Path::new("/proc"), root, false);
+    let found = until(&mut scan, "the program", |found| !found.is_empty());
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let found: Vec<ProcessId> = found.iter().map(|one| one.id).collect();
+    assert_eq!(found, [root]);
+}
+
 #[test]
 fn counts_the_threads_that_work() {
     let script = "import threading\n\
