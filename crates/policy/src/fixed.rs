@@ -14,7 +14,7 @@
 //! 2. Place the fixed programs (module [`placement`]) when one arrives, departs or changes its
 //!    limits, and when the usable CPUs change.
 //! 3. Call the seating policy with the remaining CPUs as usable CPUs.
-//! 4. Merge the desired seats, and request what differs from the last request ([`ActionDiff`]).
+//! 4. Merge the desired seats, and request what differs from the last request (`ActionDiff`).
 //!
 //! *Limits.* If the fixed programs leave no core, the other programs share all CPUs with them. If
 //! they need more cores than there are, some of them share cores. A fixed program that pinned

@@ -7,7 +7,7 @@
 //! 2. The next run of the program gets the CPUs of one copy as its number of threads
 //!    ([`thread_count`]). On fewer CPUs than in that run, the number is reduced in
 //!    proportion, to at least 1. On more CPUs, the number is not increased.
-//! 3. A run without copies that used [`FORGET_CPU_NS`] of CPU time deletes the record
+//! 3. A run without copies that used `FORGET_CPU_NS` of CPU time deletes the record
 //!    ([`is_outdated`]). A shorter run, such as `make` without work, deletes nothing.
 //!
 //! Each function takes time in proportion to the number of copies.

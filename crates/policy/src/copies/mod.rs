@@ -9,23 +9,23 @@
 //! copy's mask is narrowed before that, and widened later.
 //!
 //! 1. *Recognition.* Siblings are copies if they run one executable, have the same shape of command
-//!    line ([`TreeProcess::shape`]) and were found within [`WINDOW_NS`]. The name of the launcher
+//!    line ([`TreeProcess::shape`]) and were found within `WINDOW_NS`. The name of the launcher
 //!    does not matter. Siblings that have not executed a program (forks) are recognised when they
-//!    are [`FORK_NS`] old, because most forks execute another program at once. A group of copies
+//!    are `FORK_NS` old, because most forks execute another program at once. A group of copies
 //!    admits later siblings while it has a copy.
-//! 2. *Division.* Each copy gets a part of the seat ([`divide`]). The launcher of a group may
+//! 2. *Division.* Each copy gets a part of the seat ([`divide()`]). The launcher of a group may
 //!    itself be a copy, whose part is then divided. The division follows the number of copies: a
-//!    rise at once, a fall after [`FEWER_NS`].
-//! 3. *Widening.* A copy may use the whole seat again when it has used [`MATURE_NS`] of CPU time,
-//!    and has mapped no library in the last [`SETTLED_NS`] of this time. The copy must not work
+//!    rise at once, a fall after `FEWER_NS`.
+//! 3. *Widening.* A copy may use the whole seat again when it has used `MATURE_NS` of CPU time,
+//!    and has mapped no library in the last `SETTLED_NS` of this time. The copy must not work
 //!    with more threads than the CPUs of its part. A copy with more working threads, such as a fork
 //!    with its parent's pool, is confined until its end.
 //! 4. *Launcher.* If copies that have executed a program work with too many threads, their thread
 //!    pools read the mask before the scan. The launcher itself is then narrowed to the part of the
 //!    next copy, which a new process inherits. This requires that the launcher has one thread and
-//!    uses at most [`LAUNCHER_SHARE`] of a CPU. The launcher gets its mask back when it has at most
-//!    one copy and has started no copy for [`LAUNCHER_NS`].
-//! 5. *Serial programs.* After [`TRIALS`] copies of an executable ended with one working thread
+//!    uses at most `LAUNCHER_SHARE` of a CPU. The launcher gets its mask back when it has at most
+//!    one copy and has started no copy for `LAUNCHER_NS`.
+//! 5. *Serial programs.* After `TRIALS` copies of an executable ended with one working thread
 //!    each, later copies are not confined (compilers under `make -j`). When a copy works with
 //!    several threads, all later copies of the executable are confined again. A copy that works
 //!    with more threads than the CPUs of its part is itself confined.
@@ -33,7 +33,7 @@
 //! *Cost.* [`CopyPlanner::step`] takes O(n²) time for n processes, O(k²) for each new copy of a
 //! group with k copies, and the time of the division of changed groups.
 //!
-//! *Limits.* A pool that starts more than [`MATURE_NS`] after its process uses the whole seat.
+//! *Limits.* A pool that starts more than `MATURE_NS` after its process uses the whole seat.
 //! Copies whose pools read the mask before the first scan keep too many threads; they are confined.
 
 mod divide;
