@@ -17,7 +17,7 @@ use usher_store::SOURCE_ERROR_MAX;
 
 /// Maximum number of points of a trace.
 const POINTS_MAX: usize = 256;
-/// Minimum number of points, time and bytes of a run whose bytes are evaluated.
+/// Minimum number of points, time and bytes of a run, for an evaluation of its bytes.
 const POINTS_MIN: usize = 4;
 const SPAN_NS_MIN: u64 = 500_000_000;
 const BYTES_MIN: u64 = 1 << 20;

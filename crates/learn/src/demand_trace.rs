@@ -238,7 +238,7 @@ mod tests {
     fn sleeps_are_not_shortened() {
         let mut trace = DemandTrace::new(0);
         trace.moved(2.0);
-        // Half a second of work and as long a wait, in 2 s: alone, the run takes 1.5 s.
+        // Half a second of work and half a second of waits, in 2 s: alone, the run takes 1.5 s.
         trace.add(DemandReading {
             at_ns: 2_000_000_000,
             cpu_ns: 500_000_000,

@@ -70,6 +70,18 @@ fn until(
     }
 }
 
+/// Returns whether init, which adopts orphans, has another session than this test. Otherwise, skips
+/// the test.
+fn shows_orphans() -> bool {
+    // SAFETY: `getsid` accesses no memory.
+    let session = |pid: i32| unsafe { libc::getsid(pid) };
+    let is_other = session(0) != session(1);
+    if !is_other {
+        usher_skip::skip!("init has the session of this test");
+    }
+    is_other
+}
+
 fn sleepers(found: &[TreeProcess]) -> Vec<&TreeProcess> {
     let is_sleep = |one: &&TreeProcess| one.name == "sleep" && one.executed;
     found.iter().filter(is_sleep).collect()
@@ -143,10 +155,7 @@ fn finds_orphans_in_the_process_group_of_the_program() {
     let mut scan = shell.scan(true);
     until(&mut scan, "the root", |found| found.len() == 1);
     shell.go();
-    // SAFETY: `getsid` accesses no memory.
-    let session = |pid: i32| unsafe { libc::getsid(pid) };
-    if session(0) == session(1) {
-        usher_skip::skip!("init has the session of this test");
+    if !shows_orphans() {
         return;
     }
     let found = until(&mut scan, "the orphan", |found| sleepers(found).len() == 1);
@@ -182,10 +191,7 @@ fn an_orphan_of_another_program_is_no_certain_descendant() {
     let mut shell = Shell::start("tail -f /dev/null >/dev/null & sh -c 'sleep 600 &'; wait");
     let mut all = shell.scan(true);
     shell.go();
-    // SAFETY: `getsid` accesses no memory.
-    let session = |pid: i32| unsafe { libc::getsid(pid) };
-    if session(0) == session(1) {
-        usher_skip::skip!("init has the session of this test");
+    if !shows_orphans() {
         return;
     }
     let is_tail = |one: &&TreeProcess| one.name == "tail" && one.executed;
@@ -206,10 +212,7 @@ fn an_orphan_that_is_older_than_the_program_is_not_found() {
     let mut shell = Shell::start("sh -c 'sleep 600 &'; wait; read line");
     let mut all = shell.scan(true);
     shell.go();
-    // SAFETY: `getsid` accesses no memory.
-    let session = |pid: i32| unsafe { libc::getsid(pid) };
-    if session(0) == session(1) {
-        usher_skip::skip!("init has the session of this test");
+    if !shows_orphans() {
         return;
     }
     let found = until(&mut all, "the orphan", |found| {

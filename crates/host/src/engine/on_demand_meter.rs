@@ -39,18 +39,21 @@ impl OnDemandMeter {
         notify: impl FnOnce() + Send + 'static,
     ) -> Vec<String> {
         match self {
-            Self::Closed => *self = Self::opening(config, home, notify),
-            Self::Opening { programs, .. } => programs.push(home.clone()),
-            Self::Open(meter) => return manage(meter, home).into_iter().collect(),
+            Self::Closed => self.start_opening(config, home, notify),
+            Self::Opening { programs, .. } => {
+                programs.push(home.clone());
+                Vec::new()
+            }
+            Self::Open(meter) => manage(meter, home).into_iter().collect(),
         }
-        Vec::new()
     }
 
-    fn opening(
+    fn start_opening(
+        &mut self,
         config: &MeterConfig,
         home: &ProcessTree,
         notify: impl FnOnce() + Send + 'static,
-    ) -> Self {
+    ) -> Vec<String> {
         let (sender, opened) = channel();
         let owned = config.clone();
         let thread = std::thread::Builder::new().name("meter".to_owned());
@@ -60,15 +63,20 @@ impl OnDemandMeter {
             notify();
         });
         let programs = vec![home.clone()];
-        match spawned {
-            Ok(_) => Self::Opening { opened, programs },
-            // Without a thread, the control loop opens the meter.
-            Err(_) => {
-                let mut meter = Box::new(Meter::open(config));
-                let _ = manage(&mut meter, home);
-                Self::Open(meter)
-            }
+        if spawned.is_ok() {
+            *self = Self::Opening { opened, programs };
+            return Vec::new();
         }
+        // Without a thread, the control loop opens the meter.
+        self.use_meter(Meter::open(config), &programs)
+    }
+
+    /// Adds the programs to an open meter, and uses it from now on. Returns warnings.
+    fn use_meter(&mut self, mut meter: Meter, programs: &[ProcessTree]) -> Vec<String> {
+        let mut warnings = meter.reasons();
+        warnings.extend(programs.iter().filter_map(|home| manage(&mut meter, home)));
+        *self = Self::Open(Box::new(meter));
+        warnings
     }
 
     /// Adds the programs to a meter that a thread has opened. Returns warnings; `None` if no meter
@@ -77,11 +85,9 @@ impl OnDemandMeter {
         let Self::Opening { opened, programs } = self else {
             return None;
         };
-        let mut meter = Box::new(opened.try_recv().ok()?);
-        let mut warnings = meter.reasons();
-        warnings.extend(programs.iter().filter_map(|home| manage(&mut meter, home)));
-        *self = Self::Open(meter);
-        Some(warnings)
+        let meter = opened.try_recv().ok()?;
+        let programs = std::mem::take(programs);
+        Some(self.use_meter(meter, &programs))
     }
 
     /// Removes a program.

@@ -75,7 +75,7 @@ fn rounded(value: f64) -> f64 {
     text.parse().unwrap_or(value)
 }
 
-/// Returns a JSON text in which every character that [`super::shown`] escapes is written as `\uXXXX`.
+/// Returns a JSON text. Every character that [`super::shown`] escapes is written as a `\u` escape;
 /// serde_json itself escapes only the characters below U+0020.
 fn ascii_controls(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
