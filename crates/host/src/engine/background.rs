@@ -5,7 +5,8 @@
 //!
 //! The costs are bounded by minimum intervals, which grow with the duration of a reading:
 //!
-//! - CPU times are read at most every 15 ms, and use at most 1/600 of a CPU.
+//! - CPU times are read at most every 15 ms. The interval is 600 times the duration of a reading,
+//!   but at most 1 s.
 //! - The search for blocked processes uses at most 1/1000 of a CPU, but is made at least once a
 //!   second. Two searches are at least 500 ms apart, or 100 ms while a process is blocked.
 //! - Device names are read at most every 50 ms, and only if a name is missing.
@@ -26,9 +27,13 @@ use super::on_demand_meter::OnDemandMeter;
 
 /// Minimum interval between readings of CPU times, which visit every thread of the machine.
 const CPU_NS_MIN: u64 = 15_000_000;
-/// The interval is also at least this multiple of the duration of a reading, which limits the
-/// cost to a sixth of a percent of a CPU.
+/// The interval is this multiple of the duration of a reading, within its limits. The cost is then a
+/// sixth of a percent of a CPU.
 const CPU_INTERVAL_RATIO: u64 = 600;
+/// Maximum interval between readings of CPU times. A reading may appear to use much CPU time,
+/// because time that a hypervisor takes from a virtual machine counts. Without new CPU times,
+/// background work is not stopped.
+const CPU_NS_MAX: u64 = 1_000_000_000;
 /// Time by which the reading of CPU times must be overdue for a sample after a notification to
 /// include it. Other samples after notifications skip the CPU times.
 const CPU_OVERDUE_NS: u64 = 50_000_000;
@@ -168,7 +173,7 @@ impl BackgroundMetering {
         let metering = self.meter.get_mut()?.sample(at_ns, thorough);
         if thorough {
             let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
-            self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_INTERVAL_RATIO);
+            self.cpu_due_ns = at_ns + cpu_interval_ns(took_ns);
         }
         Some(metering)
     }
@@ -221,6 +226,13 @@ impl BackgroundMetering {
     }
 }
 
+/// Returns the interval between a reading of CPU times, which took `took_ns` of CPU time, and the
+/// next reading.
+fn cpu_interval_ns(took_ns: u64) -> u64 {
+    let interval_ns = took_ns.saturating_mul(CPU_INTERVAL_RATIO);
+    interval_ns.clamp(CPU_NS_MIN, CPU_NS_MAX)
+}
+
 /// Replaces device numbers by names, after the words "disk" and "interface".
 ///
 /// # Errors
@@ -252,6 +264,14 @@ mod tests {
     use usher_model::{DiskId, LinkId};
 
     use super::*;
+
+    #[test]
+    fn a_long_reading_delays_the_next_one_by_a_second_at_most() {
+        assert_eq!(cpu_interval_ns(10_000), 15_000_000);
+        assert_eq!(cpu_interval_ns(1_000_000), 600_000_000);
+        assert_eq!(cpu_interval_ns(245_000_000), 1_000_000_000);
+        assert_eq!(cpu_interval_ns(u64::MAX), 1_000_000_000);
+    }
 
     #[test]
     fn known_device_numbers_become_names() {

@@ -7,7 +7,9 @@
 //! programs for this time. Another thread closes the meter, because the kernel waits for each CPU
 //! when a BPF program is detached.
 //!
-//! Until the meter is open, background programs have their low priority but are not stopped.
+//! Until the meter is open, background programs have their low priority but are not stopped. If the
+//! last program ends before the meter is open, the opening continues, so that a program which starts
+//! soon afterwards does not cause another opening.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -57,7 +59,7 @@ impl OnDemandMeter {
         let (sender, opened) = channel();
         let owned = config.clone();
         let thread = std::thread::Builder::new().name("meter".to_owned());
-        // If the last program has ended meanwhile, the meter cannot be sent, and is closed here.
+        // If the engine has ended meanwhile, the meter cannot be sent, and is closed here.
         let spawned = thread.spawn(move || {
             let _ = sender.send(Meter::open(&owned));
             notify();
@@ -87,7 +89,11 @@ impl OnDemandMeter {
         };
         let meter = opened.try_recv().ok()?;
         let programs = std::mem::take(programs);
-        Some(self.use_meter(meter, &programs))
+        let warnings = self.use_meter(meter, &programs);
+        if programs.is_empty() {
+            self.close();
+        }
+        Some(warnings)
     }
 
     /// Removes a program.
@@ -99,12 +105,20 @@ impl OnDemandMeter {
         }
     }
 
-    /// Closes the meter.
+    /// Closes the meter. A meter that a thread is opening is closed when it is open, unless a
+    /// program is added before.
     pub fn close(&mut self) {
-        if let Self::Open(meter) = std::mem::take(self) {
-            let thread = std::thread::Builder::new().name("meter".to_owned());
-            // Without a thread, the meter is closed here.
-            let _ = thread.spawn(move || drop(meter));
+        match std::mem::take(self) {
+            Self::Closed => {}
+            Self::Opening { opened, .. } => {
+                let programs = Vec::new();
+                *self = Self::Opening { opened, programs };
+            }
+            Self::Open(meter) => {
+                let thread = std::thread::Builder::new().name("meter".to_owned());
+                // Without a thread, the meter is closed here.
+                let _ = thread.spawn(move || drop(meter));
+            }
         }
     }
 
@@ -204,13 +218,29 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_that_opens_after_the_last_program_is_not_used() {
+    fn a_meter_that_opens_after_the_last_program_is_closed() {
         let (sender, opened) = channel();
         let mut meter = OnDemandMeter::default();
         meter.add(&config(), &home(1), notify(&sender));
         meter.close();
         opened.recv().unwrap();
-        assert!(meter.take_opened().is_none());
+        assert!(meter.take_opened().is_some());
         assert!(meter.get().is_none());
+        assert!(meter.take_opened().is_none());
+    }
+
+    #[test]
+    fn a_program_that_starts_after_the_last_program_uses_the_meter_being_opened() {
+        let (sender, opened) = channel();
+        let mut meter = OnDemandMeter::default();
+        meter.add(&config(), &home(1), notify(&sender));
+        meter.close();
+        meter.add(&config(), &home(2), notify(&sender));
+        opened.recv().unwrap();
+        assert!(meter.take_opened().is_some());
+        let metering = meter.get_mut().unwrap().sample(1, true);
+        let added: Vec<u64> = metering.background.keys().map(|id| id.0).collect();
+        assert_eq!(added, [2]);
+        assert!(opened.try_recv().is_err(), "the meter was opened twice");
     }
 }
