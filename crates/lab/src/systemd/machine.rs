@@ -24,11 +24,12 @@ use super::image::{self, Suite};
 use super::product::{Disk, LAST_LINE};
 use crate::LabError;
 use crate::cache::LabCache;
+use crate::clock::tsc_khz;
 use crate::emulator::Emulator;
 use crate::kernels::{self, Kernel, KernelChoice};
 use crate::session::{KilledChild, spawn};
 use crate::shape::Shape;
-use crate::vm::{GuestEnd, GuestOutcome};
+use crate::vm::{Clock, GuestEnd, GuestOutcome};
 
 const CHUNK_BYTES: usize = 64 << 10;
 /// Maximum size of the kept end of the console output, in bytes.
@@ -137,9 +138,11 @@ impl Guest {
         // The time limits of systemd's units are switched off, because an emulated machine is slow.
         let append = format!(
             "root={} rootwait rw init=/sbin/lab-init console=ttyS0 panic=-1 \
-             mitigations=off tsc=reliable cpu_init_udelay=0 nowatchdog nokaslr \
+             mitigations=off tsc=reliable tsc_early_khz={} \
+             cpu_init_udelay=0 nowatchdog nokaslr \
              systemd.default_timeout_start_sec=600 systemd.show_status=1",
-            image::ROOT
+            image::ROOT,
+            tsc_khz(Clock::Host)
         );
         all.extend(["-append".to_owned(), append]);
         all
