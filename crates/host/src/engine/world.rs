@@ -17,6 +17,9 @@
 //! - a second has passed and programs are managed; the housekeeping then checks for CPUs that went
 //!   offline or online, and for threads outside their affinity mask.
 //!
+//! The deadline of the policy, notifications and scans wait while the CPU time for periodic work is
+//! used up (`cpu_budget.rs`).
+//!
 //! Only arrivals, ends, repetitions, changed CPUs, notifications and the policy's deadline cause an
 //! iteration with a decision. A request for the state causes no iteration.
 //!
@@ -28,7 +31,6 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_act::keeper::KeeperHandle;
 use usher_act::{Actuator, WorkClass};
 use usher_control::{Recorder, World};
@@ -39,8 +41,9 @@ use usher_model::{
 use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 
 use super::background::BackgroundMetering;
-use super::clock::now_ns;
+use super::clock::{now_ns, thread_cpu_ns};
 use super::config::AdoptedProgram;
+use super::cpu_budget::CpuBudget;
 use super::exec_notifications::ExecNotifications;
 use super::learn::EndedProgram;
 use super::log::{ChangeLog, LogChange};
@@ -52,9 +55,9 @@ use super::status::TimedNote;
 use super::warning::{Warning, WarningTopic};
 
 /// Interval of housekeeping, while there are programs.
-const HOUSEKEEPING_NS: u64 = 1_000_000_000;
+pub(super) const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 /// Interval between steps of the scans that restore masks and priorities.
-const SCAN_NS: u64 = 20_000_000;
+pub(super) const SCAN_NS: u64 = 20_000_000;
 /// Minimum pause after a failed replacement of the keeper. Each further failure doubles the pause.
 const KEEPER_NS_MIN: u64 = 1_000_000_000;
 /// Maximum pause after a failed replacement of the keeper.
@@ -98,6 +101,8 @@ pub(super) struct LoopState {
     pub started_ns: u64,
     pub usable: CpuSet,
     pub housekeeping_ns: u64,
+    /// The CPU time that the periodic work may use.
+    pub cpu_budget: CpuBudget,
     /// Time of the last step of the scans of released programs.
     pub scanned_ns: u64,
     /// The fraction of CPU time that the hypervisor recently gave to other virtual machines.
@@ -272,12 +277,16 @@ impl World for RealWorld {
                     return false;
                 }
             }
-            self.continue_scans();
-            self.follow_copies();
+            self.state.cpu_budget.account(now_ns(), thread_cpu_ns());
+            let is_paused = self.is_paused();
+            if !is_paused {
+                self.continue_scans();
+                self.follow_copies();
+            }
             let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
             self.state.background.due = due;
-            let notified = self.state.background.notified;
-            if due || notified || self.state.cpus_changed || !self.state.events.is_empty() {
+            let is_periodic = !is_paused && (due || self.state.background.notified);
+            if is_periodic || self.state.cpus_changed || !self.state.events.is_empty() {
                 return true;
             }
             for id in self.sleep_until(deadline_ns) {
@@ -400,67 +409,7 @@ impl RealWorld {
         self.state.scanned_ns = now_ns();
     }
 
-    /// Sleeps until a descriptor is ready or the deadline passes. Returns the programs
-    /// with a ready descriptor.
-    fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
-        let housekeeping_ns = self.state.housekeeping_ns + HOUSEKEEPING_NS;
-        let housekeeping_ns = (!self.state.members.is_empty()).then_some(housekeeping_ns);
-        let notify_ns = self.state.background.notify_from_ns();
-        let holdoff_ns = notify_ns.filter(|from_ns| *from_ns > now_ns());
-        let scan_ns = self.state.scanned_ns + SCAN_NS;
-        let scan_ns = self.actuator.is_scanning().then_some(scan_ns);
-        let copies_ns = self.copies_due_ns();
-        let until_ns = [deadline_ns, housekeeping_ns, holdoff_ns, scan_ns, copies_ns]
-            .into_iter()
-            .flatten()
-            .min();
-        let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
-        let requests = PollFd::from_borrowed_fd(self.requests.wakeup_fd(), PollFlags::IN);
-        // The pidfd of a dead keeper stays readable. Therefore the pidfd is polled only when a
-        // replacement is due; the loop would otherwise busy-wait.
-        let is_due = self.state.keeper_due_ns <= now_ns();
-        let keeper = self.keeper.as_ref().filter(|_| is_due);
-        let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
-        let handles_notify = notify_ns.is_some() && holdoff_ns.is_none();
-        let meter = self.state.background.notify_fd().filter(|_| handles_notify);
-        let meter = meter.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let watch = self.exec_notifications.armed();
-        let watch = watch.map(|watch| PollFd::new(watch, PollFlags::IN));
-        let members = self.state.members.values().map(|m| m.watch.poll_fd());
-        let (has_meter, has_watch) = (meter.is_some(), watch.is_some());
-        let mut fds: Vec<_> = [requests]
-            .into_iter()
-            .chain(meter)
-            .chain(watch)
-            .chain(keeper)
-            .chain(members)
-            .collect();
-        if poll(&mut fds, timeout.as_ref()).is_err() {
-            // `poll` was interrupted or had not enough memory. The loop calls it again.
-            return Vec::new();
-        }
-        let first = fds.len() - self.state.members.len();
-        let is_ready = |fds: &[PollFd<'_>]| fds.iter().any(|fd| !fd.revents().is_empty());
-        let watched = 1 + usize::from(has_meter);
-        let others = watched + usize::from(has_watch);
-        let notified = is_ready(&fds[1..watched]);
-        let has_executed = is_ready(&fds[watched..others]);
-        let keeper_died = is_ready(&fds[others..first]);
-        let ready = fds[first..].iter().zip(self.state.members.keys());
-        let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
-        let ready = ready.map(|(_, id)| *id).collect();
-        drop(fds);
-        self.state.background.notified |= notified;
-        if has_executed {
-            self.program_executed();
-        }
-        if keeper_died {
-            self.replace_keeper();
-        }
-        ready
-    }
-
-    fn replace_keeper(&mut self) {
+    pub(super) fn replace_keeper(&mut self) {
         let Some(keeper) = &mut self.keeper else {
             return;
         };
@@ -527,11 +476,4 @@ impl RealWorld {
 /// Returns the busy time of some CPUs since boot; `None` if it cannot be read.
 pub(super) fn busy_on(roots: &Roots, cpus: &CpuSet) -> Option<u64> {
     usher_probe::busy_ns(roots, cpus).ok()
-}
-
-fn timespec(ns: u64) -> Timespec {
-    Timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    }
 }
