@@ -12,6 +12,10 @@ const ROUNDS: usize = 10;
 /// Number of busy threads: one more than there are CPUs.
 const BUSY_THREADS: usize = 9;
 
+/// Keeps background work stopped while all CPUs are busy. The default regulation does not stop
+/// background work that gets nearly no CPU time because of its low priority.
+const REGULATION: &str = "--policy ipd";
+
 /// The processes that a round kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Killed {
@@ -53,11 +57,14 @@ impl Workload {
         ];
         bob.run(&format!("usher attach {}", seated[1].pid)).ok();
         let demoted = [
-            Program::launch(alice, "usher bg", 2),
+            Program::launch(alice, &format!("usher bg {REGULATION}"), 2),
             Program::start(bob, 1),
         ];
-        bob.run(&format!("usher bg --attach {}", demoted[1].pid))
-            .ok();
+        bob.run(&format!(
+            "usher bg {REGULATION} --attach {}",
+            demoted[1].pid
+        ))
+        .ok();
         disjoint(&[&seated[0], &seated[1]]);
         let parent = bob.start(&format!(
             "exec bash -c 'for i in {{1..{BUSY_THREADS}}}; do while :; do :; done & done; wait'"

@@ -12,7 +12,7 @@ use usher_model::{CpuSet, Topology};
 use crate::shell::{Shell, root};
 
 /// Upper limit of the wait for a change, in an emulated machine on a busy host.
-const DEADLINE: Duration = Duration::from_secs(150);
+const DEADLINE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The program that checks launch.
 pub const WORK: &str = "/usr/local/lib/usher-lab/hosts work";
