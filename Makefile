@@ -91,7 +91,7 @@ skips:
 	@scripts/skips $(USHER_SKIPPED) .ci/skipped
 
 setup:
-	@scripts/stage setup scripts/setup build
+	@scripts/stage setup scripts/setup build tests
 
 setup-lab:
 	@scripts/stage "setup of the lab" scripts/setup build lab

@@ -38,6 +38,10 @@ pub struct ProcStat {
     pub threads: i64,
     /// Start time of the process or thread, in clock ticks since boot.
     pub start_ticks: u64,
+    /// Address of the executed program's code; differs after each execution of a program with
+    /// address space layout randomisation. The kernel shows 0 or 1 to processes without permission
+    /// to trace the process. `None` if the text ends before this field.
+    pub code_start: Option<u64>,
     /// Scheduling policy (sched(7)); `None` if the text ends before this field.
     pub policy: Option<u32>,
 }
@@ -66,6 +70,7 @@ impl ProcStat {
             children_ticks: ticks(16)?.checked_add(ticks(17)?)?,
             threads: field(20)?.parse().ok()?,
             start_ticks: ticks(22)?,
+            code_start: ticks(26),
             policy: field(41).and_then(|text| text.parse().ok()),
         })
     }
@@ -102,6 +107,7 @@ mod tests {
             children_ticks: 11,
             threads: 5,
             start_ticks: 4711,
+            code_start: Some(1),
             policy: Some(5),
         };
         assert_eq!(ProcStat::parse(TEXT), Some(expected));

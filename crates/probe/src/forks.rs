@@ -44,7 +44,8 @@ const LIST_NS: u64 = 200_000_000;
 /// Time for which a number without a process is examined again, and upper limit of such numbers.
 const FREE_NS: u64 = 20_000_000;
 const FREE_MAX: usize = 64;
-/// Time after which a process is assumed not to execute another program.
+/// Time after which a process is assumed to execute another program only if the address of its code
+/// changes.
 const EXEC_NS: u64 = 2_000_000_000;
 /// Shortest time between two measurements of the threads and the libraries of a process.
 const MEASURE_NS: u64 = 50_000_000;
@@ -206,20 +207,33 @@ impl ForkScan {
     /// Reads the known processes again, and drops ended processes.
     fn refresh(&mut self, at_ns: u64) {
         let (proc_root, ns_per_tick) = (&self.proc_root, self.ns_per_tick);
+        let root = self.root.pid;
+        let mut ended = BTreeMap::new();
         self.known.retain(|&pid, known| {
-            let Ok(stat) = read_stat(proc_root, pid) else {
+            let stat = read_stat(proc_root, pid)
+                .ok()
+                .filter(|stat| stat.start_ticks == known.process.id.start_ticks && !stat.is_dead());
+            let Some(stat) = stat else {
+                if pid != root {
+                    ended.insert(pid, known.process.parent);
+                }
                 return false;
             };
-            if stat.start_ticks != known.process.id.start_ticks || stat.is_dead() {
-                return false;
-            }
             let is_young = at_ns.saturating_sub(known.process.found_ns) < EXEC_NS;
+            let has_executed = known.stat.code_start != stat.code_start;
             known.update(stat, ns_per_tick);
-            if is_young {
+            if is_young || has_executed {
                 known.identify(proc_root);
             }
             true
         });
+        // A shell that starts a worker in the background and ends leaves the worker to its own
+        // parent, as if that parent had started the worker.
+        for known in self.known.values_mut() {
+            while let Some(&parent) = ended.get(&known.process.parent) {
+                known.process.parent = parent;
+            }
+        }
     }
 
     /// Returns the numbers that may belong to new processes of the program.

@@ -120,6 +120,47 @@ fn finds_children_that_execute_a_program_and_drops_ended_ones() {
 }
 
 #[test]
+fn an_old_process_may_execute_another_program() {
+    let mut shell = Shell::start("exec sleep 600");
+    let mut scan = shell.scan(true);
+    scan.scan(0);
+    let before = scan.processes().remove(0);
+    shell.go();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        scan.scan(60_000_000_000);
+        let now = scan.processes().remove(0);
+        if now.executable != before.executable {
+            assert_ne!(now.shape, before.shape);
+            return;
+        }
+        assert!(Instant::now() < deadline, "{now:?} is still the shell");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_worker_whose_parent_ends_becomes_a_child_of_the_grandparent() {
+    let mut shell = Shell::start("sh -c 'sleep 600 & exec sleep 601' & wait");
+    let root = shell.0.id() as i32;
+    let mut scan = shell.scan(true);
+    shell.go();
+    let found = until(&mut scan, "parent and worker", |found| {
+        sleepers(found).len() == 2
+    });
+    let worker = sleepers(&found).into_iter().find(|one| one.parent != root);
+    let worker = worker.unwrap();
+    // SAFETY: `kill` accesses no memory; it signals a process that this test started.
+    unsafe { libc::kill(worker.parent, libc::SIGKILL) };
+    let found = until(&mut scan, "the end of the parent", |found| {
+        found.iter().all(|one| one.id.pid != worker.parent)
+    });
+    let left = sleepers(&found);
+    assert_eq!(left.len(), 1, "{found:?}");
+    assert_eq!((left[0].id, left[0].parent), (worker.id, root));
+}
+
+#[test]
 fn finds_the_present_children_of_a_running_program() {
     let mut shell = Shell::start("sleep 600 & sleep 600 & wait");
     let mut first = shell.scan(true);

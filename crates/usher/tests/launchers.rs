@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests with real launchers of parallel programs: the workers that each launcher starts are
+//! recognised as copies, and each copy gets CPUs of its own. A launcher that is not installed is
+//! skipped.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+
+use common::{World, signal, wait_for};
+use serde_json::Value;
+
+/// Python starts two workers by a start method of `multiprocessing`.
+const PYTHON: &str = "\
+import multiprocessing, sys, time
+if __name__ == '__main__':
+    multiprocessing.set_start_method(sys.argv[1])
+    with multiprocessing.Pool(2) as pool:
+        pool.map(time.sleep, [600, 600])
+";
+const MAKEFILE: &str = "all: a b\na: ; exec sleep 600\nb: ; exec sleep 601\n";
+const NINJA: &str = "\
+rule wait
+  command = exec sleep $seconds
+build a: wait
+  seconds = 600
+build b: wait
+  seconds = 601
+default a b
+";
+
+/// How a copy is expected to get its CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Placed {
+    /// Usher confines the copy.
+    ByUsher,
+    /// Usher confines the copy, which is a fork of its launcher.
+    AsFork,
+    /// The launcher has chosen the CPUs.
+    ByLauncher,
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs = std::env::split_paths(&path);
+    dirs.any(|dir| dir.join(program).is_file())
+}
+
+/// Runs a launcher until two copies are recognised and have their CPUs.
+fn recognises(files: &[(&str, &str)], command: &[&str], expected: Placed) {
+    if !is_installed(command[0]) {
+        usher_skip::skip!("{} is not installed", command[0]);
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&["--policy", "equal"]);
+    let dir = world.path("work");
+    fs::create_dir(&dir).unwrap();
+    for (name, text) in files {
+        fs::write(dir.join(name), text).unwrap();
+    }
+    let mut run = world.usher(&[&["run", "--"], command].concat());
+    run.current_dir(&dir).process_group(0).stdin(Stdio::null());
+    let mut run = Run(run.stdout(Stdio::null()).spawn().unwrap());
+    let (launcher, group) = wait_for("two copies with CPUs", || {
+        let program = world.status()["programs"].as_array()?.first()?.clone();
+        let groups = program["copies"].as_array()?;
+        let group = groups
+            .iter()
+            .find(|group| has_two_copies(group, expected))?;
+        Some((pid(&program), group.clone()))
+    });
+    let cpus: Vec<&str> = copies(&group)
+        .map(|copy| copy["cpus"].as_str().unwrap())
+        .collect();
+    // Python's fork server is a copy itself, and its forks divide its part, which may be one CPU.
+    let divides_all = group["launcher"] == launcher;
+    if divides_all && std::thread::available_parallelism().unwrap().get() > 1 {
+        assert_ne!(cpus[0], cpus[1], "{group}");
+    }
+    // The launcher ends first, because some launchers replace a worker that has ended.
+    signal(launcher, libc::SIGKILL);
+    copies(&group).for_each(|copy| signal(pid(copy), libc::SIGKILL));
+    assert_eq!(run.0.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// A launched program in a process group of its own, which is killed when the value is dropped.
+struct Run(Child);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        signal(-(self.0.id() as i32), libc::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+fn copies(group: &Value) -> impl Iterator<Item = &Value> {
+    group["copies"].as_array().into_iter().flatten()
+}
+
+fn pid(of: &Value) -> i32 {
+    of["pid"].as_i64().unwrap() as i32
+}
+
+fn has_two_copies(group: &Value, expected: Placed) -> bool {
+    let state = match expected {
+        Placed::ByUsher | Placed::AsFork => "confined",
+        Placed::ByLauncher => "left_alone",
+    };
+    let is_fork = expected == Placed::AsFork;
+    group["forked"] == is_fork
+        && copies(group).count() == 2
+        && copies(group).all(|copy| copy["state"] == state)
+}
+
+#[test]
+fn copies_of_xargs() {
+    let command = ["sh", "-c", "echo 600 601 | xargs -P 2 -n 1 sleep"];
+    recognises(&[], &command, Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_make() {
+    let command = ["make", "-j2"];
+    recognises(&[("Makefile", MAKEFILE)], &command, Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_ninja() {
+    let command = ["ninja", "-j", "2"];
+    recognises(&[("build.ninja", NINJA)], &command, Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_gnu_parallel() {
+    let command = ["parallel", "-j2", "sleep", ":::", "600", "601"];
+    recognises(&[], &command, Placed::ByUsher);
+}
+
+/// `mpirun` binds each of two processes to a CPU.
+#[test]
+fn copies_of_mpirun_keep_the_cpus_of_mpirun() {
+    let command = [
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        "2",
+        "sleep",
+        "600",
+    ];
+    recognises(&[], &command, Placed::ByLauncher);
+}
+
+#[test]
+fn copies_of_mpirun() {
+    let options = [
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+    ];
+    let command = [&["mpirun"], &options[..], &["-n", "2", "sleep", "600"]].concat();
+    recognises(&[], &command, Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_a_python_pool_that_spawns() {
+    let command = ["/usr/bin/python3", "pool.py", "spawn"];
+    recognises(&[("pool.py", PYTHON)], &command, Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_a_python_pool_that_forks() {
+    for method in ["fork", "forkserver"] {
+        let command = ["/usr/bin/python3", "pool.py", method];
+        recognises(&[("pool.py", PYTHON)], &command, Placed::AsFork);
+    }
+}
+
+#[test]
+fn copies_of_a_cluster_of_r() {
+    let code = "library(parallel); cluster <- makeCluster(2); clusterCall(cluster, Sys.sleep, 600)";
+    recognises(&[], &["Rscript", "-e", code], Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_mclapply_of_r() {
+    let code = "library(parallel); mclapply(c(600, 600), Sys.sleep, mc.cores = 2)";
+    recognises(&[], &["Rscript", "-e", code], Placed::AsFork);
+}
