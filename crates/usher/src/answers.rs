@@ -18,6 +18,8 @@ use usher_scx::Settings;
 use usher_sim::trial::ArrivalStats;
 use usher_store::MachineKey;
 
+use crate::api::{Explain_Reply, State};
+
 /// Returns the schema of the values that a type is serialised to.
 pub fn schema<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12()
@@ -84,6 +86,50 @@ pub struct BackgroundProgram {
     pub id: i64,
     /// The policy that regulates the program.
     pub policy: &'static str,
+}
+
+/// The state of the first daemon that listens (the system's, otherwise the user's own), and the
+/// states of the others.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct StatusAnswer {
+    /// The first daemon.
+    #[serde(flatten)]
+    pub first: DaemonState,
+    /// The other daemons that manage programs for this user; usually empty.
+    pub other_daemons: Vec<DaemonState>,
+}
+
+/// The state of a daemon.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DaemonState {
+    /// The state, with the programs of the daemon.
+    #[serde(flatten)]
+    pub state: State,
+    /// The runtime directory of the daemon. The option `--runtime-dir` with this value selects the
+    /// daemon.
+    pub runtime_dir: PathBuf,
+}
+
+/// The explanations of the first daemon that listens, and of the others. With a program, the answer
+/// contains only the daemon that manages the program.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ExplainAnswer {
+    /// The first daemon.
+    #[serde(flatten)]
+    pub first: DaemonExplanation,
+    /// The other daemons that manage programs for this user; usually empty.
+    pub other_daemons: Vec<DaemonExplanation>,
+}
+
+/// The explanation of a daemon.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DaemonExplanation {
+    /// The state, the reasons and the alternative plans.
+    #[serde(flatten)]
+    pub reply: Explain_Reply,
+    /// The runtime directory of the daemon. The option `--runtime-dir` with this value selects the
+    /// daemon.
+    pub runtime_dir: PathBuf,
 }
 
 /// Programs that `usher detach` has released.

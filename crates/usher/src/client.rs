@@ -24,6 +24,7 @@
 //! - Each error becomes a text that names the cause. After a timeout, `client::unanswered` adds the
 //!   state of the daemon's process. [`Daemon::need`] also names the command that starts a daemon.
 
+mod daemons;
 mod unanswered;
 
 use std::fmt;
@@ -48,6 +49,7 @@ use crate::failure;
 use crate::peer;
 use crate::runtime;
 
+pub use daemons::{Daemons, QueriedDaemon};
 pub use unanswered::ListeningProcess;
 
 /// Default upper limit of the time for which one read or write of the daemon's socket waits.
@@ -208,9 +210,13 @@ impl Daemon {
     /// Does the same as [`Self::find`], with other limits for each call.
     pub fn find_with(runtime_dir: Option<&Path>, limits: &WaitLimits<'_>) -> Option<Self> {
         let sockets = runtime::sockets(runtime_dir);
-        let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
-        let mut safe = sockets.iter().filter(safe);
-        safe.find_map(|path| Self::connect(path, limits).ok())
+        sockets.iter().find_map(|path| Self::open(path, limits))
+    }
+
+    /// Connects to the socket, if a daemon that this user may trust listens there.
+    fn open(path: &Path, limits: &WaitLimits<'_>) -> Option<Self> {
+        let is_safe = path.parent().is_some_and(runtime::is_safe);
+        is_safe.then(|| Self::connect(path, limits).ok()).flatten()
     }
 
     /// Connects, for commands that cannot work without a daemon.
@@ -276,12 +282,10 @@ impl Daemon {
     }
 
     /// Connects to all daemons that listen: the system's and the user's own.
-    pub fn find_all(runtime_dir: Option<&Path>) -> Vec<Self> {
+    pub fn find_all(runtime_dir: Option<&Path>, limits: &WaitLimits<'_>) -> Vec<Self> {
         let sockets = runtime::sockets(runtime_dir);
-        let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
-        let safe = sockets.iter().filter(safe);
-        safe.filter_map(|path| Self::connect(path, &WaitLimits::default()).ok())
-            .collect()
+        let open = sockets.iter().filter_map(|path| Self::open(path, limits));
+        open.collect()
     }
 
     fn connect(path: &Path, limits: &WaitLimits<'_>) -> io::Result<Self> {
@@ -509,6 +513,11 @@ impl Daemon {
         self.path.parent().unwrap_or(&self.path)
     }
 
+    /// Returns the daemon in a text with several daemons.
+    pub fn name(&self) -> String {
+        format!("the daemon in '{}'", self.dir().display())
+    }
+
     /// Returns the state of all managed programs.
     ///
     /// # Errors
@@ -602,6 +611,14 @@ impl DaemonError {
         error
             .downcast_ref::<Self>()
             .is_some_and(|error| error.is_ending)
+    }
+
+    /// Returns whether an error is that of a daemon that listens and does not end: it refused the
+    /// call, or did not answer in time.
+    pub fn is_lasting(error: &anyhow::Error) -> bool {
+        error
+            .downcast_ref::<Self>()
+            .is_some_and(|error| !error.is_ending)
     }
 
     /// Returns whether an error reports that the daemon did not answer in time.

@@ -24,7 +24,7 @@ use usher_report::table::TerminalStyle;
 use usher_report::text;
 
 use crate::cli::options::Global;
-use crate::client::Daemon;
+use crate::client::{Daemon, WaitLimits};
 use crate::failure::EndedBySignal;
 use crate::machine::usable_machine;
 use crate::output::Output;
@@ -110,8 +110,9 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Warns if a daemon manages programs, because these programs disturb the measurement.
 pub fn warn_of_neighbours(global: &Global, progress: &Progress) {
-    let state = Daemon::find(global.runtime_dir.as_deref()).and_then(|mut d| d.status().ok());
-    let managed = state.map_or(0, |state| state.programs.len());
+    let daemons = Daemon::find_all(global.runtime_dir.as_deref(), &WaitLimits::default());
+    let states = daemons.into_iter().filter_map(|mut d| d.status().ok());
+    let managed: usize = states.map(|state| state.programs.len()).sum();
     if managed > 0 {
         progress.print_line(&format!(
             "usher: the measurement may be inaccurate, because a daemon manages {} at the same \

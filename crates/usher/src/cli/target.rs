@@ -9,7 +9,11 @@
 //! 3. If two of these meanings select different programs, the word is ambiguous, which is an error
 //!    that names the prefixes. A word that selects no program is an error, too.
 //!
-//! A search for a pid makes one call to the daemon. All other searches read only the given list.
+//! The words select programs of all daemons that listen for this user (`client::Daemons`). A command
+//! that acts on programs rejects a word that selects programs of several daemons; `usher status`
+//! shows all of them.
+//!
+//! A search for a pid makes one call to each daemon. All other searches read only the given states.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,7 +23,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::api::Program;
 use crate::cli::numbers;
-use crate::client::Daemon;
+use crate::client::{Daemon, QueriedDaemon};
 use crate::output;
 
 /// The last lines of the help of each command that selects programs.
@@ -55,22 +59,34 @@ impl Target {
         }
     }
 
-    /// Returns the programs that the word selects, at least one.
+    /// Returns the positions of the daemons with programs that the word selects, and the numbers of
+    /// these programs.
     ///
     /// # Errors
-    /// The word selects no program or is ambiguous, or the daemon is gone.
-    pub fn find<'a>(
-        &self,
-        programs: &'a [Program],
-        daemon: &mut Daemon,
-    ) -> anyhow::Result<Vec<&'a Program>> {
-        let found = self.select(programs, |pid| daemon.find_program(pid.into()))?;
-        let of = |id: &i64| programs.iter().find(|program| program.id == *id);
-        let found: Vec<&Program> = found.iter().filter_map(of).collect();
+    /// The word selects no program or is ambiguous within a daemon, or a daemon is gone.
+    fn locate(&self, daemons: &mut [QueriedDaemon]) -> anyhow::Result<Vec<(usize, BTreeSet<i64>)>> {
+        let mut found = Vec::new();
+        for (at, one) in daemons.iter_mut().enumerate() {
+            let ids = self.find(one)?;
+            if !ids.is_empty() {
+                found.push((at, ids));
+            }
+        }
         if found.is_empty() {
             bail!("no managed program has the {self}: 'usher status' lists the managed programs");
         }
         Ok(found)
+    }
+
+    /// Returns the numbers of the programs of a daemon that the word selects.
+    ///
+    /// # Errors
+    /// The word is ambiguous, or the daemon is gone.
+    fn find(&self, one: &mut QueriedDaemon) -> anyhow::Result<BTreeSet<i64>> {
+        let QueriedDaemon { daemon, state } = one;
+        let found = self.select(&state.programs, |pid| daemon.find_program(pid.into()))?;
+        let is_listed = |id: &i64| state.programs.iter().any(|program| program.id == *id);
+        Ok(found.into_iter().filter(is_listed).collect())
     }
 
     /// Returns the numbers of the selected programs; `program_of` finds the program of a process.
@@ -131,28 +147,85 @@ pub fn process(word: &str) -> Result<i32, String> {
     }
 }
 
-/// Returns the programs that any of the words selects, each once, in the order of their numbers.
-/// Without words, the result contains all programs.
+/// Programs of one daemon that words select.
+pub struct Selection {
+    /// The daemon.
+    pub daemon: Daemon,
+    /// The selected programs, each once, in the order of their numbers.
+    pub programs: Vec<Program>,
+}
+
+/// Returns the programs of any daemon that any of the words selects. Without words, the result
+/// contains all programs. Each daemon is part of the result.
 ///
 /// # Errors
-/// One of the words selects no program or is ambiguous, or the daemon is gone.
-pub fn find_all<'a>(
-    targets: &[Target],
-    programs: &'a [Program],
-    daemon: &mut Daemon,
-) -> anyhow::Result<Vec<&'a Program>> {
+/// One of the words selects no program or is ambiguous within a daemon, or a daemon is gone.
+pub fn filter_programs(targets: &[Target], daemons: &mut [QueriedDaemon]) -> anyhow::Result<()> {
     if targets.is_empty() {
-        return Ok(programs.iter().collect());
+        return Ok(());
     }
-    let mut ids = BTreeSet::new();
+    let mut ids = vec![BTreeSet::new(); daemons.len()];
     for target in targets {
-        let found = target.find(programs, daemon)?;
-        ids.extend(found.iter().map(|program| program.id));
+        for (at, found) in target.locate(daemons)? {
+            ids[at].extend(found);
+        }
     }
-    Ok(programs
-        .iter()
+    for (one, ids) in daemons.iter_mut().zip(ids) {
+        one.state
+            .programs
+            .retain(|program| ids.contains(&program.id));
+    }
+    Ok(())
+}
+
+/// Returns the programs that the words select, for each daemon with such a program. A command that
+/// changes programs uses this function, because it rejects a word that selects programs of several
+/// daemons.
+///
+/// # Errors
+/// One of the words selects no program or is ambiguous, or a daemon is gone.
+pub fn find_all(
+    targets: &[Target],
+    mut daemons: Vec<QueriedDaemon>,
+) -> anyhow::Result<Vec<Selection>> {
+    let mut ids = vec![BTreeSet::new(); daemons.len()];
+    for target in targets {
+        let found = target.locate(&mut daemons)?;
+        if let [first, second, ..] = &found[..] {
+            let owner = |(at, ids): &(usize, BTreeSet<i64>)| owner(&daemons[*at], ids);
+            bail!(
+                "several daemons manage a program with the {target}: {}, and {}; give the pid of \
+                 the program, or select a daemon by --runtime-dir",
+                owner(first),
+                owner(second)
+            );
+        }
+        for (at, found) in found {
+            ids[at].extend(found);
+        }
+    }
+    let selected = daemons.into_iter().zip(ids).map(|(one, ids)| {
+        let programs = one.state.programs.into_iter();
+        Selection {
+            daemon: one.daemon,
+            programs: programs
+                .filter(|program| ids.contains(&program.id))
+                .collect(),
+        }
+    });
+    Ok(selected.filter(|one| !one.programs.is_empty()).collect())
+}
+
+/// Describes the first of the programs with these numbers, and its daemon.
+fn owner(one: &QueriedDaemon, ids: &BTreeSet<i64>) -> String {
+    let programs = one.state.programs.iter();
+    let first = programs
         .filter(|program| ids.contains(&program.id))
-        .collect())
+        .min_by_key(|program| program.id);
+    let program = first.map_or_else(String::new, |program| {
+        format!("{} (process {})", output::shown(&program.name), program.pid)
+    });
+    format!("{} manages {program}", one.daemon.name())
 }
 
 #[cfg(test)]

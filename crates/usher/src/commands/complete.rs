@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use usher_store::{ProfileEntry, Store};
 
+use crate::api::Program;
 use crate::cli;
 use crate::cli::options::{Global, StoreArg};
 use crate::client::{Daemon, WaitLimits};
@@ -257,8 +258,9 @@ fn programs(runtime_dir: Option<&Path>) -> Option<Vec<Completion>> {
         timeout: TIME_LIMIT,
         end: None,
     };
-    let programs = Daemon::find_with(runtime_dir, &limits)?.status().ok()?;
-    let programs = programs.programs;
+    let daemons = Daemon::find_all(runtime_dir, &limits).into_iter();
+    let states = daemons.filter_map(|mut daemon| daemon.status().ok());
+    let programs: Vec<Program> = states.flat_map(|state| state.programs).collect();
     let names = programs.iter().map(|one| {
         let about = format!("process {}: {}", one.pid, one.command);
         Completion::new(&one.name, &about)

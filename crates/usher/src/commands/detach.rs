@@ -7,13 +7,14 @@
 //! 3. Each selected program is released by one call. If the daemon refuses to release a program,
 //!    the command still releases the other programs. The exit status is then 125.
 //!
-//! Requires a daemon. Each call has the time limit of `client`, 10 s for each read and write.
+//! Requires a daemon. The programs of all daemons that listen are searched; a word that selects
+//! programs of several daemons is an error. Each call has the time limit of `client`, 10 s for each read and write.
 
 use crate::answers::DetachAnswer;
-use crate::api;
+use crate::api::Program;
 use crate::cli::options::Global;
-use crate::cli::target::{self, Target};
-use crate::client::Daemon;
+use crate::cli::target::{self, Selection, Target};
+use crate::client::Daemons;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
@@ -39,33 +40,35 @@ pub struct Args {
 
 /// Detaches all given programs.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    let state = daemon.status()?;
-    let found = target::find_all(&args.programs, &state.programs, &mut daemon)?;
-    let ids = found.iter().map(|program| program.id);
+    let daemons = Daemons::query_all(global.runtime_dir.as_deref())?;
+    let found = target::find_all(&args.programs, daemons.answered)?;
     let (mut gone, mut refused) = (Vec::new(), Vec::new());
-    for id in ids {
-        match daemon.detach(id) {
-            Ok(()) => gone.push(id),
-            Err(error) => refused.push(Err(error)),
+    for Selection {
+        mut daemon,
+        programs,
+    } in found
+    {
+        for program in programs {
+            match daemon.detach(program.id) {
+                Ok(()) => gone.push(program),
+                Err(error) => refused.push(Err(error)),
+            }
         }
     }
-    let lines = || gone.iter().map(|&id| line(&state.programs, id)).collect();
+    let lines = || gone.iter().map(line).collect();
     let answer = DetachAnswer {
-        detached: gone.clone(),
+        detached: gone.iter().map(|program| program.id).collect(),
     };
     let printed = out.answer(&answer, lines);
     failure::combine(refused.into_iter().chain([printed]))
 }
 
 /// Returns the report of a released program, in one line.
-fn line(programs: &[api::Program], id: i64) -> String {
-    match programs.iter().find(|p| p.id == id) {
-        Some(p) => format!(
-            "{} (program {id}, process {}) is no longer managed\n",
-            shown(&p.name),
-            p.pid
-        ),
-        None => format!("program {id} is no longer managed\n"),
-    }
+fn line(program: &Program) -> String {
+    format!(
+        "{} (program {}, process {}) is no longer managed\n",
+        shown(&program.name),
+        program.id,
+        program.pid
+    )
 }

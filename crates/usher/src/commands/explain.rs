@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher explain`: requests from the daemon the reasons for the present plan and the predicted
-//! cost of its alternatives, and prints them for one program or for all.
+//! `usher explain`: requests from each daemon that listens the reasons for the present plan and the
+//! predicted cost of its alternatives, and prints them for one program or for all.
 //!
-//! Requires a daemon. The command makes up to three calls, each with the time limit of `client`,
-//! and computes nothing itself. A program is selected as described in `crate::cli::target`; a word
-//! that selects no program is an error with exit status 125.
+//! Requires a daemon. The command makes up to three calls to each daemon, each with the time limit of
+//! `client`, and computes nothing itself. A program is selected as described in `crate::cli::target`;
+//! a word that selects no program, or programs of several daemons, is an error with exit status 125.
 
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::answers::{DaemonExplanation, ExplainAnswer};
 use crate::api;
 use crate::cli::options::Global;
-use crate::cli::target::{self, Target};
-use crate::client::Daemon;
-use crate::failure::Outcome;
+use crate::cli::target::{self, Selection, Target};
+use crate::client::{Daemon, Daemons};
+use crate::failure::{self, Outcome};
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 
 /// Explains why each program got its CPUs (its seat), and what alternatives would cost
@@ -34,27 +39,74 @@ pub struct Args {
     program: Option<Target>,
 }
 
-/// Requests the explanation from the daemon and prints it.
+/// Requests the explanations from the daemons and prints them.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    let program = match &args.program {
-        Some(target) => Some(selected(target, &mut daemon)?),
-        None => None,
+    let dir = global.runtime_dir.as_deref();
+    let (mut explanations, mut errors) = (Vec::new(), Vec::new());
+    match &args.program {
+        Some(target) => explanations.push(explain_program(target, dir)?),
+        None => {
+            let daemons = Daemons::query(dir)?;
+            errors.extend(daemons.errors);
+            let answered = daemons.answered.into_iter();
+            for explained in answered.map(|mut one| explain(&mut one.daemon, None)) {
+                match explained {
+                    Ok(explanation) => explanations.push(explanation),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+    }
+    let mut explanations = explanations.into_iter();
+    let Some(first) = explanations.next() else {
+        return failure::combine(errors.into_iter().map(Err));
     };
-    let answer = daemon.explain(program)?;
-    out.answer(&answer, || text(&answer, args.program.is_some(), out))?;
-    Ok(0)
+    let answer = ExplainAnswer {
+        first,
+        other_daemons: explanations.collect(),
+    };
+    let printed = out.answer(&answer, || texts(&answer, args.program.is_some(), out));
+    failure::combine(errors.into_iter().map(Err).chain([printed]))
 }
 
-/// Returns the word by which the daemon finds the same programs: the number of a single program, or
-/// the name of several programs.
-fn selected(target: &Target, daemon: &mut Daemon) -> anyhow::Result<String> {
-    let state = daemon.status()?;
-    let found = target.find(&state.programs, daemon)?;
-    Ok(match found[..] {
+/// Requests the explanation of the programs that the word selects, from their daemon.
+fn explain_program(target: &Target, dir: Option<&Path>) -> anyhow::Result<DaemonExplanation> {
+    let daemons = Daemons::query_all(dir)?;
+    let found = target::find_all(std::slice::from_ref(target), daemons.answered)?;
+    // A single word selects programs of exactly one daemon.
+    let mut found = found.into_iter();
+    let Selection {
+        mut daemon,
+        programs,
+    } = found
+        .next()
+        .with_context(|| format!("no managed program has the {target}"))?;
+    // The daemon finds a single program by its number, and several programs by their name.
+    let word = match &programs[..] {
         [one] => one.id.to_string(),
-        _ => found[0].name.clone(),
+        _ => programs[0].name.clone(),
+    };
+    explain(&mut daemon, Some(word))
+}
+
+fn explain(daemon: &mut Daemon, program: Option<String>) -> anyhow::Result<DaemonExplanation> {
+    Ok(DaemonExplanation {
+        reply: daemon.explain(program)?,
+        runtime_dir: daemon.dir().to_owned(),
     })
+}
+
+fn texts(answer: &ExplainAnswer, one: bool, out: Output) -> String {
+    if answer.other_daemons.is_empty() {
+        return text(&answer.first.reply, one, out);
+    }
+    let all = std::iter::once(&answer.first).chain(&answer.other_daemons);
+    let texts = all.map(|explained| {
+        let title = super::status::daemon_title(&explained.runtime_dir);
+        let title = out.paint(STRONG, &title);
+        format!("{title}\n{}", text(&explained.reply, one, out))
+    });
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {

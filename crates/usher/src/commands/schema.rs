@@ -9,9 +9,10 @@ use usher_model::Topology;
 use usher_policy::planfile::PlanOutput;
 
 use crate::answers::{
-    self, AttachAnswer, BackgroundAnswer, CurveAnswer, DetachAnswer, ExportAnswer, FuzzAnswer,
-    ImportAnswer, MixAnswer, ProfileList, Profiles, RemoveAnswer, ReplayAnswer, SchedSetAnswer,
-    SchedStartAnswer, SimMixAnswer, StoppedDaemon, UndoAnswer, WaitAnswer, WrittenPages,
+    self, AttachAnswer, BackgroundAnswer, CurveAnswer, DetachAnswer, ExplainAnswer, ExportAnswer,
+    FuzzAnswer, ImportAnswer, MixAnswer, ProfileList, Profiles, RemoveAnswer, ReplayAnswer,
+    SchedSetAnswer, SchedStartAnswer, SimMixAnswer, StatusAnswer, StoppedDaemon, UndoAnswer,
+    WaitAnswer, WrittenPages,
 };
 use crate::api;
 use crate::commands::{advise, doctor, sched, sim};
@@ -40,9 +41,9 @@ pub const ANSWERS: [CommandAnswer; 36] = [
     answer::<BackgroundAnswer>("bg --attach"),
     answer::<DetachAnswer>("detach"),
     answer::<WaitAnswer>("wait"),
-    answer::<api::State>("status"),
-    answer::<api::State>("top"),
-    answer::<api::Explain_Reply>("explain"),
+    answer::<StatusAnswer>("status"),
+    answer::<StatusAnswer>("top"),
+    answer::<ExplainAnswer>("explain"),
     answer::<Topology>("topo"),
     answer::<doctor::DoctorReport>("doctor"),
     answer::<CurveAnswer>("profile"),

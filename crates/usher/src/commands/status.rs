@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher status`: requests the daemon's state and prints the seat, the progress and the loans of
-//! each program. Also holds formats of numbers and durations that other commands use.
+//! `usher status`: requests the state of each daemon that listens (the system's, the user's own),
+//! and prints the seat, the progress and the loans of each program. Also holds formats of numbers
+//! and durations that other commands use.
 //!
-//! Requires a daemon. The command makes one call, and one more for each pid that selects a program
-//! (`crate::cli::target`). The time limit is that of `client`, 10 s for each read and write.
+//! Requires a daemon. The command makes one call to each daemon, and one more for each pid that
+//! selects a program (`crate::cli::target`). The time limit is that of `client`, 10 s for each read
+//! and write. If one of several daemons does not answer, the command prints the states of the
+//! others, and the exit status is 125.
+
+use std::path::Path;
 
 use usher_model::ProgressSource;
 
+use crate::answers::{DaemonState, StatusAnswer};
 use crate::api::{self, Program_mode};
 use crate::cli::options::Global;
 use crate::cli::target::{self, Target};
-use crate::client::Daemon;
-use crate::failure::Outcome;
+use crate::client::{Daemons, QueriedDaemon};
+use crate::failure::{self, Outcome};
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 use crate::peer::users::UserNames;
 
@@ -33,6 +39,9 @@ PROGRESS  work per second over the last 10 s, with its source and confidence. Th
           shows only demand).
 COMMAND   the command line; only the program's user and root can see it
 
+If your daemon and the system's run, both are shown, one after the other. --runtime-dir selects
+one of them.
+
 On a terminal, COMMAND is shortened, and columns are left out, so that no line is too long.
 
 Examples:
@@ -46,14 +55,50 @@ pub struct Args {
     programs: Vec<Target>,
 }
 
-/// Requests the state from the daemon and prints it.
+/// Requests the states from the daemons and prints them.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    let mut state = daemon.status()?;
-    let found = target::find_all(&args.programs, &state.programs, &mut daemon)?;
-    state.programs = found.into_iter().cloned().collect();
-    out.answer(&state, || text(&state, out))?;
-    Ok(0)
+    let mut daemons = Daemons::query(global.runtime_dir.as_deref())?;
+    let found = target::filter_programs(&args.programs, &mut daemons.answered);
+    if let Err(error) = found {
+        // A daemon that did not answer may manage the program.
+        return failure::combine(daemons.errors.into_iter().chain([error]).map(Err));
+    }
+    let answer = answer(&daemons.answered);
+    let is_filtered = !args.programs.is_empty();
+    let printed = out.answer(&answer, || texts(&answer, is_filtered, out));
+    failure::combine(daemons.errors.into_iter().map(Err).chain([printed]))
+}
+
+/// Returns the answer with the states of all daemons, at least one.
+pub fn answer(daemons: &[QueriedDaemon]) -> StatusAnswer {
+    let state = |one: &QueriedDaemon| DaemonState {
+        state: one.state.clone(),
+        runtime_dir: one.daemon.dir().to_owned(),
+    };
+    StatusAnswer {
+        first: state(&daemons[0]),
+        other_daemons: daemons[1..].iter().map(state).collect(),
+    }
+}
+
+/// Formats the states of all daemons as text. With `is_filtered`, daemons without a selected program
+/// are left out.
+pub fn texts(answer: &StatusAnswer, is_filtered: bool, out: Output) -> String {
+    if answer.other_daemons.is_empty() {
+        return text(&answer.first.state, out);
+    }
+    let all = std::iter::once(&answer.first).chain(&answer.other_daemons);
+    let shown = all.filter(|one| !is_filtered || !one.state.programs.is_empty());
+    let texts = shown.map(|one| {
+        let title = out.paint(STRONG, &daemon_title(&one.runtime_dir));
+        format!("{title}\n{}", text(&one.state, out))
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the line above the output of a daemon, if several daemons listen.
+pub fn daemon_title(runtime_dir: &Path) -> String {
+    format!("daemon in {}:", shown(&runtime_dir.to_string_lossy()))
 }
 
 /// Formats the state as text.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher top`: a live view of the machine with the seats of all programs, until `q` or Ctrl-C.
 //!
-//! 1. A thread requests the daemon's state at each interval, 1 s by default, with the time limit of
-//!    `client`. A daemon that does not answer therefore does not block the keys.
+//! 1. A thread requests the state of each daemon that listens (the system's, the user's own) at each
+//!    interval, 1 s by default, with the time limit of `client`. A daemon that does not answer therefore does not block the keys.
 //! 2. The main thread waits for a key, a signal or a new state, changes the view (`view`) and draws
 //!    it (`draw`) on the terminal's alternate screen (`terminal`).
 //! 3. `q`, Ctrl-C, SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command; the terminal is restored
 //!    then, after an error, and after a panic. Ctrl-Z and SIGTSTP stop it, and SIGCONT continues it.
 //!
-//! If the daemon ends, the view waits up to 3 s for the next daemon, which the keeper starts. If no
-//! daemon listens then, or if the daemon does not answer, the command restores the screen and fails.
+//! If the last daemon ends, the view waits up to 3 s for the next daemon, which the keeper starts. If
+//! no daemon listens then, or if a daemon does not answer, the command restores the screen and fails.
 //! Without a terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The topology is
 //! read once at the start.
 
@@ -21,10 +21,11 @@ pub mod view;
 
 use usher_model::{CpuSet, Topology};
 
-use crate::api::{Program_mode, State};
+use crate::answers::StatusAnswer;
+use crate::api::Program_mode;
 use crate::cli::options::Global;
-use crate::client::Daemon;
-use crate::failure::Outcome;
+use crate::client::Daemons;
+use crate::failure::{self, Outcome};
 use crate::machine;
 use crate::output::{Output, shown};
 
@@ -56,22 +57,22 @@ pub struct Args {
 
 /// Shows the live view, or prints the state once.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
+    let daemons = Daemons::query(global.runtime_dir.as_deref())?;
     let topology = machine::usable_machine()?;
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     if out.json || dumb || !out.is_terminal() {
-        let state = daemon.status()?;
-        out.answer(&state, || picture(&state, &topology, out))?;
-        return Ok(0);
+        let answer = super::status::answer(&daemons.answered);
+        let printed = out.answer(&answer, || picture(&answer, &topology, out));
+        return failure::combine(daemons.errors.into_iter().map(Err).chain([printed]));
     }
-    let dir = global.runtime_dir.clone();
-    live::run(daemon, dir, &topology, args.interval, out)?;
+    live::run(daemons, &topology, args.interval, out)?;
     Ok(0)
 }
 
-fn picture(state: &State, topology: &Topology, out: Output) -> String {
+fn picture(answer: &StatusAnswer, topology: &Topology, out: Output) -> String {
     let mut drawing = super::topo::drawing(out);
-    for program in &state.programs {
+    let daemons = std::iter::once(&answer.first).chain(&answer.other_daemons);
+    for program in daemons.flat_map(|one| &one.state.programs) {
         let seated = matches!(program.mode, Program_mode::seated);
         let cpus = program.cpus.parse::<CpuSet>().unwrap_or_default();
         for cpu in cpus.iter().filter(|_| seated) {
@@ -82,6 +83,6 @@ fn picture(state: &State, topology: &Topology, out: Output) -> String {
     format!(
         "{}\n{}",
         machine.trim_end(),
-        super::status::text(state, out)
+        super::status::texts(answer, false, out)
     )
 }

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher wait`: returns when managed programs have ended.
 //!
-//! 1. With arguments, the command waits for the selected programs (`crate::cli::target`). Without
-//!    arguments, it waits until no daemon that listens (the system's, the user's own) manages a
-//!    program of this user, for one daemon after the other; root waits for the programs of all
-//!    users. If no daemon listens, it waits for one second for a daemon that is being started.
+//! 1. With arguments, the command waits for the selected programs of all daemons that listen: the
+//!    system's and the user's own (`crate::cli::target`). Without arguments, it waits until each of
+//!    these daemons was once without a program of this user; root waits for the programs of all users. If no daemon listens, it waits for one second for a daemon that is being started.
 //! 2. For each program, the command opens a pidfd of the oldest living process. It polls the pidfds
-//!    and the daemon's connection.
+//!    and the connections to the daemons.
 //! 3. After each event, and at least once per second ([`CHECK_EVERY`]), the command requests the
-//!    state from the daemon: the next oldest process takes the place of an ended one, and a program
-//!    that is no longer listed has ended.
+//!    states from the daemons: the next oldest process takes the place of an ended one, and a program
+//!    that is no longer listed has ended. A daemon without such a program is not queried again.
 //! 4. A program that is no longer listed although its last known process lives was detached, which
 //!    is an error.
 //!
-//! If the daemon ends, the command fails, even if all known processes have ended: a program may
+//! If a daemon with a watched program ends, the command fails, even if all known processes have ended: a program may
 //! have other processes. An automatic daemon runs for 5 s after its last program, so that the
 //! command receives the report of the program's end before the end of the daemon. The wait itself
 //! has no time limit; SIGINT and SIGTERM end the command as any other.
@@ -30,8 +29,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::answers::{EndedProgram, WaitAnswer};
 use crate::api::Program;
 use crate::cli::options::Global;
-use crate::cli::target::{self, Target};
-use crate::client::Daemon;
+use crate::cli::target::{self, Selection, Target};
+use crate::client::{Daemon, DaemonError, Daemons, QueriedDaemon};
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
 
@@ -40,8 +39,8 @@ use crate::output::{Output, shown};
 #[command(after_help = format!("\
 Without arguments, the command waits until the daemon manages none of your programs (as root:
 no program of any user). If no daemon runs, it waits for one second for a daemon that a
-launcher starts, and then returns. If your daemon and the system's run, it asks both. It waits
-only for programs; `usher run` returns the exit status of its program.
+launcher starts, and then returns. If your daemon and the system's run, the command waits for the
+programs of both. It waits only for programs; `usher run` returns the exit status of its program.
 
 {}
 
@@ -69,10 +68,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Waits for the programs.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let dir = global.runtime_dir.as_deref();
-    let ended = match args.programs.is_empty() {
-        true => wait_for_all(dir)?,
-        false => Waiter::new(Daemon::need(dir)?, &args.programs)?.wait()?,
+    let watches = match args.programs.is_empty() {
+        true => watch_all(dir)?,
+        false => {
+            let daemons = Daemons::query_all(dir)?;
+            let found = target::find_all(&args.programs, daemons.answered)?;
+            let watch = |one: Selection| DaemonWatch::new(one.daemon, &one.programs, None);
+            found.into_iter().map(watch).collect()
+        }
     };
+    let ended = wait(watches)?;
     let one = |program: &Program| EndedProgram {
         id: program.id,
         name: program.name.clone(),
@@ -84,27 +89,67 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Waits for the programs of all daemons that listen. Returns the ended programs.
-fn wait_for_all(dir: Option<&Path>) -> anyhow::Result<Vec<Program>> {
+/// Returns the daemons that listen, with the programs of this user.
+fn watch_all(dir: Option<&Path>) -> anyhow::Result<Vec<DaemonWatch>> {
+    let own = rustix::process::geteuid().as_raw();
     let began = Instant::now();
     loop {
-        let daemons = Daemon::find_all(dir);
-        if !daemons.is_empty() {
-            let waits = daemons
-                .into_iter()
-                .map(|daemon| Waiter::new(daemon, &[])?.wait());
-            let ended: Vec<_> = waits.collect::<anyhow::Result<_>>()?;
-            return Ok(ended.into_iter().flatten().collect());
-        }
-        if began.elapsed() >= DAEMON_START {
-            if Daemon::problem(dir).is_none() {
-                // Without a daemon, no program is managed.
-                return Ok(Vec::new());
+        match Daemons::query_all(dir) {
+            Ok(daemons) => {
+                let watch = |one: QueriedDaemon| {
+                    DaemonWatch::new(one.daemon, &one.state.programs, Some(own))
+                };
+                return Ok(daemons.answered.into_iter().map(watch).collect());
             }
-            // The error states why the daemon cannot be used.
-            Daemon::need(dir)?;
+            Err(error) if DaemonError::is_lasting(&error) => return Err(error),
+            Err(error) if began.elapsed() >= DAEMON_START => {
+                return match Daemon::problem(dir) {
+                    // Without a daemon, no program is managed.
+                    None => Ok(Vec::new()),
+                    // The error states why the daemon cannot be used.
+                    Some(_) => Err(error),
+                };
+            }
+            Err(_) => std::thread::sleep(PAUSE),
         }
+    }
+}
+
+/// Waits until each daemon has no watched program. Returns the ended programs in the order of their
+/// ends.
+fn wait(mut watches: Vec<DaemonWatch>) -> anyhow::Result<Vec<Program>> {
+    let mut ended = Vec::new();
+    loop {
+        watches.retain(|one| !one.watched.is_empty());
+        if watches.is_empty() {
+            return Ok(ended);
+        }
+        sleep(&watches)?;
+        for one in &mut watches {
+            ended.extend(one.check()?);
+        }
+    }
+}
+
+/// Waits for the end of a process or of a daemon, at most for [`CHECK_EVERY`].
+fn sleep(watches: &[DaemonWatch]) -> anyhow::Result<()> {
+    let watched = || watches.iter().flat_map(|one| one.watched.values());
+    if watched().any(Watched::has_ended) {
+        // The daemon has not noticed the end yet, or has begun to handle it.
         std::thread::sleep(PAUSE);
+        return Ok(());
+    }
+    let pidfds = watched().filter_map(|one| one.pidfd.as_ref());
+    let pidfds = pidfds.map(AsFd::as_fd);
+    let daemons = watches.iter().map(|one| one.daemon.as_fd());
+    let polled = pidfds.chain(daemons);
+    let mut fds: Vec<PollFd<'_>> = polled
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    let timeout = Timespec::try_from(CHECK_EVERY)?;
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -123,41 +168,32 @@ struct Watched {
     pidfd: Option<OwnedFd>,
 }
 
-struct Waiter {
+/// The watched programs of a daemon.
+struct DaemonWatch {
     daemon: Daemon,
     watched: BTreeMap<i64, Watched>,
-    ended: Vec<Program>,
     /// The user whose programs are watched when they appear; `None`: only the programs of the start.
     follows: Option<u32>,
 }
 
-impl Waiter {
-    fn new(mut daemon: Daemon, targets: &[Target]) -> anyhow::Result<Self> {
-        let state = daemon.status()?;
-        let found = target::find_all(targets, &state.programs, &mut daemon)?;
-        let own = rustix::process::geteuid().as_raw();
-        let follows = targets.is_empty().then_some(own);
-        let found = found.into_iter().filter(|one| is_followed(follows, one));
-        let watched = found.map(|program| (program.id, Watched::new(program.clone())));
-        Ok(Self {
+impl DaemonWatch {
+    fn new(daemon: Daemon, programs: &[Program], follows: Option<u32>) -> Self {
+        let followed = programs.iter().filter(|one| is_followed(follows, one));
+        let watched = followed.map(|program| (program.id, Watched::new(program.clone())));
+        Self {
             watched: watched.collect(),
             daemon,
-            ended: Vec::new(),
             follows,
-        })
+        }
     }
 
-    /// Returns the ended programs in the order of their ends.
-    fn wait(mut self) -> anyhow::Result<Vec<Program>> {
-        while !self.watched.is_empty() {
-            self.sleep()?;
-            match self.daemon.status() {
-                Ok(state) => self.update(&state.programs)?,
-                Err(_) if self.daemon.is_gone() => bail!(self.daemon_ended()),
-                Err(error) => return Err(error.context("waiting for programs")),
-            }
+    /// Requests the state from the daemon. Returns the programs that have ended.
+    fn check(&mut self) -> anyhow::Result<Vec<Program>> {
+        match self.daemon.status() {
+            Ok(state) => self.update(&state.programs),
+            Err(_) if self.daemon.is_gone() => bail!(self.daemon_ended()),
+            Err(error) => Err(error.context("waiting for programs")),
         }
-        Ok(self.ended)
     }
 
     /// Describes what is known of the programs after the end of the daemon.
@@ -176,26 +212,8 @@ impl Waiter {
         )
     }
 
-    /// Waits for the end of a process or of the daemon, at most for [`CHECK_EVERY`].
-    fn sleep(&self) -> anyhow::Result<()> {
-        let is_due = self.watched.values().any(Watched::has_ended);
-        if is_due {
-            // The daemon has not noticed the end yet, or has begun to handle it.
-            std::thread::sleep(PAUSE);
-            return Ok(());
-        }
-        let pidfds = self.watched.values().filter_map(|one| one.pidfd.as_ref());
-        let mut fds: Vec<PollFd<'_>> = pidfds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let daemon = self.daemon.as_fd();
-        fds.push(PollFd::from_borrowed_fd(daemon, PollFlags::IN));
-        let timeout = Timespec::try_from(CHECK_EVERY)?;
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn update(&mut self, programs: &[Program]) -> anyhow::Result<()> {
+    fn update(&mut self, programs: &[Program]) -> anyhow::Result<Vec<Program>> {
+        let mut ended = Vec::new();
         let listed: BTreeMap<i64, &Program> = programs.iter().map(|one| (one.id, one)).collect();
         let gone: Vec<i64> = self.watched.keys().copied().collect();
         for id in gone.into_iter().filter(|id| !listed.contains_key(id)) {
@@ -209,7 +227,7 @@ impl Waiter {
                     watched.program.pid
                 );
             }
-            self.ended.push(watched.program);
+            ended.push(watched.program);
         }
         for (&id, &program) in &listed {
             let known = self.watched.get(&id);
@@ -219,7 +237,7 @@ impl Waiter {
                 self.watched.insert(id, Watched::new(program.clone()));
             }
         }
-        Ok(())
+        Ok(ended)
     }
 }
 

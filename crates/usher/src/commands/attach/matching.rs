@@ -16,7 +16,7 @@ use globset::GlobMatcher;
 use usher_probe::ProcessFacts;
 
 use crate::answers::Candidate;
-use crate::client::Daemon;
+use crate::client::{Daemon, WaitLimits};
 use crate::daemon::own_process;
 use crate::daemon::rules::candidates::Candidates;
 use crate::daemon::rules::file;
@@ -83,13 +83,10 @@ pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32
          a narrower pattern",
         roots.len()
     );
-    // Without a daemon, no process is managed.
-    let Some(mut daemon) = Daemon::find(runtime_dir) else {
-        return Ok(roots);
-    };
+    let mut daemons = Daemon::find_all(runtime_dir, &WaitLimits::default());
     let mut left = Vec::new();
     for pid in roots {
-        if daemon.find_program(pid.into())?.is_none() {
+        if managed_by(&mut daemons, pid)?.is_none() {
             left.push(pid);
         }
     }
@@ -98,6 +95,16 @@ pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32
         "every process that matches '{pattern}' is managed already"
     );
     Ok(left)
+}
+
+/// Returns the number of the program that contains the process; `None` if no daemon manages it.
+fn managed_by(daemons: &mut [Daemon], pid: i32) -> anyhow::Result<Option<i64>> {
+    for daemon in daemons {
+        if let Some(id) = daemon.find_program(pid.into())? {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns a process that would be attached, with its command line.
@@ -121,9 +128,8 @@ pub fn checked_candidate(pid: i32, runtime_dir: Option<&Path>) -> anyhow::Result
         return Err(refused("it belongs to another user"));
     }
     own_process::check(pid)?;
-    if let Some(mut daemon) = Daemon::find(runtime_dir)
-        && let Some(id) = daemon.find_program(pid.into())?
-    {
+    let mut daemons = Daemon::find_all(runtime_dir, &WaitLimits::default());
+    if let Some(id) = managed_by(&mut daemons, pid)? {
         return Err(refused(&format!("it is part of program {id} already")));
     }
     let process = MatchedProcess::of_running(proc_root, pid, own);

@@ -192,7 +192,7 @@ impl Lines<'_> {
 }
 
 fn head(view: &View, lines: &mut Lines) {
-    let state = &view.state;
+    let state = view.first();
     let headline = match (state.abstains, state.antt, state.antt_time_sharing) {
         (true, ..) => status::no_seats(state).to_owned(),
         (_, Some(antt), Some(sharing)) => {
@@ -208,7 +208,7 @@ fn head(view: &View, lines: &mut Lines) {
         None => format!(
             "policy {}, {}, running for {}",
             shown(&state.policy),
-            usher_report::text::count(state.programs.len(), "program"),
+            usher_report::text::count(view.programs().count(), "program"),
             status::duration(state.uptime_seconds)
         ),
     };
@@ -228,7 +228,7 @@ fn head(view: &View, lines: &mut Lines) {
 /// of the program with this CPU in its seat, or a dot.
 fn cpus(view: &View, topology: &Topology, lines: &mut Lines) {
     let mut owners = std::collections::BTreeMap::new();
-    for (at, program) in view.state.programs.iter().enumerate() {
+    for (at, program) in view.programs().enumerate() {
         let seated = matches!(program.mode, Program_mode::seated);
         let cpus = program.cpus.parse::<CpuSet>().unwrap_or_default();
         for cpu in cpus.iter().filter(|_| seated) {
@@ -271,9 +271,7 @@ fn table(view: &View, lines: &mut Lines, bottom: usize) {
     let columns = columns(&rows, width);
     titles(view, &columns, lines);
     let room = bottom.saturating_sub(lines.y);
-    let selected = rows
-        .iter()
-        .position(|row| Some(row.program.id) == view.selected);
+    let selected = rows.iter().position(|row| Some(row.key) == view.selected);
     // The selected row is the last one that is visible, if it would not be visible otherwise.
     let skipped = selected.map_or(0, |at| (at + 1).saturating_sub(room));
     for (at, row) in rows.iter().enumerate().skip(skipped).take(room) {
@@ -438,16 +436,16 @@ mod tests {
     }
 
     fn sample() -> View {
-        let mut view = View::new(state(vec![
+        let mut view = View::new(vec![state(vec![
             program(1, "encode", "0-3", 3.5),
             program(2, "solver", "4-7", 0.5),
             program(3, "shared", "", 1.0),
-        ]));
+        ])]);
         let faster = vec![
             program(1, "encode", "0-3", 7.0),
             program(2, "solver", "4-7", 0.5),
         ];
-        view.update(state(faster));
+        view.update(vec![state(faster)]);
         view
     }
 
@@ -483,7 +481,7 @@ mod tests {
             remedy: None,
             programs: Vec::new(),
         });
-        let text = lines(&View::new(all), 60, 14).join("\n");
+        let text = lines(&View::new(vec![all]), 60, 14).join("\n");
         for part in ["SEATS", " 0-3 ", "a-program-with-…", "for a moment"] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -516,7 +514,7 @@ mod tests {
     #[test]
     fn the_selected_row_is_visible() {
         let programs = (1..=30).map(|id| program(id, &format!("p{id}"), "", 1.0));
-        let mut view = View::new(state(programs.collect()));
+        let mut view = View::new(vec![state(programs.collect())]);
         for _ in 0..25 {
             view.key(Key::Down);
         }
@@ -532,7 +530,7 @@ mod tests {
 
     #[test]
     fn names_cannot_change_the_terminal() {
-        let view = View::new(state(vec![program(1, "a\x1b[2J", "0", 1.0)]));
+        let view = View::new(vec![state(vec![program(1, "a\x1b[2J", "0", 1.0)])]);
         let text = lines(&view, 100, 10).join("\n");
         assert!(text.contains("a\\u{1b}[2J"), "{text}");
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The loop of `usher top`: waits for keys, signals and states of the daemon.
+//! The loop of `usher top`: waits for keys, signals and states of the daemons.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -20,11 +19,11 @@ use super::keys;
 use super::terminal::{self, Screen};
 use super::view::{Reaction, View};
 use crate::api::State;
-use crate::client::Daemon;
+use crate::client::{DaemonError, Daemons};
 use crate::output::Output;
 
-/// A state of the daemon, or the error with which the requests ended.
-type StateResult = anyhow::Result<State>;
+/// The states of the daemons, or the error with which the requests ended.
+type StatesResult = anyhow::Result<Vec<State>>;
 
 /// Time for which the view waits for the next daemon after the end of a daemon. The keeper starts
 /// the next daemon within a second.
@@ -66,8 +65,7 @@ impl Signals {
 /// # Errors
 /// The daemon does not answer, or the terminal cannot be used.
 pub fn run(
-    mut daemon: Daemon,
-    runtime_dir: Option<PathBuf>,
+    daemons: Daemons,
     topology: &Topology,
     interval: f64,
     out: Output,
@@ -78,8 +76,8 @@ pub fn run(
             .context("configuring a socket pair")?;
     }
     let signals = Signals::catch(&waker).context("catching signals")?;
-    let mut view = View::new(daemon.status()?);
-    let (refresh, states) = request_states(daemon, runtime_dir, interval, waker)?;
+    let mut view = View::new(states_of(&daemons));
+    let (refresh, states) = request_states(daemons, interval, waker)?;
     terminal::restore_on_panic();
     let mut screen = Screen::enter(out.color)?;
     loop {
@@ -106,28 +104,27 @@ pub fn run(
         if signals.redraws.swap(false, Ordering::Relaxed) {
             screen.invalidate();
         }
-        while let Ok(state) = states.try_recv() {
-            view.update(state?);
+        while let Ok(states) = states.try_recv() {
+            view.update(states?);
         }
     }
 }
 
-/// Starts the thread that requests the daemon's state at each interval, and at once after a message
+/// Starts the thread that requests the states of the daemons at each interval, and at once after a message
 /// on the returned channel. After each state, the thread makes the other end of `waker` readable.
 fn request_states(
-    mut daemon: Daemon,
-    runtime_dir: Option<PathBuf>,
+    mut daemons: Daemons,
     interval: f64,
     waker: UnixStream,
-) -> anyhow::Result<(Sender<()>, Receiver<StateResult>)> {
+) -> anyhow::Result<(Sender<()>, Receiver<StatesResult>)> {
     let (refresh, refreshes) = mpsc::channel();
     let (sender, states) = mpsc::channel();
     let interval = Duration::from_secs_f64(interval);
     let body = move || {
         while refreshes.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
-            let state = next_state(&mut daemon, runtime_dir.as_deref());
-            let failed = state.is_err();
-            let sent = sender.send(state).is_ok();
+            let states = next_states(&mut daemons);
+            let failed = states.is_err();
+            let sent = sender.send(states).is_ok();
             // If the socket is full, the main thread will be woken anyway.
             let _ = rustix::io::write(&waker, b"s");
             if failed || !sent {
@@ -142,22 +139,27 @@ fn request_states(
     Ok((refresh, states))
 }
 
-/// Returns the daemon's state. If the daemon has ended, waits up to [`NEXT_DAEMON`] for the next
-/// daemon, which the keeper starts.
-fn next_state(daemon: &mut Daemon, runtime_dir: Option<&Path>) -> StateResult {
-    let state = daemon.status();
-    if state.is_ok() || !daemon.is_gone() {
-        return state;
-    }
-    let ended = Instant::now();
-    while ended.elapsed() < NEXT_DAEMON {
-        std::thread::sleep(PAUSE);
-        if let Some(next) = Daemon::find(runtime_dir) {
-            *daemon = next;
-            return daemon.status();
+/// Returns the states of the daemons. If the last daemon has ended, waits up to [`NEXT_DAEMON`] for
+/// the next daemon, which the keeper starts.
+fn next_states(daemons: &mut Daemons) -> StatesResult {
+    let started = Instant::now();
+    loop {
+        match daemons.refresh() {
+            Ok(()) => match daemons.errors.pop() {
+                Some(error) => return Err(error),
+                None => return Ok(states_of(daemons)),
+            },
+            Err(error) if DaemonError::is_lasting(&error) || started.elapsed() >= NEXT_DAEMON => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(PAUSE),
         }
     }
-    state
+}
+
+fn states_of(daemons: &Daemons) -> Vec<State> {
+    let answered = daemons.answered.iter();
+    answered.map(|one| one.state.clone()).collect()
 }
 
 /// Waits until a key is pressed, or the other end of `wake` was written. Returns the keys.

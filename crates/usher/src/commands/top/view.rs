@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The state of the view of `usher top`: the daemon's last state, the order and the filter of the
+//! The state of the view of `usher top`: the last states of the daemons, the order and the filter of the
 //! rows, the selected row, and the history of each program's rate. Keys change the view; [`View`]
 //! itself reads no clock and no terminal.
 //!
@@ -7,7 +7,7 @@
 //! program whose progress is unknown, or is measured in CPU time, has the history of its busy CPUs.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use usher_model::ProgressSource;
 
@@ -87,9 +87,14 @@ pub enum Reaction {
     Suspend,
 }
 
+/// A program: the pid of its daemon, and its number.
+pub type ProgramKey = (i64, i64);
+
 /// A row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
+    /// Identifies the program.
+    pub key: ProgramKey,
     /// The program.
     pub program: &'a Program,
     /// The name of its user.
@@ -103,8 +108,8 @@ pub struct Row<'a> {
 /// The state of the view.
 #[derive(Debug)]
 pub struct View {
-    /// The last state of the daemon.
-    pub state: State,
+    /// The last states of the daemons, at least one.
+    states: Vec<State>,
     /// Column by which the rows are sorted.
     pub sort: SortKey,
     /// Whether the order is reversed.
@@ -113,18 +118,18 @@ pub struct View {
     pub filter: String,
     /// What the keys do.
     pub mode: Mode,
-    /// Number of the selected program.
-    pub selected: Option<i64>,
+    /// The selected program.
+    pub selected: Option<ProgramKey>,
     names: BTreeMap<i64, String>,
     users: UserNames,
-    history: BTreeMap<i64, VecDeque<f64>>,
+    history: BTreeMap<ProgramKey, VecDeque<f64>>,
 }
 
 impl View {
-    /// Creates the view of a state.
-    pub fn new(state: State) -> Self {
+    /// Creates the view of the states of daemons, at least one.
+    pub fn new(states: Vec<State>) -> Self {
         let mut view = Self {
-            state: state.clone(),
+            states: Vec::new(),
             sort: SortKey::Number,
             reversed: false,
             filter: String::new(),
@@ -134,14 +139,18 @@ impl View {
             users: UserNames::default(),
             history: BTreeMap::new(),
         };
-        view.update(state);
+        view.update(states);
         view
     }
 
-    /// Takes over a new state.
-    pub fn update(&mut self, state: State) {
-        for program in &state.programs {
-            let values = self.history.entry(program.id).or_default();
+    /// Takes over new states.
+    pub fn update(&mut self, states: Vec<State>) {
+        self.states = states;
+        let programs = self.states.iter().flat_map(programs);
+        let mut living = BTreeSet::new();
+        for (key, program) in programs {
+            living.insert(key);
+            let values = self.history.entry(key).or_default();
             values.push_back(activity(program));
             if values.len() > HISTORY_MAX {
                 values.pop_front();
@@ -149,19 +158,29 @@ impl View {
             let user = self.users.name(program.uid);
             self.names.insert(program.uid, user);
         }
-        let lives = |id: &i64| state.programs.iter().any(|program| program.id == *id);
-        self.history.retain(|id, _| lives(id));
-        self.state = state;
+        self.history.retain(|key, _| living.contains(key));
+    }
+
+    /// The state of the first daemon. If a system daemon runs, it is the first, and the only daemon
+    /// that gives seats.
+    pub fn first(&self) -> &State {
+        &self.states[0]
+    }
+
+    /// The programs of all daemons, in the order of their letters.
+    pub fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.states.iter().flat_map(|state| &state.programs)
     }
 
     /// The rows, filtered and sorted.
     pub fn rows(&self) -> Vec<Row<'_>> {
-        let programs = self.state.programs.iter().enumerate();
-        let rows = programs.map(|(at, program)| Row {
+        let programs = self.states.iter().flat_map(programs).enumerate();
+        let rows = programs.map(|(at, (key, program))| Row {
+            key,
             program,
             user: self.names.get(&program.uid).map_or("", String::as_str),
             letter: letter(at),
-            history: self.history.get(&program.id),
+            history: self.history.get(&key),
         });
         let mut rows: Vec<Row> = rows.filter(|row| self.is_wanted(row)).collect();
         rows.sort_by(|a, b| {
@@ -171,7 +190,7 @@ impl View {
             } else {
                 order
             };
-            order.then(a.program.id.cmp(&b.program.id))
+            order.then(a.key.cmp(&b.key))
         });
         rows
     }
@@ -255,16 +274,25 @@ impl View {
 
     /// Moves the selection by a number of rows.
     fn select(&mut self, by: isize) {
-        let ids: Vec<i64> = self.rows().iter().map(|row| row.program.id).collect();
-        let last = ids.len().saturating_sub(1);
-        let now = ids.iter().position(|&id| Some(id) == self.selected);
+        let keys: Vec<ProgramKey> = self.rows().iter().map(|row| row.key).collect();
+        let last = keys.len().saturating_sub(1);
+        let now = keys.iter().position(|&key| Some(key) == self.selected);
         let next = match now {
             Some(now) => now.saturating_add_signed(by).min(last),
             None if by < 0 => last,
             None => 0,
         };
-        self.selected = ids.get(next).copied();
+        self.selected = keys.get(next).copied();
     }
+}
+
+/// Returns the programs of a daemon with their keys.
+fn programs(state: &State) -> impl Iterator<Item = (ProgramKey, &Program)> {
+    let key = |program: &Program| (state.pid, program.id);
+    state
+        .programs
+        .iter()
+        .map(move |program| (key(program), program))
 }
 
 /// The value that the history of a program shows.
@@ -368,11 +396,11 @@ pub mod tests {
     }
 
     fn three() -> View {
-        View::new(state(vec![
+        View::new(vec![state(vec![
             program(1, "zip", "0-3", 1.0),
             program(2, "ar", "4-5", 3.0),
             program(3, "make", "6-7", 2.0),
-        ]))
+        ])])
     }
 
     #[test]
@@ -434,12 +462,12 @@ pub mod tests {
     fn the_selection_stays_within_the_rows() {
         let mut view = three();
         view.key(Key::Down);
-        assert_eq!(view.selected, Some(1));
+        assert_eq!(view.selected, Some((1, 1)));
         view.key(Key::PageDown);
-        assert_eq!(view.selected, Some(3));
+        assert_eq!(view.selected, Some((1, 3)));
         view.key(Key::PageUp);
-        assert_eq!(view.selected, Some(1));
-        view.update(state(Vec::new()));
+        assert_eq!(view.selected, Some((1, 1)));
+        view.update(vec![state(Vec::new())]);
         view.key(Key::Up);
         assert_eq!(view.selected, None);
     }
@@ -448,12 +476,30 @@ pub mod tests {
     fn the_history_is_bounded_and_ends_with_the_program() {
         let mut view = three();
         for _ in 0..2 * HISTORY_MAX {
-            view.update(state(vec![program(1, "zip", "0-3", 1.5)]));
+            view.update(vec![state(vec![program(1, "zip", "0-3", 1.5)])]);
         }
         let rows = view.rows();
         let history = rows[0].history.unwrap();
         assert_eq!((history.len(), history[0]), (HISTORY_MAX, 1.5));
         assert_eq!(view.history.len(), 1);
+    }
+
+    #[test]
+    fn programs_of_two_daemons_with_the_same_number_are_distinct_rows() {
+        let first = state(vec![program(1, "zip", "0-3", 1.0)]);
+        let second = State {
+            pid: 2,
+            ..state(vec![program(1, "ar", "", 2.0)])
+        };
+        let mut view = View::new(vec![first, second]);
+        assert_eq!(names(&view), ["zip", "ar"]);
+        view.key(Key::Down);
+        view.key(Key::Down);
+        assert_eq!(view.selected, Some((2, 1)));
+        let rows = view.rows();
+        let history = rows.iter().map(|row| row.history.unwrap()[0]);
+        assert_eq!(history.collect::<Vec<_>>(), [1.0, 2.0]);
+        assert_eq!((rows[0].letter, rows[1].letter), ('a', 'b'));
     }
 
     #[test]

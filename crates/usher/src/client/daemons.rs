@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! All daemons that may manage programs of this user: the system's and the user's own. Both run at
+//! the same time if root starts the system daemon after a command has started the user's daemon.
+//!
+//! 1. [`Daemons::query`] connects to each daemon that listens. If none listens, the error names the
+//!    command that starts a daemon.
+//! 2. It requests the state of each daemon. A daemon that ends meanwhile is left out, unless it is
+//!    the only one. Other errors are kept beside the states.
+//! 3. `cli::target` selects programs in these states.
+//!
+//! The daemons are queried one after the other, each with the time limit of `client`, 10 s for each
+//! read and write.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+
+use super::{Daemon, DaemonError, WaitLimits};
+use crate::api::State;
+use crate::runtime;
+
+/// A daemon and its state.
+pub struct QueriedDaemon {
+    /// The connection.
+    pub daemon: Daemon,
+    /// The daemon's programs and their seats.
+    pub state: State,
+}
+
+/// The daemons that listen.
+pub struct Daemons {
+    runtime_dir: Option<PathBuf>,
+    /// The daemons that answered, the system's first; at least one.
+    pub answered: Vec<QueriedDaemon>,
+    /// Why the others did not answer.
+    pub errors: Vec<anyhow::Error>,
+}
+
+impl Daemons {
+    /// Connects to the daemons that listen, and requests their states.
+    ///
+    /// # Errors
+    /// No daemon listens, as for [`Daemon::need`], or none answers.
+    pub fn query(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
+        let mut daemons = Self {
+            runtime_dir: runtime_dir.map(Path::to_owned),
+            answered: Vec::new(),
+            errors: Vec::new(),
+        };
+        daemons.refresh()?;
+        Ok(daemons)
+    }
+
+    /// Does the same as [`Self::query`], for the purpose of a target search: fails if any daemon
+    /// does not answer, because the target could be a program of this daemon.
+    ///
+    /// # Errors
+    /// No daemon listens, or one does not answer.
+    pub fn query_all(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
+        let mut daemons = Self::query(runtime_dir)?;
+        match daemons.errors.pop() {
+            Some(error) => {
+                Err(error
+                    .context("searching the programs of all daemons; --runtime-dir selects one"))
+            }
+            None => Ok(daemons),
+        }
+    }
+
+    /// Requests the states again, also from daemons that have started to listen.
+    ///
+    /// # Errors
+    /// As for [`Self::query`].
+    pub fn refresh(&mut self) -> anyhow::Result<()> {
+        let open = std::mem::take(&mut self.answered).into_iter();
+        let open = open.map(|one| one.daemon);
+        let open = self.connect(open.filter(|daemon| !daemon.is_gone()).collect())?;
+        self.errors.clear();
+        let is_only = open.len() == 1;
+        for mut daemon in open {
+            match daemon.status() {
+                Ok(state) => self.answered.push(QueriedDaemon { daemon, state }),
+                Err(error) if is_only => return Err(error),
+                Err(error) if DaemonError::is_ending(&error) => {}
+                Err(error) => self.errors.push(error.context(daemon.name())),
+            }
+        }
+        if self.answered.is_empty() {
+            let ended = || anyhow!("all daemons ended during the request; run the command again");
+            return Err(self.errors.pop().unwrap_or_else(ended));
+        }
+        Ok(())
+    }
+
+    /// Adds the daemons that listen now and are not connected yet.
+    fn connect(&self, mut open: Vec<Daemon>) -> anyhow::Result<Vec<Daemon>> {
+        let sockets = runtime::sockets(self.runtime_dir.as_deref());
+        let is_new = |path: &&PathBuf| open.iter().all(|one| one.path != **path);
+        let new: Vec<&PathBuf> = sockets.iter().filter(is_new).collect();
+        let new = new
+            .into_iter()
+            .filter_map(|path| Daemon::open(path, &WaitLimits::default()));
+        let new: Vec<Daemon> = new.collect();
+        open.extend(new);
+        if open.is_empty() {
+            open.push(Daemon::need(self.runtime_dir.as_deref())?);
+        }
+        open.sort_by_key(|daemon| sockets.iter().position(|path| *path == daemon.path));
+        Ok(open)
+    }
+}
