@@ -51,5 +51,7 @@ pub use error::ActError;
 pub use mask::PinnedCpus;
 pub use prepared::{ForkResult, HomeDirs, PreparedHome};
 pub use stale::{StaleJournal, stale_journals};
-pub use undo::{UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale};
+pub use undo::{
+    UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale, was_killed,
+};
 pub use unmanaged::lower_launched;

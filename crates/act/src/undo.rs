@@ -380,6 +380,13 @@ pub fn undo_orphaned(
     undo_program(config, instance_dir, program).map(UndoOutcome::Undone)
 }
 
+/// Returns whether an instance did not end by itself: its journal exists, and its owner had not begun
+/// to end. The caller has checked that neither the owner nor the keeper runs.
+pub fn was_killed(instance_dir: &Path) -> bool {
+    let has = |name: &str| instance_dir.join(name).exists();
+    has(journal::FILE) && !has(crate::keeper::ENDING)
+}
+
 /// Thaws the launched program `pid`, a child of the caller, after the death of an Usher process.
 /// This function is for launchers that may not read the journal because root owns it. Returns
 /// `false` if the Usher process lives. A program without a cgroup of its own was stopped by

@@ -380,7 +380,7 @@ impl Daemon {
         background: Option<Regulation>,
     ) -> anyhow::Result<Option<PreparedHome>> {
         // The kernel permits the creation of a process only in a cgroup of the same user.
-        if self.process.uid != rustix::process::geteuid().as_raw() {
+        if !self.is_own() {
             return Ok(None);
         }
         let background = background.map(|policy| policy.name().to_owned());
@@ -501,6 +501,11 @@ impl Daemon {
         reply
             .map_err(|error| self.convert_error(error))
             .context("reading the configuration file again")
+    }
+
+    /// Returns whether the daemon is a process of this user.
+    pub fn is_own(&self) -> bool {
+        self.process.uid == rustix::process::geteuid().as_raw()
     }
 
     /// Returns the pid of the daemon.

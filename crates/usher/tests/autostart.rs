@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -143,6 +144,46 @@ fn the_keeper_replaces_a_killed_daemon_that_a_command_started() {
         (is_again && status["programs"][0]["pid"] == program).then_some(())
     });
     end(launcher, program.as_i64().unwrap() as i32);
+}
+
+#[test]
+fn launchers_start_a_daemon_after_the_deaths_of_daemon_and_keeper() {
+    let world = World::new();
+    for command in ["run", "bg"] {
+        let launch = |_| world.usher(&[command, "sleep", "1000"]).spawn().unwrap();
+        let launchers: Vec<Child> = (0..3).map(launch).collect();
+        let pids = |programs: &[serde_json::Value]| {
+            let pids = programs.iter().map(|one| one["pid"].as_i64().unwrap());
+            pids.collect::<BTreeSet<i64>>()
+        };
+        let programs = pids(&world.programs(3));
+        let first = daemon(&world);
+        world.kill_both(first);
+        let next = wait_for("another daemon with all programs", || {
+            let status = world.json(&["status"])?;
+            let managed = pids(status["programs"].as_array()?);
+            (managed == programs).then(|| status["pid"].as_i64().unwrap() as i32)
+        });
+        assert_ne!(next, first);
+        let line = fs::read(format!("/proc/{next}/cmdline")).unwrap();
+        assert!(String::from_utf8_lossy(&line).contains("--exit-when-idle"));
+        for (launcher, pid) in launchers.into_iter().zip(programs) {
+            signal(pid as i32, libc::SIGKILL);
+            drop(launcher);
+        }
+        world.programs(0);
+    }
+}
+
+#[test]
+fn launchers_do_not_start_a_daemon_again_that_was_ended_on_request() {
+    let world = World::new();
+    let launcher = world.usher(&["run", "sleep", "1000"]).spawn().unwrap();
+    let program = world.programs(1)[0]["pid"].as_i64().unwrap() as i32;
+    let stopped = world.run(&["daemon", "stop"]);
+    assert!(stopped.status.success(), "{}", stderr(&stopped));
+    end(launcher, program);
+    assert!(world.json(&["status"]).is_none());
 }
 
 #[test]

@@ -60,6 +60,8 @@ pub struct ServiceContext {
     pub timings: Timings,
     /// The directory of the journal.
     pub instance_dir: PathBuf,
+    /// Whether the daemon ends after its last program.
+    pub exits_when_idle: bool,
     /// An eventfd that ends the daemon when it becomes readable.
     pub ending: Arc<OwnedFd>,
     /// Excludes the admission of programs by an ending daemon.
@@ -371,7 +373,9 @@ impl VarlinkInterface for Service {
                 let regulation = adopted.background.map(|policy| policy.name().to_owned());
                 let cpus = list(adopted.seat.as_ref());
                 let hints = adopted.hints.as_ref().map(hints::to_api);
-                call.reply(to_int(adopted.id.0), cpus, instance, regulation, hints)
+                let id = to_int(adopted.id.0);
+                let exits_when_idle = Some(self.shared.exits_when_idle);
+                call.reply(id, cpus, instance, regulation, hints, exits_when_idle)
             }
             Err(refusal) => refusal.reply(call),
         }

@@ -8,7 +8,8 @@
 //!    keeper is dead, too, the launcher undoes the changes. While a keeper works, step 3 waits.
 //! 3. A thread searches for a daemon and registers the program again (`registration`): at once,
 //!    then at intervals that double from 50 ms to 2 s, and after each signal. The attempts have no
-//!    limit.
+//!    limit. If a command had started the daemon for this user, and daemon and keeper were killed,
+//!    the thread also starts a daemon, up to 5 times (`restart`).
 //! 4. When the program has ended, the launcher reports its duration to the daemon and returns its
 //!    exit status. Only a run that succeeded, took at least 0.5 s and was never stopped is
 //!    reported.
@@ -30,11 +31,13 @@ use usher_host::launch::{ChildProcess, Exit, Forwarder, StartingChild};
 use usher_model::ProgramId;
 
 use crate::api::{Register_Reply, ThreadHints};
+use crate::autostart::DaemonOptions;
 use crate::client::{Daemon, DaemonError, RegisterRequest};
 use crate::failure::{self, Outcome};
 use crate::runtime;
 
 use super::registration::{Registered, Registration};
+use super::restart::Restarts;
 
 /// Minimum duration of a run that counts: the duration of a shorter run says little about
 /// scalability.
@@ -45,6 +48,12 @@ pub struct ManagedWait {
     daemon: Option<Daemon>,
     request: RegisterRequest,
     runtime_dir: Option<PathBuf>,
+    /// The options of a daemon that this launcher starts.
+    daemon_options: DaemonOptions,
+    /// Whether a command had started the daemon that manages the program, or managed it last, for
+    /// this user.
+    is_automatic: bool,
+    restarts: Restarts,
     program: i64,
     /// Whether the daemon that manages the program, or managed it last, regulates it.
     is_regulated: bool,
@@ -79,8 +88,13 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 impl ManagedWait {
-    /// Starts without a daemon; `request` registers the program again.
-    pub fn new(runtime_dir: Option<PathBuf>, request: RegisterRequest) -> Self {
+    /// Starts without a daemon; `request` registers the program again, and `daemon_options` are the
+    /// options of a daemon that this launcher starts.
+    pub fn new(
+        runtime_dir: Option<PathBuf>,
+        request: RegisterRequest,
+        daemon_options: DaemonOptions,
+    ) -> Self {
         Self {
             daemon: None,
             request: RegisterRequest {
@@ -89,6 +103,9 @@ impl ManagedWait {
                 ..request
             },
             runtime_dir,
+            daemon_options,
+            is_automatic: false,
+            restarts: Restarts::default(),
             program: 0,
             is_regulated: false,
             instance: PathBuf::new(),
@@ -107,6 +124,8 @@ impl ManagedWait {
         self.program = reply.id;
         self.instance = PathBuf::from(&reply.instance);
         self.is_regulated = reply.regulation.is_some();
+        self.is_automatic = reply.exits_when_idle == Some(true) && daemon.is_own();
+        self.restarts.managed(Instant::now());
         if reply.hints.is_some() {
             self.set_hints(reply.hints.clone());
         }
@@ -243,14 +262,26 @@ impl ManagedWait {
                 // A daemon that starts later repeats the undo.
                 UndoProgress::Failed => {}
             }
+            self.permit_restart();
         }
+        let start = self.restarts.take(Instant::now());
         let sockets = runtime::sockets(self.runtime_dir.as_deref());
-        if !sockets.iter().any(|path| path.exists()) {
+        if !start && !sockets.iter().any(|path| path.exists()) {
             return;
         }
-        match Registration::begin(self.runtime_dir.clone(), self.request.clone()) {
+        let start = start.then(|| self.daemon_options.clone());
+        match Registration::begin(self.runtime_dir.clone(), self.request.clone(), start) {
             Ok(registration) => self.registration = Some(registration),
             Err(error) => self.report_refusal(&error.into()),
+        }
+    }
+
+    /// Permits this launcher to start a daemon, if a command had started the last one, and this
+    /// daemon and its keeper were killed. A daemon that was ended on request is not started again.
+    fn permit_restart(&mut self) {
+        let is_automatic = std::mem::take(&mut self.is_automatic);
+        if is_automatic && usher_act::was_killed(&self.instance) {
+            self.restarts.permit(Instant::now());
         }
     }
 
@@ -277,7 +308,19 @@ impl ManagedWait {
                     failure::print_error("the daemon manages the program now");
                 }
             }
-            Some(Err(error)) => self.report_refusal(&error),
+            Some(Err(error)) if error.is::<DaemonError>() => self.report_refusal(&error),
+            Some(Err(error)) => self.report_failed_start(&error),
+        }
+    }
+
+    /// Reports, after the last attempt, that no daemon could be started.
+    fn report_failed_start(&mut self, error: &anyhow::Error) {
+        if self.restarts.has_given_up() {
+            let line = failure::line(error);
+            failure::print_error(&format!(
+                "the program runs unmanaged until another command starts a daemon: {line}"
+            ));
+            self.refusal = Some(line);
         }
     }
 
@@ -415,7 +458,8 @@ mod tests {
     fn the_first_interval_between_searches_for_a_daemon_is_the_shortest() {
         let dir = tempfile::tempdir().unwrap();
         let request = RegisterRequest::default();
-        let mut wait = ManagedWait::new(Some(dir.path().to_owned()), request);
+        let options = DaemonOptions::default();
+        let mut wait = ManagedWait::new(Some(dir.path().to_owned()), request, options);
         let intervals = (0..7).map(|_| {
             wait.housekeeping();
             wait.next_interval().as_millis()

@@ -16,7 +16,8 @@
 //!
 //! Whatever happens to the daemon, the program keeps running and the launcher waits for the
 //! program. After the daemon's death, the launcher ensures that the changes to the program are
-//! undone, and registers the program with the next daemon.
+//! undone, and registers the program with the next daemon. If daemon and keeper were killed, and a
+//! command had started the daemon, the launcher starts the next daemon (`restart`).
 //!
 //! Bounds: the start of a daemon delays the program by at most 30 s, 10 s for each of its steps
 //! (`crate::autostart`). Up to 3 daemons are started if each of them ends before it replies. The
@@ -32,6 +33,7 @@ mod managed_wait;
 pub mod placeholders;
 mod progress_page;
 mod registration;
+mod restart;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -134,7 +136,8 @@ fn launch(options: &RunOptions) -> Outcome {
     spec.resolve()?;
     let (held, registered) = options.register(&spec, page.path(), &signals)?;
     let request = options.request(held.pid(), page.path(), &spec);
-    let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request);
+    let daemon_options = options.regulation.daemon_options(options.store.clone());
+    let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request, daemon_options);
     let threads = match registered {
         Ok((daemon, reply)) => {
             wait_loop.is_managed_by(daemon, &reply);

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::api::Register_Reply;
+use crate::autostart::{self, DaemonOptions};
 use crate::client::{Daemon, RegisterRequest, WaitLimits};
 
 /// Upper limit of the time for an answer of the daemon.
@@ -22,7 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The thread parses one reply.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The result of a registration; `None` if no daemon listens.
+/// The result of a registration; `None` if no daemon listens, and none was to be started. An error
+/// that is no `DaemonError` means that no daemon could be started.
 pub type Registered = Option<anyhow::Result<(Daemon, Register_Reply)>>;
 
 /// A registration that a thread makes.
@@ -34,11 +36,16 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Starts the thread.
+    /// Starts the thread. If no daemon listens, the thread starts one with the options `start`, if
+    /// they are given.
     ///
     /// # Errors
     /// A thread or a descriptor cannot be created.
-    pub fn begin(runtime_dir: Option<PathBuf>, request: RegisterRequest) -> std::io::Result<Self> {
+    pub fn begin(
+        runtime_dir: Option<PathBuf>,
+        request: RegisterRequest,
+        start: Option<DaemonOptions>,
+    ) -> std::io::Result<Self> {
         let done = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (sender, result) = channel();
         let notify = done.clone();
@@ -48,7 +55,7 @@ impl Registration {
         thread.spawn(move || {
             // The launcher may have ended its wait, and then drops the receiver. The dropped
             // connection makes the daemon undo the registration.
-            let _ = sender.send(register(runtime_dir, request));
+            let _ = sender.send(register(runtime_dir, request, start));
             let _ = rustix::io::write(notify, &1u64.to_ne_bytes());
         })?;
         Ok(Self { result, done })
@@ -66,11 +73,20 @@ impl AsFd for Registration {
     }
 }
 
-fn register(runtime_dir: Option<PathBuf>, request: RegisterRequest) -> Registered {
+fn register(
+    runtime_dir: Option<PathBuf>,
+    request: RegisterRequest,
+    start: Option<DaemonOptions>,
+) -> Registered {
     let limits = WaitLimits {
         timeout: TIMEOUT,
         end: None,
     };
+    if let Some(options) = start {
+        let register = |daemon: &mut Daemon| daemon.register(request.clone());
+        let dir = runtime_dir.as_deref();
+        return Some(autostart::call(dir, &options, &limits, register));
+    }
     let mut daemon = Daemon::find_with(runtime_dir.as_deref(), &limits)?;
     let reply = daemon.register(request);
     Some(reply.map(|reply| (daemon, reply)))
@@ -86,7 +102,7 @@ mod tests {
     fn the_descriptor_is_readable_when_the_result_is_known() {
         let dir = tempfile::tempdir().unwrap();
         let request = RegisterRequest::default();
-        let registration = Registration::begin(Some(dir.path().to_owned()), request).unwrap();
+        let registration = Registration::begin(Some(dir.path().to_owned()), request, None).unwrap();
         poll(&mut [PollFd::new(&registration, PollFlags::IN)], None).unwrap();
         let registered = registration.take();
         assert!(matches!(registered, Some(None)), "no daemon listens");

@@ -182,6 +182,12 @@ impl World {
     /// Kills a daemon that this test started and its keeper at the same time, so that neither can
     /// react to the death of the other process.
     pub fn kill_with_keeper(&mut self, daemon: i32) {
+        self.kill_both(daemon);
+        self.reap(daemon);
+    }
+
+    /// As [`Self::kill_with_keeper`], for a daemon that a command started.
+    pub fn kill_both(&self, daemon: i32) {
         let keeper = self.status()["keeper_pid"].as_i64().unwrap() as i32;
         signal(daemon, libc::SIGSTOP);
         wait_for("the daemon to stop", || {
@@ -190,7 +196,7 @@ impl World {
         signal(keeper, libc::SIGKILL);
         wait_for("the keeper to die", || (!lives(keeper)).then_some(()));
         signal(daemon, libc::SIGKILL);
-        self.reap(daemon);
+        wait_for("the daemon to die", || (!lives(daemon)).then_some(()));
     }
 
     /// Reaps a daemon that was killed.
