@@ -62,7 +62,7 @@ use crate::process::live_dir;
 
 /// Environment variables that are part of a program's identity. They set the number of threads and
 /// ranks, and whether threads spin while they wait.
-pub const THREAD_VARIABLES: [&str; 18] = [
+pub const THREAD_VARIABLES: [&str; 19] = [
     "BLIS_NUM_THREADS",
     "GOMAXPROCS",
     "GOMP_SPINCOUNT",
@@ -80,6 +80,7 @@ pub const THREAD_VARIABLES: [&str; 18] = [
     "OPENBLAS_NUM_THREADS",
     "PMI_SIZE",
     "RAYON_NUM_THREADS",
+    "RAYON_RS_NUM_CPUS",
     "TBB_NUM_THREADS",
 ];
 

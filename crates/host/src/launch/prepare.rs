@@ -366,6 +366,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn variables_of_thread_pools_are_part_of_the_identity_of_a_program() {
+        let pools = THREAD_POOLS.iter();
+        let names = pools.flat_map(|(name, others)| others.iter().chain([name]));
+        for name in names {
+            assert!(usher_probe::THREAD_VARIABLES.contains(name), "{name}");
+        }
+    }
+
+    #[test]
     fn numbers_are_written_as_decimals() {
         for number in [0, 1, 9, 10, 16, 99, 100, 65_536, u32::MAX] {
             let mut buffer = [0; NUMBER_BYTES];
