@@ -196,6 +196,7 @@ fn a_rule_with_too_many_cores_is_reported() {
         path.display()
     );
     assert!(notes.contains(&expected), "{notes}");
+    assert!(notes.contains("; lower `cores` to at most "), "{notes}");
 }
 
 #[test]

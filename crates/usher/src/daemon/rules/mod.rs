@@ -151,7 +151,7 @@ impl Ruleset {
             (wanted > present).then(|| {
                 format!(
                     "{}: `cores` is {wanted}, but the machine has {}, so each program of the rule \
-                     gets {}",
+                     gets {}; lower `cores` to at most {present}",
                     self.describe(rule),
                     count(present),
                     count(present)
