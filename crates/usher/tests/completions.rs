@@ -82,6 +82,20 @@ fn is_installed(shell: &str) -> bool {
 /// Checks the completion of values that exist only at run time. On a loaded machine, a completion
 /// may exceed its time limit and is empty, so each one is repeated until it has the expected
 /// values.
+/// Stores a profile of a program with this name.
+fn store_profile(world: &World, name: &str) {
+    let text = format!(
+        r#"{{"format":"usher-profiles","version":1,"profiles":[{{"name":"{name}",
+        "executable":"build-id:0a1b","arguments":"-p2","machine":"1 x [other]","runs":2,
+        "at_s":5,"points":[{{"source":"repetition","cores":1,"rate":0.5,"relative_error":0.01,
+        "at_s":5,"runs":2}}]}}]}}"#
+    );
+    let file = world.path("profiles.json");
+    fs::write(&file, text).unwrap();
+    let imported = world.run(&["profile", "import", file.to_str().unwrap()]);
+    assert!(imported.status.success(), "{}", stderr(&imported));
+}
+
 fn check_values(shell: &str) {
     let mut world = World::new();
     let complete = |world: &World, words: &[&str]| completions(world, shell, words);
@@ -109,8 +123,11 @@ fn check_values(shell: &str) {
         // A name with characters of the shell is left out.
         expect(&world, &[command, ""], &["encoder", &pid, &other]);
     }
-    let named = complete(&world, &["profile", "show", ""]);
-    assert!(!named.contains(&"encoder".to_owned()), "{named:?}");
+    // Names of stored profiles, not of managed programs.
+    store_profile(&world, "zip");
+    for command in ["show", "rm"] {
+        expect(&world, &["profile", command, ""], &["zip"]);
+    }
     expect(&world, &["schema", "sched", "expl"], &["explain"]);
 }
 
