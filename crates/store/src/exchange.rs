@@ -48,8 +48,11 @@ const RATE_RANGE: std::ops::RangeInclusive<f64> = 1e-12..=1e18;
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
+    /// Always `usher-profiles`.
     format: String,
+    /// The version of the format.
     version: u32,
+    /// The profiles.
     profiles: Vec<ExchangedProfile>,
 }
 
@@ -63,33 +66,51 @@ struct Header {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExchangedProfile {
+    /// The name of the program.
     name: String,
+    /// The identity of the executable.
     executable: String,
+    /// The arguments, or their hash.
     arguments: String,
+    /// The kind of machine on which the profile was measured.
     machine: String,
+    /// Number of runs.
     runs: u32,
+    /// Time of the last run, in seconds since 1970.
     at_s: i64,
+    /// Number of threads that busy-wait for one another.
     #[serde(default)]
     spinners: u32,
+    /// Whether the threads busy-wait if they have enough cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     active_wait: Option<bool>,
+    /// Working set in the last-level cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     llc_bytes: Option<u64>,
+    /// Memory traffic in GB/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bandwidth_gbps: Option<f64>,
+    /// The points of the curve.
     points: Vec<ExchangedPoint>,
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExchangedPoint {
+    /// The source of progress.
     source: ProgressSource,
+    /// Number of cores.
     cores: f64,
+    /// Progress per second, in the unit of the source.
     rate: f64,
+    /// Relative error of the rate.
     relative_error: f64,
+    /// Number of CPUs that the program kept busy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     busy_cpus: Option<f64>,
+    /// Time of the last run of the point, in seconds since 1970.
     at_s: i64,
+    /// Number of runs of the point.
     runs: u32,
 }
 

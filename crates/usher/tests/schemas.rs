@@ -71,6 +71,79 @@ fn the_files_of_the_documentation_equal_the_printed_schemas() {
     }
 }
 
+/// The types and fields of the daemon's interface, which describes them itself.
+fn interface_names() -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/org.usher.Usher1.varlink");
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let words = lines.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    words.map(str::to_owned).collect()
+}
+
+/// Collects the paths of fields without a description, except fields of the daemon's interface
+/// (`known`). The field of a variant is described by its variant.
+fn undescribed(node: &Value, path: &str, known: &BTreeSet<String>, found: &mut Vec<String>) {
+    let is_variant = path.contains("/oneOf/") && node.get("description").is_some();
+    if let Some(Value::Object(fields)) = node.get("properties").filter(|_| !is_variant) {
+        let lacking = fields.iter().filter(|(name, field)| {
+            let is_described = field.get("description").is_some();
+            !is_described && !known.contains(*name)
+        });
+        found.extend(lacking.map(|(name, _)| format!("{path}/{name}")));
+    }
+    match node {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let of_interface = known.contains(key) && path.ends_with("/$defs");
+                if !of_interface {
+                    undescribed(value, &format!("{path}/{key}"), known, found);
+                }
+            }
+        }
+        Value::Array(list) => {
+            for (at, value) in list.iter().enumerate() {
+                undescribed(value, &format!("{path}/{at}"), known, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_has_a_description() {
+    const ANSWERS_OF_THE_DAEMON: [&str; 4] = ["status", "top", "explain", "daemon reload"];
+    let world = World::new();
+    let (interface, none) = (interface_names(), BTreeSet::new());
+    assert!(
+        ["State", "programs"]
+            .iter()
+            .all(|name| interface.contains(*name))
+    );
+    let mut found = Vec::new();
+    for command in commands(&world) {
+        let schema: Value = serde_json::from_str(&schema(&world, &command)).unwrap();
+        // `doctor` contains the state of the daemon.
+        let contains_types = command == "doctor";
+        let known = match ANSWERS_OF_THE_DAEMON.contains(&command.as_str()) || contains_types {
+            true => &interface,
+            false => &none,
+        };
+        undescribed(&schema, &command, known, &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn the_check_of_descriptions_finds_a_field_without_one() {
+    let schema = serde_json::json!({
+        "properties": {"a": {"description": "A."}, "b": {"type": "string"}},
+        "$defs": {"T": {"properties": {"c": {}}}}
+    });
+    let mut found = Vec::new();
+    undescribed(&schema, "x", &BTreeSet::new(), &mut found);
+    assert_eq!(found, ["x/b", "x/$defs/T/c"]);
+}
+
 #[test]
 fn an_unknown_command_is_refused_with_a_similar_one() {
     let world = World::new();

@@ -78,8 +78,11 @@ pub struct DoctorReport {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct PlacingReport {
+    /// How launched programs get a cgroup.
     placement: String,
+    /// By which means background work yields to other sessions.
     yielding: String,
+    /// Why nothing better is used.
     reasons: Vec<String>,
 }
 
@@ -104,9 +107,11 @@ fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Pl
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct StoreHealth {
+    /// The file of the store.
     path: String,
     /// Number of known programs; `None` if there is no readable store.
     profiles: Option<usize>,
+    /// Why the store cannot be used; `None` if it can.
     problem: Option<String>,
 }
 

@@ -52,7 +52,9 @@ pub struct Args {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct Thread {
+    /// The number of the thread.
     tid: i32,
+    /// The name of the thread.
     name: String,
     /// The kernel's state letter: R, S, D and so on.
     state: char,
@@ -110,8 +112,11 @@ impl Policy {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ExplainedProcess {
+    /// The process.
     pid: i32,
+    /// The CPUs that the scheduler prefers for the process; `None` without a seat.
     seat: Option<SoftSeat>,
+    /// The threads of the process.
     threads: Vec<Thread>,
     /// The scheduler's settings.
     #[serde(skip)]

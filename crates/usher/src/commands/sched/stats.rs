@@ -53,6 +53,7 @@ const KERNELS_OWN: &str = "the kernel's own";
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct StatsAnswer {
+    /// The name of the loaded scheduler; `None` for the kernel's own.
     scheduler: Option<String>,
     /// The scheduler at the end of the command, if it is not the scheduler of the beginning.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,13 +61,16 @@ pub struct StatsAnswer {
     /// Duration of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed_ns: Option<u64>,
+    /// Counts of any scheduler during the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<Counted>,
+    /// Counts of Usher's scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     ours: Option<Tally>,
     /// The start of the interval that `ours` and `seats` count.
     #[serde(skip_serializing_if = "Option::is_none")]
     ours_since: Option<Since>,
+    /// The preferences of Usher's scheduler for the CPUs of programs, with their counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     seats: Vec<SoftSeat>,
 }

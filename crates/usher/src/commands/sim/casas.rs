@@ -75,12 +75,17 @@ pub struct Args {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct CasasAnswer {
+    /// Always true.
     simulated: bool,
+    /// The machine's description.
     machine: &'static str,
+    /// The results of the schedulers.
     evaluation: Evaluation,
     /// Results with free parameters at the ends of their ranges.
     ranges: Vec<Evaluation>,
+    /// Number of simulated events.
     events: u64,
+    /// Duration of the command in seconds.
     seconds: f64,
 }
 

@@ -68,8 +68,11 @@ pub struct Args {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ProfilesAnswer {
+    /// Always true.
     simulated: bool,
+    /// The machine's description.
     machine: String,
+    /// The seed of the random numbers.
     seed: u64,
     /// Whether the seats of some runs were deliberately varied.
     variation: bool,
@@ -80,7 +83,9 @@ pub struct ProfilesAnswer {
     usher_by_linux: Vec<Option<Estimate>>,
     /// For each run: the same quotient for Usher with the true curves from the first run on.
     known_by_linux: Vec<Option<Estimate>>,
+    /// The results of each mix.
     mixes: Vec<LearningRow>,
+    /// Number of simulated events.
     events: u64,
 }
 

@@ -41,10 +41,15 @@ pub struct Args {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct SmtAnswer {
+    /// Always true.
     simulated: bool,
+    /// Number of simulated seeds.
     seeds: u64,
+    /// Completion times under a kernel that does not consider SMT.
     smt_unaware: CompletionTimes,
+    /// Completion times under a kernel that considers SMT.
     smt_aware: CompletionTimes,
+    /// Completion times under Usher's scheduler.
     usher_sched: CompletionTimes,
 }
 
