@@ -426,3 +426,18 @@ impl UndoReport {
         self.errors.extend(other.errors);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_with_a_journal_was_killed_unless_its_owner_had_begun_to_end() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!was_killed(dir.path()));
+        fs::write(dir.path().join(journal::FILE), "").unwrap();
+        assert!(was_killed(dir.path()));
+        fs::write(dir.path().join(crate::keeper::ENDING), "").unwrap();
+        assert!(!was_killed(dir.path()));
+    }
+}
