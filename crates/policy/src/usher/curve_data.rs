@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Curve, CurvePoint, ProfileMatch, ProgressSource};
 
+use super::fewer_cores::with_fewer_cores;
 use super::meter::RateEstimate;
 use crate::fit::{collapses, fit};
 
@@ -214,7 +215,7 @@ impl CurveData {
                 Some(measured)
             }
             _ => Some(CurveEstimate {
-                curve: self.corrected(profile),
+                curve: with_fewer_cores(&self.corrected(profile)),
                 confidence: profile_confidence(profile),
                 origin: CurveOrigin::Profile,
             }),

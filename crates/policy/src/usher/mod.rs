@@ -60,6 +60,7 @@
 
 mod compare;
 mod curve_data;
+mod fewer_cores;
 mod intervals;
 
 pub mod lend;
