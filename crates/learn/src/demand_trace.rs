@@ -59,6 +59,9 @@ pub struct DemandTrace {
     cores: f64,
     /// Sums by number of cores, in thousandths of a core.
     sums: BTreeMap<u64, DemandSum>,
+    /// CPU time on seats of deliberate variation, in seconds.
+    varied_cpu_s: f64,
+    is_varied: bool,
     is_interrupted: bool,
 }
 
@@ -77,6 +80,8 @@ pub struct RunDemand {
     pub point: CurvePoint,
     /// CPUs that the program would have used alone.
     pub cpus: f64,
+    /// Part of the CPU time on seats of deliberate variation, 0..=1.
+    pub varied_part: f64,
 }
 
 impl RunDemand {
@@ -86,6 +91,7 @@ impl RunDemand {
             seconds,
             cpus: self.cpus,
             varied_seconds: varied.seconds,
+            varied_part: self.varied_part,
             lost_seconds: varied.lost_seconds,
         }
     }
@@ -103,6 +109,8 @@ impl DemandTrace {
             },
             cores: 0.0,
             sums: BTreeMap::new(),
+            varied_cpu_s: 0.0,
+            is_varied: false,
             is_interrupted: false,
         }
     }
@@ -110,6 +118,11 @@ impl DemandTrace {
     /// Sets the number of cores that the program may use from now on.
     pub fn moved(&mut self, cores: f64) {
         self.cores = cores;
+    }
+
+    /// Sets whether the program is on a seat of deliberate variation from now on.
+    pub fn set_varied(&mut self, is_varied: bool) {
+        self.is_varied = is_varied;
     }
 
     /// Records that the user or Usher stopped the program.
@@ -141,6 +154,7 @@ impl DemandTrace {
             .or_default();
         sum.seconds += seconds;
         sum.cpu_s += cpu_s;
+        self.varied_cpu_s += if self.is_varied { cpu_s } else { 0.0 };
         sum.alone_s += alone.clamp(0.0, 1.0) * seconds;
     }
 
@@ -182,6 +196,7 @@ impl DemandTrace {
                 busy_cpus: Some(cpus),
             },
             cpus: (all.cpu_s / all.alone_s).max(cpus),
+            varied_part: (self.varied_cpu_s / all.cpu_s).min(1.0),
         })
     }
 }

@@ -82,8 +82,8 @@ pub fn recall(
     }
 }
 
-/// Returns the time that the next run of a program may lose to deliberate variation; `None` before
-/// the first ordinary run, or if the credit of the program is used up.
+/// Returns the time that the next run of a program may lose to deliberate variation, with the usual
+/// slow-down of the program; `None` before the first ordinary run.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -92,6 +92,23 @@ pub fn variation_budget(
     key: &ProgramKey,
     machine: &MachineKey,
 ) -> Result<Option<VariationBudget>, StoreError> {
-    let record = store.variation(key, machine)?;
-    Ok(record.and_then(|record| history(record).budget()))
+    let Some(record) = store.variation(key, machine)? else {
+        return Ok(None);
+    };
+    let budget = history(record).budget();
+    let profile = store.lookup(key, machine)?;
+    let usual_slowdown = profile.map_or(1.0, |profile| slowdown(&profile, budget.usual_seconds));
+    Ok(Some(VariationBudget {
+        usual_slowdown,
+        ..budget
+    }))
+}
+
+/// Returns the ratio of `usual_seconds` to the duration of a run alone on the most cores that were
+/// measured, at least 1; 1 if no whole run was measured.
+fn slowdown(profile: &Profile, usual_seconds: f64) -> f64 {
+    let points = profile.points.iter();
+    let runs = points.filter(|stored| stored.source == ProgressSource::Repetition);
+    let widest = runs.max_by(|a, b| a.point.cores.total_cmp(&b.point.cores));
+    widest.map_or(1.0, |stored| (usual_seconds * stored.point.rate).max(1.0))
 }

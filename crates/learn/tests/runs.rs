@@ -6,7 +6,7 @@
 use usher_learn::{
     DemandTrace, ProfileSample, ProfileUpdate, VariedTime, WaitBehaviour, recall, variation_budget,
 };
-use usher_model::{DemandReading, ProgramKey};
+use usher_model::{DemandReading, ProgramKey, VariationBudget};
 use usher_store::{MachineKey, Store};
 use usher_topology::Source;
 
@@ -38,14 +38,21 @@ impl Runs {
 
     /// Adds a run without waits on `cores` cores, which are all busy, to the store.
     fn add(&mut self, cores: f64, seconds: u64, loss_rate: Option<f64>) {
+        self.add_waiting(cores, 0.0, seconds, loss_rate);
+    }
+
+    /// Adds a run of `cores` threads on `cores` cores to the store. Each thread waits for a CPU for
+    /// the fraction `waiting` of the time, and runs for the rest of the time.
+    fn add_waiting(&mut self, cores: f64, waiting: f64, seconds: u64, loss_rate: Option<f64>) {
         let mut demand = DemandTrace::new(0);
         demand.moved(cores);
+        demand.set_varied(loss_rate.is_some());
         let mut varied = VariedTime::default();
         varied.set(0, loss_rate);
         demand.add(DemandReading {
             at_ns: seconds * SECOND,
-            cpu_ns: (cores * (seconds * SECOND) as f64) as u64,
-            delay_ns: 0,
+            cpu_ns: (cores * (1.0 - waiting) * (seconds * SECOND) as f64) as u64,
+            delay_ns: (cores * waiting * (seconds * SECOND) as f64) as u64,
             is_complete: true,
         });
         varied.set(seconds * SECOND, None);
@@ -71,9 +78,12 @@ impl Runs {
         points.map(|point| (point.cores, point.rate)).collect()
     }
 
+    fn budget(&self) -> Option<VariationBudget> {
+        variation_budget(&self.store, &Self::key(), &self.machine).unwrap()
+    }
+
     fn budget_seconds(&self) -> Option<f64> {
-        let budget = variation_budget(&self.store, &Self::key(), &self.machine).unwrap();
-        budget.map(|budget| budget.seconds)
+        self.budget().map(|budget| budget.seconds)
     }
 }
 
@@ -86,6 +96,21 @@ fn runs_on_other_cores_add_points_and_spend_the_budget() {
     assert_eq!(runs.budget_seconds(), Some(2.5));
     runs.add(2.0, 16, Some(0.1));
     assert_eq!(runs.points(), [(2.0, 0.0625), (4.0, 0.1)]);
-    // The excess of 6 s over the usual 10 s counts more than the bound of 1.6 s.
-    assert_eq!(runs.budget_seconds(), None);
+    // The measured loss of 6 s against the usual 10 s counts more than the bound of 1.6 s.
+    assert_eq!(runs.budget_seconds(), Some(0.0));
+}
+
+#[test]
+fn the_budget_contains_the_slow_down_by_waits_on_the_most_cores() {
+    let mut runs = Runs::new();
+    runs.add(4.0, 10, None);
+    assert_eq!(runs.budget().unwrap().usual_slowdown, 1.0);
+    let mut runs = Runs::new();
+    runs.add_waiting(4.0, 0.5, 20, None);
+    assert_eq!(runs.points(), [(4.0, 0.1)]);
+    assert_eq!(runs.budget().unwrap().usual_slowdown, 2.0);
+    // A point on fewer cores does not change the slow-down of an ordinary run.
+    runs.add(2.0, 20, Some(0.1));
+    let budget = runs.budget().unwrap();
+    assert_eq!((budget.usual_seconds, budget.usual_slowdown), (20.0, 2.0));
 }

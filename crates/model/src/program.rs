@@ -144,7 +144,7 @@ pub struct Program {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
     /// How much the policy may slow down this run in order to measure the program on fewer cores;
-    /// `None`: not at all.
+    /// `None`: not at all, and nothing is known about the program's ordinary runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variation: Option<VariationBudget>,
 }
@@ -153,12 +153,20 @@ pub struct Program {
 /// program's ordinary runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct VariationBudget {
-    /// Time that the run may lose, in seconds.
+    /// Time that the run may lose, in seconds; 0 if earlier runs have used up the time.
     pub seconds: f64,
     /// Duration of an ordinary run, in seconds.
     pub usual_seconds: f64,
     /// CPUs that the program uses in an ordinary run if no other program uses the machine.
     pub usual_cpus: f64,
+    /// Duration of an ordinary run relative to its estimated duration without waits for CPUs, at
+    /// least 1; 1 if unknown.
+    #[serde(default = "no_slowdown")]
+    pub usual_slowdown: f64,
+}
+
+fn no_slowdown() -> f64 {
+    1.0
 }
 
 impl Program {

@@ -13,13 +13,18 @@
 //!    fraction `1 - cores / usual` of the time ([`loss_rate`]), if its speed is a concave function
 //!    of the cores. `usual` is the number of CPUs that the kernel would give to the program.
 //! 4. After a varied run, the credit decreases by the greater of two values: the bound of step 3, and
-//!    the measured excess over `T`. The excess counts up to the time on the narrowed seat.
+//!    the measured loss. The measured loss is the time on the narrowed seat, minus the usual time of
+//!    the work done in it. The part of the run's work is its part of the CPU time. Slow progress
+//!    before or after the time on the narrowed seat thereby does not count as a loss.
 //!
 //! *Bound.* For a program with a concave curve, the variation takes at most 5 % of the time of its
 //! runs, over the first five or more runs. Before the fifth run, it takes at most a quarter of one
 //! run in total. For an arbitrary curve, one varied run may lose more than the credit, at most the
 //! time on the narrowed seat. No run is then varied until the allowances of later runs exceed the
 //! excess.
+//!
+//! *Limit.* If the program needs more CPU time for its work on fewer cores, and only a part of the
+//! run is varied, the measured loss is too low.
 //!
 //! Durations are in seconds. All operations take constant time.
 
@@ -59,6 +64,8 @@ pub struct FinishedRun {
     pub cpus: f64,
     /// Time on narrowed seats, in seconds.
     pub varied_seconds: f64,
+    /// Part of the run's work that was done on narrowed seats, 0..=1.
+    pub varied_part: f64,
     /// Upper limit of the time that was lost on narrowed seats, for a concave curve.
     pub lost_seconds: f64,
 }
@@ -86,8 +93,8 @@ impl VariationHistory {
             next.credit_seconds += LOSS_MAX * run.seconds.min(old.usual_seconds);
         }
         if is_varied {
-            let excess = run.seconds - old.usual_seconds;
-            next.credit_seconds -= run.lost_seconds.max(excess.min(run.varied_seconds));
+            let measured_loss = run.varied_seconds - run.varied_part * old.usual_seconds;
+            next.credit_seconds -= run.lost_seconds.max(measured_loss);
         } else {
             let weight = 1.0 / f64::from(runs.min(USUAL_RUNS));
             next.usual_seconds += weight * (run.seconds - old.usual_seconds);
@@ -98,13 +105,15 @@ impl VariationHistory {
         Some(next)
     }
 
-    /// Returns the budget of the next run; `None` if the credit is used up.
-    pub fn budget(&self) -> Option<VariationBudget> {
-        (self.credit_seconds > 0.0).then_some(VariationBudget {
-            seconds: self.credit_seconds,
+    /// Returns the budget of the next run, without a slow-down. The budget is 0 s if the credit is
+    /// used up.
+    pub fn budget(&self) -> VariationBudget {
+        VariationBudget {
+            seconds: self.credit_seconds.max(0.0),
             usual_seconds: self.usual_seconds,
             usual_cpus: self.usual_cpus,
-        })
+            usual_slowdown: 1.0,
+        }
     }
 }
 

@@ -29,6 +29,7 @@ impl Oracle {
             seconds: varied_seconds + self.usual_seconds - varied_seconds * self.speed,
             cpus: self.usual_cpus,
             varied_seconds,
+            varied_part: varied_seconds * self.speed / self.usual_seconds,
             lost_seconds: rate * varied_seconds,
         }
     }
@@ -46,7 +47,8 @@ impl Oracle {
         let mut history: Option<VariationHistory> = None;
         let mut lost = 0.0;
         let each = choices.iter().map(|&choice| {
-            let budget = history.and_then(|history| history.budget());
+            let budget = history.map(|history| history.budget());
+            let budget = budget.filter(|budget| budget.seconds > 0.0);
             let run = match budget.filter(|_| choice) {
                 Some(budget) => self.varied(budget.seconds),
                 None => self.ordinary(),
@@ -117,6 +119,7 @@ fn the_first_run_is_ordinary_and_an_invalid_run_changes_nothing() {
         seconds: 10.0,
         cpus: 2.0,
         varied_seconds: 1.0,
+        varied_part: 0.1,
         lost_seconds: 1.0,
     };
     assert_eq!(VariationHistory::after(None, &varied), None);
@@ -133,4 +136,44 @@ fn the_first_run_is_ordinary_and_an_invalid_run_changes_nothing() {
             Some(history)
         );
     }
+}
+
+#[test]
+fn a_used_up_credit_gives_a_budget_of_0_s_with_the_usual_run() {
+    let history = VariationHistory {
+        runs: 3,
+        usual_seconds: 10.0,
+        usual_cpus: 4.0,
+        credit_seconds: -1.5,
+    };
+    let budget = history.budget();
+    assert_eq!(budget.seconds, 0.0);
+    assert_eq!((budget.usual_seconds, budget.usual_cpus), (10.0, 4.0));
+}
+
+#[test]
+fn slow_progress_outside_of_the_varied_time_does_not_use_up_the_credit() {
+    let history = VariationHistory {
+        runs: 1,
+        usual_seconds: 10.0,
+        usual_cpus: 2.0,
+        credit_seconds: 2.5,
+    };
+    // Half of the work took 6 s on the narrowed seat and 20 s beside other programs.
+    let run = FinishedRun {
+        seconds: 26.0,
+        cpus: 2.0,
+        varied_seconds: 6.0,
+        varied_part: 0.5,
+        lost_seconds: 0.2,
+    };
+    let next = VariationHistory::after(Some(history), &run).unwrap();
+    assert_eq!(next.credit_seconds, 1.5);
+    // A bound above the measured loss counts instead.
+    let bounded = FinishedRun {
+        lost_seconds: 2.0,
+        ..run
+    };
+    let next = VariationHistory::after(Some(history), &bounded).unwrap();
+    assert_eq!(next.credit_seconds, 0.5);
 }

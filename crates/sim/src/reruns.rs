@@ -373,8 +373,9 @@ impl World for RerunWorld {
             self.varied.clone_from(&plan.varied);
         }
         for (id, run) in &mut self.present {
-            run.varied
-                .set(observation.at_ns, self.varied.get(id).copied());
+            let loss_rate = self.varied.get(id).copied();
+            run.demand.set_varied(loss_rate.is_some());
+            run.varied.set(observation.at_ns, loss_rate);
         }
     }
 

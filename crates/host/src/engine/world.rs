@@ -432,6 +432,7 @@ impl RealWorld {
         let state = &mut self.state;
         for (id, member) in &mut state.members {
             let loss_rate = state.plan.varied.get(id).copied();
+            member.demand_trace.set_varied(loss_rate.is_some());
             member.varied.set(at_ns, loss_rate);
         }
     }

@@ -269,20 +269,10 @@ impl ManagedProgram {
 
     /// The curve of the *fair start*: the program is assumed to scale up to an equal share of the
     /// machine and no further.
-    #[allow(clippy::expect_used)]
     pub fn fair_start(&self, topology: &Topology, programs: usize) -> CurveEstimate {
         let cores_max = topology.capacity_of(&topology.all_cpus());
-        let cores = (cores_max / programs as f64).max(1.0);
-        let point = CurvePoint {
-            cores,
-            rate: cores,
-            relative_error: 0.5,
-            busy_cpus: None,
-        };
-        // The curve has one point with a positive count and rate.
-        let curve = Curve::new(vec![point]).expect("a curve of one positive point is valid");
         CurveEstimate {
-            curve,
+            curve: scales_to((cores_max / programs as f64).max(1.0)),
             confidence: 0.0,
             origin: CurveOrigin::Measured,
         }
@@ -375,6 +365,19 @@ impl ManagedProgram {
             .curve_estimate(cores_max)
             .is_none_or(|estimate| estimate.curve.rate(to) >= estimate.curve.rate(from))
     }
+}
+
+/// Returns the curve of a program that is assumed to scale up to `cores` cores and no further.
+#[allow(clippy::expect_used)]
+pub(super) fn scales_to(cores: f64) -> Curve {
+    let point = CurvePoint {
+        cores,
+        rate: cores,
+        relative_error: 0.5,
+        busy_cpus: None,
+    };
+    // The curve has one point with a positive count and rate.
+    Curve::new(vec![point]).expect("a curve of one positive point is valid")
 }
 
 /// Half of a seat: half of its domains, or half of the cores of a single domain.

@@ -380,6 +380,7 @@ impl Usher {
         };
         let spinning: Vec<_> = requests.iter().map(spinning).collect();
         let predicted = time_sharing(&self.topology, &spinning);
+        let predicted = self.with_usual_waits(requests, predicted);
         let measured = requests.iter().map(|r| {
             self.members[&r.id]
                 .curve_data
@@ -387,6 +388,27 @@ impl Usher {
         });
         let measured: Option<Vec<_>> = measured.collect();
         measured.unwrap_or(predicted)
+    }
+
+    /// Raises predicted NTTs under time sharing to the usual slow-down by waits for CPUs in earlier
+    /// runs, but at most to the load of the machine: the CPUs that all programs would use alone,
+    /// divided by the CPUs of the machine.
+    fn with_usual_waits(&self, requests: &[Request], predicted: Vec<f64>) -> Vec<f64> {
+        let cores_max = self.cores_max();
+        let usual = |request: &Request| self.members[&request.id].program.variation;
+        let demand = |request: &Request| {
+            let known = usual(request).map(|usual| usual.usual_cpus);
+            let cpus = known.or_else(|| request.curve.busy_cpus(cores_max));
+            cpus.map_or(0.0, |cpus| cpus.min(cores_max))
+        };
+        let load = requests.iter().map(demand).sum::<f64>() / cores_max;
+        let raised = |(request, ntt): (&Request, f64)| {
+            let slowdown = usual(request).map_or(1.0, |usual| usual.usual_slowdown);
+            let curve = &request.curve;
+            let unshared = curve.best_rate(cores_max) / curve.rate(cores_max);
+            ntt.max(slowdown.min(load) * unshared)
+        };
+        requests.iter().zip(predicted).map(raised).collect()
     }
 
     /// Whether the present seats are predicted to be about as good as a new plan.

@@ -11,20 +11,23 @@
 //! 2. Each program must have a budget ([`VariationBudget`]). A program with pinned threads, a
 //!    binding, a quota, a fixed seat, another weight than the others, busy-waiting threads or a
 //!    failed action forbids variation. So does a program that was attached while it ran.
-//! 3. The seats are equal shares of the machine. If no program needs a measurement on its share,
-//!    they are halves of the shares. A single program gets half of the machine.
+//! 3. The seats are the first of these three that give a program a needed measurement within all
+//!    budgets: equal shares of the machine, about the numbers of CPUs that the kernel would give to
+//!    the programs, halves of the equal shares. A single program gets half of the machine.
 //! 4. A program needs a measurement if its stored curve has a point on more cores, but no point on
 //!    this number of cores with an error of at most 10 %. The first ordinary run gives the point on
 //!    more cores.
 //! 5. Module `crate::variation` gives the greatest loss per second. The variation starts only if the
-//!    budget of each program lasts for 60 % of its usual run.
+//!    budget of each program lasts for 60 % of its usual run. A seat thereby has at least the
+//!    fraction `1 - budget / (60 % * usual duration)` of the CPUs that the kernel would give to the
+//!    program.
 //! 6. The variation ends when a program has used up its budget, when it departs, or when another
 //!    program arrives. After an arrival, the conditions are checked again.
 //!
 //! The variation of a program stops for good when its curve has enough points.
 //!
-//! *Cost.* A check takes one search of the planner. During a variation, each decision takes linear
-//! time in the number of programs.
+//! *Cost.* A check takes up to three searches of the planner. During a variation, each decision
+//! takes linear time in the number of programs.
 //!
 //! [`VariationBudget`]: usher_model::VariationBudget
 
@@ -32,7 +35,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Abstention, CpuSet, Plan, ProgramId, Seat, SeatMode};
 
-use super::managed_program::{ManagedProgram, half_of};
+use super::managed_program::{ManagedProgram, half_of, scales_to};
 use super::remap::remap;
 use super::{ReplanReason, Usher};
 use crate::seating::seat;
@@ -43,12 +46,16 @@ const COVERED_MIN: f64 = 0.6;
 
 /// The seats of a variation.
 type Seats = BTreeMap<ProgramId, CpuSet>;
+/// Greatest loss per second of each program on the seats of a variation.
+type LossRates = BTreeMap<ProgramId, f64>;
 
 /// State of the variation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Variation {
-    /// Losses per second of the variation in force, by program; empty without variation.
-    rates: BTreeMap<ProgramId, f64>,
+    /// Losses of the variation in force; empty without variation.
+    rates: LossRates,
+    /// The seats of the variation in force.
+    seats: Seats,
     since_ns: u64,
 }
 
@@ -101,6 +108,7 @@ impl Usher {
             );
         }
         self.variation.rates.clone_from(&rates);
+        self.variation.seats.clone_from(&seats);
         let seats = seats.into_iter().map(|(program, cpus)| Seat {
             program,
             domains: self.topology.domains_in(&cpus),
@@ -126,49 +134,92 @@ impl Usher {
             && self.members.values().all(ManagedProgram::permits_variation)
     }
 
-    /// Returns the seats of a variation with the losses per second; `None` if no program needs one,
-    /// or a budget does not suffice.
-    fn varied_seats(&self, was_on: bool) -> Option<(Seats, BTreeMap<ProgramId, f64>)> {
-        let shares = self.equal_shares()?;
-        let half = |cpus: &CpuSet| half_of(cpus, &self.topology);
-        let halves = shares.iter().map(|(&id, cpus)| Some((id, half(cpus)?)));
-        let halves: Option<Seats> = halves.collect();
+    /// Returns the seats of a variation with the losses per second; `None` if no seats give a needed
+    /// measurement within all budgets. The seats of the variation in force are kept.
+    fn varied_seats(&self, was_on: bool) -> Option<(Seats, LossRates)> {
+        if was_on {
+            return self.within_budgets(self.variation.seats.clone(), was_on);
+        }
+        let useful = |seats: Seats| {
+            let is_useful = self.are_useful(&seats);
+            is_useful.then(|| self.within_budgets(seats, was_on))?
+        };
+        let equal = self.equal_seats();
+        let halves = |seats: &Seats| self.halves(seats).and_then(useful);
+        equal
+            .clone()
+            .and_then(useful)
+            .or_else(|| self.kernel_share_seats().and_then(useful))
+            .or_else(|| equal.as_ref().and_then(halves))
+    }
+
+    /// Returns the seats with the losses per second; `None` if a seat has fewer cores than its
+    /// program needs, or if a budget does not suffice.
+    fn within_budgets(&self, seats: Seats, was_on: bool) -> Option<(Seats, LossRates)> {
+        let rates = self.loss_rates(&seats);
+        let suffices = |(&id, &rate): (&ProgramId, &f64)| self.budget_suffices(id, rate, was_on);
+        let permitted = self.fit(&seats) && rates.iter().all(suffices);
+        permitted.then_some((seats, rates))
+    }
+
+    /// Whether the seats are narrower than the machine, and a program needs a measurement on its
+    /// seat.
+    fn are_useful(&self, seats: &Seats) -> bool {
         let all = self.topology.all_cpus();
-        let narrow = [Some(shares), halves].into_iter().flatten();
-        let mut narrow = narrow.filter(|seats| seats.values().all(|cpus| *cpus != all));
         let needs = |(id, cpus): (&ProgramId, &CpuSet)| {
             let cores = self.topology.capacity_of(cpus);
             let member = self.members.get(id);
             member.is_some_and(|member| member.needs_point(cores))
         };
-        let seats = narrow.find(|seats| seats.iter().any(needs))?;
-        let fits = |(id, cpus): (&ProgramId, &CpuSet)| {
+        seats.values().all(|cpus| *cpus != all) && seats.iter().any(needs)
+    }
+
+    /// Whether each seat has the cores that its program needs.
+    fn fit(&self, seats: &Seats) -> bool {
+        seats.iter().all(|(id, cpus)| {
             let cores = self.topology.cores_in(cpus).len();
             let member = self.members.get(id);
             member.is_some_and(|member| member.narrowest_cores() as usize <= cores)
-        };
-        if !seats.iter().all(fits) {
-            return None;
-        }
-        let rates = self.loss_rates(&seats);
-        let lasts = |(id, &rate): (&ProgramId, &f64)| {
-            self.members.get(id).is_some_and(|member| {
-                let usual = member.program.variation;
-                let seconds = usual.map_or(0.0, |usual| COVERED_MIN * usual.usual_seconds);
-                let seconds = if was_on { 0.0 } else { seconds };
-                member.budget_left() > 0.0 && member.budget_left() >= rate * seconds
-            })
-        };
-        rates.iter().all(lasts).then_some((seats, rates))
+        })
+    }
+
+    /// Whether the budget of a program lasts for a loss of `rate` per second: for the least part of
+    /// its usual run, or for any time if the variation `was_on` before.
+    fn budget_suffices(&self, id: ProgramId, rate: f64, was_on: bool) -> bool {
+        self.members.get(&id).is_some_and(|member| {
+            let usual = member.program.variation;
+            let seconds = usual.map_or(0.0, |usual| COVERED_MIN * usual.usual_seconds);
+            let seconds = if was_on { 0.0 } else { seconds };
+            member.budget_left() > 0.0 && member.budget_left() >= rate * seconds
+        })
+    }
+
+    /// Returns half of each seat; `None` if a seat cannot be halved.
+    fn halves(&self, seats: &Seats) -> Option<Seats> {
+        let half = |(&id, cpus)| Some((id, half_of(cpus, &self.topology)?));
+        seats.iter().map(half).collect()
     }
 
     /// Returns disjoint seats with equal shares of the machine; `None` if there are none.
-    fn equal_shares(&self) -> Option<Seats> {
-        let fair = |member: &ManagedProgram| {
-            let curve = member.fair_start(&self.topology, self.members.len());
-            member.request(&self.topology, &curve.curve)
+    fn equal_seats(&self) -> Option<Seats> {
+        let share = self.cores_max() / self.members.len() as f64;
+        self.disjoint_seats(&vec![share; self.members.len()])
+    }
+
+    /// Returns disjoint seats of about the number of CPUs that the kernel would give to each
+    /// program; `None` if there are none.
+    fn kernel_share_seats(&self) -> Option<Seats> {
+        self.disjoint_seats(&self.kernel_shares())
+    }
+
+    /// Returns disjoint seats of about these numbers of cores, in the order of the programs; `None`
+    /// if there are none.
+    fn disjoint_seats(&self, cores: &[f64]) -> Option<Seats> {
+        let scaling = |(member, &cores): (&ManagedProgram, &f64)| {
+            let curve = scales_to(cores.max(1.0));
+            member.request(&self.topology, &curve)
         };
-        let requests: Vec<_> = self.members.values().map(fair).collect();
+        let requests: Vec<_> = self.members.values().zip(cores).map(scaling).collect();
         let plan = seat(&self.topology, &requests).ok()?.plan;
         let mut used = CpuSet::new();
         let mut seats = Seats::new();
@@ -182,15 +233,22 @@ impl Usher {
         (seats.len() == self.members.len()).then_some(seats)
     }
 
-    /// Returns the greatest loss per second of each program on these seats.
-    fn loss_rates(&self, seats: &Seats) -> BTreeMap<ProgramId, f64> {
+    /// Returns the number of CPUs that the kernel would give to each program, in the order of the
+    /// programs.
+    fn kernel_shares(&self) -> Vec<f64> {
         let cores_max = self.cores_max();
         let demand = |member: &ManagedProgram| {
             let usual = member.program.variation;
             usual.map_or(cores_max, |usual| usual.usual_cpus.min(cores_max))
         };
         let demands: Vec<f64> = self.members.values().map(demand).collect();
-        let shares = time_shares(&demands, cores_max);
+        time_shares(&demands, cores_max)
+    }
+
+    /// Returns the greatest loss per second of each program on these seats.
+    fn loss_rates(&self, seats: &Seats) -> LossRates {
+        let cores_max = self.cores_max();
+        let shares = self.kernel_shares();
         let rate = |(&id, share): (&ProgramId, f64)| {
             let cores = seats
                 .get(&id)

@@ -433,3 +433,38 @@ fn a_profile_of_other_arguments_needs_a_higher_gain() {
     assert_eq!(seats([nearly_perfect; 2], ProfileMatch::OtherArguments), 0);
     assert_eq!(seats([root; 2], ProfileMatch::OtherArguments), 2);
 }
+
+#[test]
+fn usual_waits_raise_the_prediction_of_time_sharing_up_to_the_load() {
+    // The first program uses one of four CPUs and the second all, so that the load is 1.25. The
+    // kernel gives one and three CPUs: NTTs of 1 and 4/3 without usual waits.
+    let topology = machine(2, 2);
+    for (slowdown, ntt) in [(1.0, 1.0), (1.2, 1.2), (3.0, 1.25)] {
+        let mut world = World::new(&topology);
+        for (id, cpus) in [(1, 1.0), (2, 4.0)] {
+            let mut program = profiled(truth(id, perfect, cpus), 4);
+            let busy = |point: &CurvePoint| CurvePoint {
+                busy_cpus: Some(point.cores.min(cpus)),
+                rate: point.cores.min(cpus),
+                ..*point
+            };
+            let points = program.program.profile.iter().flat_map(Curve::points);
+            program.program.profile = Curve::new(points.map(busy).collect()).ok();
+            program.program.variation = Some(VariationBudget {
+                seconds: 0.0,
+                usual_seconds: 10.0,
+                usual_cpus: cpus,
+                usual_slowdown: if id == 1 { slowdown } else { 1.0 },
+            });
+            world.arrive(program);
+        }
+        world.step(&mut Usher::new(topology.clone()), MS);
+        let plan = world.log[0].1.plan.as_ref().unwrap();
+        let antt = plan.antt_time_sharing.unwrap();
+        let expected = f64::midpoint(ntt, 4.0 / 3.0);
+        assert!(
+            (antt - expected).abs() < 1e-6,
+            "{slowdown}: {antt}, not {expected}"
+        );
+    }
+}

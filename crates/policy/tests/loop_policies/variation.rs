@@ -18,6 +18,7 @@ fn known(id: u64, cores: f64, seconds: f64) -> TrueProgram {
         seconds,
         usual_seconds: 10.0,
         usual_cpus: cores,
+        usual_slowdown: 1.0,
     });
     program
 }
@@ -81,6 +82,52 @@ fn the_variation_ends_when_the_budget_is_used_up() {
     assert!(!is_varied(&world), "the budget of this run is used up");
 }
 
+/// Returns two programs on `cores` cores with `seconds` of budget each; the first uses `narrow`
+/// CPUs, the second all.
+fn unequal(cores: f64, narrow: f64, seconds: f64) -> [TrueProgram; 2] {
+    let mut first = known(1, cores, seconds);
+    first.demand = narrow;
+    first.program.variation.as_mut().unwrap().usual_cpus = narrow;
+    [first, known(2, cores, seconds)]
+}
+
+#[test]
+fn seats_are_near_the_kernels_shares_if_equal_seats_cost_too_much() {
+    // The kernel would give 1.6 and 6.4 CPUs. Four CPUs cost the second program 37.5 % of the time,
+    // and 2.25 s in 60 % of its usual run. Six CPUs cost at most 6.25 %.
+    let topology = machine(4, 2);
+    for (seconds, sizes) in [(2.3, Some([4, 4])), (2.2, Some([2, 6])), (0.3, None)] {
+        let mut world = World::new(&topology);
+        let mut policy = Usher::new(topology.clone());
+        for program in unequal(8.0, 2.0, seconds) {
+            world.arrive(program);
+        }
+        world.run(&mut policy, 2.0);
+        assert_eq!(is_varied(&world), sizes.is_some(), "{seconds} s");
+        let seats = [1, 2].map(|id| world.seat(id));
+        let lengths = seats.each_ref().map(|seat| seat.as_ref().map(CpuSet::len));
+        assert_eq!(lengths, sizes.map_or([None; 2], |sizes| sizes.map(Some)));
+        if let [Some(first), Some(second)] = &seats {
+            assert!(!first.intersects(second));
+        }
+    }
+}
+
+#[test]
+fn seats_near_the_kernels_shares_stay_for_the_run() {
+    let topology = machine(4, 2);
+    let mut world = World::new(&topology);
+    let mut policy = Usher::new(topology);
+    for program in unequal(8.0, 2.0, 2.2) {
+        world.arrive(program);
+    }
+    world.run(&mut policy, 1.0);
+    let seats = [1, 2].map(|id| world.seat(id).unwrap());
+    world.run(&mut policy, 20.0);
+    assert!(is_varied(&world), "2.2 s last for 35 s");
+    assert_eq!([1, 2].map(|id| world.seat(id).unwrap()), seats);
+}
+
 #[test]
 fn a_short_budget_starts_no_variation() {
     let topology = machine(1, 2);
@@ -122,6 +169,7 @@ fn exact_points_and_missing_ordinary_runs_need_no_variation() {
 enum Obstacle {
     None,
     NoBudget,
+    SpentBudget,
     Weight,
     Bound,
     Pinned,
@@ -133,9 +181,10 @@ enum Obstacle {
 }
 
 impl Obstacle {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::None,
         Self::NoBudget,
+        Self::SpentBudget,
         Self::Weight,
         Self::Bound,
         Self::Pinned,
@@ -152,6 +201,7 @@ impl Obstacle {
         match self {
             Self::None => {}
             Self::NoBudget => program.variation = None,
+            Self::SpentBudget => program.variation.as_mut().unwrap().seconds = 0.0,
             Self::Weight => program.weight = 2.0,
             Self::Bound => program.bound_to = Some(one),
             Self::Pinned => program.pinned_to = Some(one),
@@ -170,13 +220,14 @@ impl Obstacle {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// No program is varied beside a program that forbids it, and the narrowed time never loses
-    /// more than the budget plus one interval between decisions.
+    /// No program is varied beside a program that forbids it. The narrowed time never loses more
+    /// than the budget plus one interval between decisions, and no variation follows. Every seat has
+    /// the documented part of the CPUs that the kernel would give to the program.
     #[test]
     fn variation_respects_every_program_and_its_budget(
         cores in 1usize..5,
         domains in 1usize..4,
-        programs in prop::collection::vec((0usize..10, 0.1f64..6.0, 0.2f64..1.0), 1..5),
+        programs in prop::collection::vec((0usize..11, 0.1f64..6.0, 0.2f64..1.0), 1..5),
     ) {
         let topology = machine(domains, cores);
         let all = (domains * cores) as f64;
@@ -198,12 +249,13 @@ proptest! {
         }
         let share = (all / demands.iter().sum::<f64>()).min(1.0);
         let mut lost = vec![0.0; programs.len()];
+        let mut spent = false;
         let mut varied = false;
         while world.at_ns < 40_000 * MS {
             let passed_ns = world.step(&mut policy, 100 * MS);
             let plan = world.log.last().and_then(|(_, decision)| decision.plan.clone());
             varied = plan.map_or(varied, |plan| !plan.varied.is_empty());
-            prop_assert!(!(varied && forbidden));
+            prop_assert!(!(varied && (forbidden || spent)));
             if !varied {
                 continue;
             }
@@ -216,7 +268,12 @@ proptest! {
                 let usual = demands[at] * share;
                 let rate = (1.0 - seat.len() as f64 / usual).max(0.0);
                 lost[at] += rate * passed_ns as f64 * 1e-9;
-                prop_assert!(lost[at] <= programs[at].1 + 0.11, "{lost:?}");
+                let budget = programs[at].1;
+                prop_assert!(lost[at] <= budget + 0.11, "{lost:?}");
+                spent |= lost[at] > budget + 0.11 * rate;
+                // The budget must last for 60 % of the usual 10 s.
+                let least = (1.0 - budget / 6.0) * usual;
+                prop_assert!(seat.len() as f64 >= least - 1e-6, "{seat} of at least {least} CPUs");
             }
         }
     }
