@@ -13,14 +13,15 @@
 //! A program that reads its input at the start, or writes its output at the end, therefore does not
 //! use bytes. The result is valid only for a run that was undisturbed.
 
-use usher_store::SOURCE_ERROR_MAX;
+use usher_model::SOURCE_ERROR_MAX;
 
 /// Maximum number of points of a trace.
 const POINTS_MAX: usize = 256;
-/// Minimum number of points, time and bytes of a run, for an evaluation of its bytes.
+/// Minimum number of points and time of a run, for an evaluation of its bytes.
 const POINTS_MIN: usize = 4;
 const SPAN_NS_MIN: u64 = 500_000_000;
-const BYTES_MIN: u64 = 1 << 20;
+/// Minimum number of bytes of a run, for an evaluation of its bytes.
+pub const BYTES_MIN: u64 = 1 << 20;
 
 /// The bytes of one run over time.
 #[derive(Debug, Clone, PartialEq)]

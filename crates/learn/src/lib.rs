@@ -21,7 +21,7 @@ mod sample;
 mod update;
 mod varied_time;
 
-pub use byte_trace::{ByteRate, ByteTrace};
+pub use byte_trace::{BYTES_MIN, ByteRate, ByteTrace};
 pub use demand_trace::{DemandTrace, RunDemand};
 pub use recall::{StoredProfile, recall, variation_budget};
 pub use sample::{ProfileSample, WaitBehaviour};

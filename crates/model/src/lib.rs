@@ -8,6 +8,7 @@
 mod abstention;
 pub mod action;
 pub mod background_state;
+pub mod calibration;
 pub mod cpuset;
 pub mod curve;
 mod error_text;
@@ -26,6 +27,7 @@ pub mod tree_process;
 pub use abstention::Abstention;
 pub use action::{Action, Demotion, Event, FailedAction};
 pub use background_state::{BackgroundState, Contention};
+pub use calibration::{SOURCE_ERROR_MAX, SourceErrors, confidence_of_error};
 pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
 pub use curve::{Curve, CurveError, CurvePoint};
 pub use error_text::without_error_number;

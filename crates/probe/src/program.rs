@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use rustix::event::PollFlags;
 use usher_model::{
     DemandReading, ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, ProgressSource,
+    SourceErrors,
 };
 
 use crate::bytes::ByteCounter;
@@ -50,6 +51,8 @@ pub struct ProbeConfig {
     /// at the same interval, and more often in two periods when their number matters most: after
     /// the program has arrived, and after it has begun to wait for CPUs.
     pub threads_every_ns: u64,
+    /// The calibrated errors of the sources of progress on this machine.
+    pub source_errors: SourceErrors,
 }
 
 impl Default for ProbeConfig {
@@ -58,6 +61,7 @@ impl Default for ProbeConfig {
             proc_root: "/proc".into(),
             heartbeat: None,
             threads_every_ns: 1_000_000_000,
+            source_errors: SourceErrors::default(),
         }
     }
 }
@@ -367,26 +371,29 @@ impl ProgramProbe {
     /// changes when a program begins to report heartbeats after its first samples.
     fn best_progress(&mut self, at_ns: u64, kept: f64) -> Option<Progress> {
         self.bytes = None;
+        let (total, source) = self.best_total(at_ns, kept);
         let spins = self.spin.spinners() > 0;
-        let progress = |total, source: ProgressSource| {
-            Some(Progress {
-                total,
-                source,
-                confidence: source.confidence(spins),
-            })
-        };
+        Some(Progress {
+            total,
+            source,
+            confidence: self.config.source_errors.confidence(source, spins),
+        })
+    }
+
+    /// Returns the total of the best available source.
+    fn best_total(&mut self, at_ns: u64, kept: f64) -> (f64, ProgressSource) {
         if let Some((total, source)) = self.heartbeat_progress(kept) {
-            return progress(total, source);
+            return (total, source);
         }
         if let Some(counters) = &mut self.counters
             && counters.kind() == CounterKind::Instructions
         {
-            return progress(counters.read(), ProgressSource::Instructions);
+            return (counters.read(), ProgressSource::Instructions);
         }
         self.bytes = self.sample_bytes(at_ns);
         match self.bytes.filter(|&bytes| self.trusts_bytes && bytes > 0) {
-            Some(bytes) => progress(bytes as f64, ProgressSource::Bytes),
-            None => progress(self.cpu_ns, ProgressSource::CpuTime),
+            Some(bytes) => (bytes as f64, ProgressSource::Bytes),
+            None => (self.cpu_ns, ProgressSource::CpuTime),
         }
     }
 

@@ -87,6 +87,17 @@ pub enum StoreError {
     /// The values to store are invalid.
     #[error("the profile cannot be stored: it needs {0}")]
     Invalid(String),
+    /// The calibrated error of a source is invalid.
+    #[error(
+        "the calibration cannot be stored: the error of the source '{source_name}' must be a \
+         positive number, not {error}"
+    )]
+    Calibration {
+        /// Name of the source.
+        source_name: String,
+        /// The error.
+        error: f64,
+    },
     /// This user may not open the file.
     #[error(
         "the profile store {} cannot be opened: check the permissions of the file and its \

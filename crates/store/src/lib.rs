@@ -9,10 +9,14 @@
 //! Arguments are stored without possible secrets (`redact.rs`), and only the owner may read the
 //! file.
 //!
+//! The store also contains the calibration of the sources of progress on each kind of machine
+//! ([`Calibration`]).
+//!
 //! The store is one SQLite file, which any number of processes may share. If the file cannot be
 //! used, [`Store::open_or_memory`] keeps the profiles in memory, and returns a [`Warning`] with the
 //! reason.
 
+mod calibration;
 mod combine;
 mod copies;
 mod damaged;
@@ -26,11 +30,11 @@ mod schema;
 mod similar;
 mod store;
 
+pub use calibration::Calibration;
 pub use combine::{Estimate, combine};
 pub use error::{StoreError, Warning};
 pub use machine::MachineKey;
 pub use profile::{
-    MeasuredPoint, Measurement, Profile, ProfileEntry, SOURCE_ERROR_MAX, StoredPoint,
-    VariationRecord,
+    MeasuredPoint, Measurement, Profile, ProfileEntry, StoredPoint, VariationRecord,
 };
 pub use store::Store;

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource, StoredCopies};
+use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource, SOURCE_ERROR_MAX, StoredCopies};
 
 use crate::machine::MachineKey;
 
@@ -142,9 +142,6 @@ impl Profile {
         sources.into_iter().filter(misses).collect()
     }
 }
-
-/// Relative error of a speed-up, as a fraction, beyond which a source is not used for planning.
-pub const SOURCE_ERROR_MAX: f64 = 0.10;
 
 /// A profile with its key.
 #[derive(Debug, Clone, PartialEq, Serialize)]

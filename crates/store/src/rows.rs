@@ -71,7 +71,7 @@ pub(crate) fn point_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Store
     }))
 }
 
-fn source_named(name: &str) -> Option<ProgressSource> {
+pub(crate) fn source_named(name: &str) -> Option<ProgressSource> {
     use ProgressSource::{Bytes, CpuTime, Heartbeat, Instructions, Ompt, Repetition};
     [Heartbeat, Repetition, Ompt, Instructions, Bytes, CpuTime]
         .into_iter()

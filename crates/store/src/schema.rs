@@ -15,7 +15,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 /// The SQL statements of each migration step. A step migrates a store from one format to the next
 /// format.
-pub(crate) const STEPS: [&str; 4] = [
+pub(crate) const STEPS: [&str; 5] = [
     "
     CREATE TABLE profile (
         id INTEGER PRIMARY KEY,
@@ -55,6 +55,17 @@ pub(crate) const STEPS: [&str; 4] = [
     "
     ALTER TABLE profile ADD COLUMN cpus_per_copy INTEGER;
     ALTER TABLE profile ADD COLUMN program_cpus INTEGER;
+",
+    "
+    CREATE TABLE calibration (
+        machine TEXT NOT NULL,
+        source TEXT NOT NULL,
+        busy_waits INTEGER NOT NULL,
+        error REAL NOT NULL,
+        at_s INTEGER NOT NULL,
+        kernel TEXT NOT NULL,
+        PRIMARY KEY (machine, source, busy_waits)
+    ) STRICT, WITHOUT ROWID;
 ",
 ];
 

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
 use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 
+use crate::calibration;
 use crate::damaged::replace_damaged;
 use crate::error::{StoreError, Warning};
 use crate::machine::MachineKey;
@@ -510,7 +511,8 @@ impl Store {
         for listed in other.list()? {
             insert(&self.connection, &listed).map_err(|e| self.failed(e))?;
         }
-        Ok(())
+        let copied = calibration::copy_all(&other.connection, &self.connection);
+        copied.map_err(|e| self.failed(e))
     }
 
     fn with_points(&self, id: i64, mut listed: ProfileEntry) -> Result<ProfileEntry, StoreError> {
