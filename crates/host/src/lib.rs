@@ -2,6 +2,7 @@
 //! Usher on the real machine: launches, manages and measures programs.
 //!
 //! - [`advise`]: measures how many copies of a program have the highest throughput;
+//! - [`calibrate`]: measures the errors of the sources of progress;
 //! - [`launch`]: launches programs that wait before their `exec` or are repeated, and waits for
 //!   their end;
 //! - [`engine`]: runs the control loop on this machine, in a thread of its own;
@@ -11,7 +12,9 @@
 //! - [`mix`]: measures mixes of programs under several policies.
 
 pub mod advise;
+pub mod calibrate;
 pub mod engine;
+mod kernel;
 pub mod launch;
 mod load_limits;
 mod measured;
@@ -21,4 +24,5 @@ pub mod quiet;
 pub mod rights;
 pub mod text;
 
+pub use kernel::kernel_release;
 pub use measured::{RunCondition, RunError};

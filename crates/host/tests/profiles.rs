@@ -13,12 +13,14 @@ use std::time::Instant;
 use common::bench::{Bench, Idler, ROOT, busy, programs};
 use common::{FirstCpuPolicy, until};
 use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
+use usher_host::kernel_release;
 use usher_host::launch::LaunchSpec;
 use usher_model::{
-    CurvePoint, Decision, Event, Observation, ProfileMatch, ProgressSource, VariationBudget,
+    CurvePoint, Decision, Event, Observation, ProfileMatch, ProgressSource, SourceErrors,
+    VariationBudget, confidence_of_error,
 };
 use usher_policy::Policy;
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
+use usher_store::{Calibration, MachineKey, MeasuredPoint, Measurement, Store};
 
 /// Returns the configuration of an engine that uses this profile store.
 fn with_store(bench: &Bench, store: &Path) -> EngineConfig {
@@ -303,6 +305,47 @@ fn bytes_are_progress_only_where_the_store_trusts_them() {
     let bytes = ProgressSource::Bytes;
     profiles.forget_source(&key, &machine, bytes).unwrap();
     assert_eq!(run(false).1, ProgressSource::CpuTime);
+}
+
+#[test]
+fn the_confidence_in_a_source_is_that_of_its_calibrated_error() {
+    use ProgressSource::{Bytes, CpuTime, Heartbeat, Instructions};
+    let bench = Bench::new();
+    let path = bench.path("profiles.db");
+    let mut errors = SourceErrors::default();
+    for source in [Heartbeat, Instructions, Bytes, CpuTime] {
+        errors.set(source, false, 9.9);
+        errors.set(source, true, 9.9);
+    }
+    let calibration = |kernel: String| Calibration {
+        at_s: 0,
+        kernel,
+        errors: errors.clone(),
+    };
+    let machine = MachineKey::of(&bench.topology);
+    let mut store = Store::open(&path).unwrap();
+    let engine = Engine::start(with_store(&bench, &path), Box::new(FirstCpuPolicy)).unwrap();
+    // Returns the confidence in the progress of a new program.
+    let confidence = || {
+        let idler = Idler::new();
+        let options = AdoptOptions::new([""; 0]);
+        let id = engine.attach(idler.pid(), options, ROOT).unwrap().id;
+        until("a sample", || {
+            let all = programs(&engine);
+            let program = all.into_iter().find(|program| program.id == id)?;
+            Some(program.progress?.confidence)
+        })
+    };
+    let built_in = confidence();
+    assert!(built_in >= CpuTime.confidence(false), "{built_in}");
+    store
+        .set_calibration(&machine, &calibration(kernel_release()))
+        .unwrap();
+    assert_eq!(confidence(), confidence_of_error(9.9));
+    // Errors of another kernel are not used.
+    let other = calibration("0.0.1".to_owned());
+    store.set_calibration(&machine, &other).unwrap();
+    assert_eq!(confidence(), built_in);
 }
 
 #[test]

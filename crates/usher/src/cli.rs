@@ -26,8 +26,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    advise, attach, bg, complete, completions, daemon, detach, doctor, explain, keeper, man, mix,
-    plan, profile, replay, run, sched, schema, sim, status, top, topo, undo, wait,
+    advise, attach, bg, calibration_worker, complete, completions, daemon, detach, doctor, explain,
+    keeper, man, mix, plan, profile, replay, run, sched, schema, sim, status, top, topo, undo,
+    wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -101,6 +102,8 @@ pub enum Command {
     Complete(complete::Args),
     #[command(hide = true)]
     Keeper(keeper::Args),
+    #[command(hide = true)]
+    CalibrationWorker(calibration_worker::Args),
     /// `usher-NAME` beside this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
@@ -110,7 +113,10 @@ impl Command {
     /// Returns whether a user starts this command. Usher itself and the completion scripts start
     /// the others.
     pub fn is_public(&self) -> bool {
-        !matches!(self, Self::Complete(_) | Self::Keeper(_))
+        !matches!(
+            self,
+            Self::Complete(_) | Self::Keeper(_) | Self::CalibrationWorker(_)
+        )
     }
 }
 

@@ -8,7 +8,7 @@
 //!    open the heartbeat page. Because of these rights, a request cannot make the daemon read a
 //!    file for another user.
 //! 3. Let the review (`AdoptOptions::review`) change the options, or reject the program.
-//! 4. Read the profile of the program from the store.
+//! 4. Read the profile of the program and the calibration of the machine from the store.
 //!
 //! Bounds: A command line is truncated to 512 bytes, a name to 256 bytes. A weight outside 0.001 to
 //! 1000 is rejected. Steps 2 and 4 read files once, without a time limit and without retries. If
@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 
 use usher_heartbeat::Page;
 use usher_model::{
-    CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource, StoredCopies,
+    CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource, SourceErrors,
+    StoredCopies,
 };
 use usher_probe::{ProcessFacts, ProgramCommand, command_line_of, command_of, identify};
 
@@ -58,6 +59,8 @@ pub(super) struct ArrivingProgram {
     pub misleading: Vec<ProgressSource>,
     /// Whether bytes measured the progress of the program in earlier runs.
     pub trusts_bytes: bool,
+    /// The calibrated errors of the sources of progress on this machine.
+    pub source_errors: SourceErrors,
     /// Identifier of the profile of other arguments that is used for the program, if any.
     pub similar_to: Option<String>,
     /// Whether the process waits before its `exec`.
@@ -149,6 +152,7 @@ impl ArrivingProgram {
             },
             misleading: stored.misleading,
             trusts_bytes: stored.trusts_bytes,
+            source_errors: profiles.source_errors(),
             similar_to: stored.similar_to,
             held,
             review,

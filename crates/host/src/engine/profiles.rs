@@ -16,10 +16,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_learn::{ProfileUpdate, StoredProfile, recall, variation_budget};
-use usher_model::{ProgramKey, StoredCopies, Topology, VariationBudget};
-use usher_store::{MachineKey, Store, StoreError};
+use usher_model::{ProgramKey, SourceErrors, StoredCopies, Topology, VariationBudget};
+use usher_store::{Calibration, MachineKey, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
+use crate::kernel::kernel_release;
 
 /// Interval between attempts to write a store that another process has locked.
 const RETRY: Duration = Duration::from_secs(2);
@@ -119,6 +120,23 @@ impl Profiles {
             self.handle.report(StoreEvent::Failed(error.to_string()));
             StoredProfile::default()
         })
+    }
+
+    /// Returns the calibrated errors of the sources of progress on this machine; empty if the machine
+    /// is not calibrated.
+    pub fn source_errors(&self) -> SourceErrors {
+        if !self.recall {
+            return SourceErrors::default();
+        }
+        let store = lock(&self.handle.store);
+        let found = store.calibration(&self.handle.machine);
+        drop(store);
+        let found = found.unwrap_or_else(|error| {
+            self.handle.report(StoreEvent::Failed(error.to_string()));
+            None
+        });
+        let errors = |one: Calibration| one.errors_on(&kernel_release());
+        found.map(errors).unwrap_or_default()
     }
 
     /// Returns whether runs beside other programs add measurements.

@@ -164,7 +164,9 @@ impl RealWorld {
         let home = admitted.map_err(admission_error)?;
         let (heartbeat, held) = (arriving.heartbeat.take(), arriving.held);
         let trusts_bytes = arriving.trusts_bytes;
-        match ProgramObserver::open(&home, &self.roots.proc, heartbeat, held, trusts_bytes) {
+        let errors = std::mem::take(&mut arriving.source_errors);
+        let proc_root = &self.roots.proc;
+        match ProgramObserver::open(&home, proc_root, heartbeat, held, trusts_bytes, errors) {
             Ok(mut watch) => {
                 let adopted = AdoptedProgram {
                     id,

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::event::PollFd;
 use usher_heartbeat::Page;
-use usher_model::{DemandReading, ProcessId, ProcessTree, ProgramSample};
+use usher_model::{DemandReading, ProcessId, ProcessTree, ProgramSample, SourceErrors};
 use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
 use super::clock::now_ns;
@@ -29,15 +29,18 @@ pub(super) struct ProgramObserver {
 impl ProgramObserver {
     /// Starts to observe a program. `held` means that the program's process waits before its
     /// `exec`. `trusts_bytes`: the bytes that the program reads and writes measure its progress.
+    /// `source_errors`: the calibrated errors of the sources of progress.
     pub fn open(
         home: &ProcessTree,
         proc_root: &Path,
         heartbeat: Option<Page>,
         held: bool,
         trusts_bytes: bool,
+        source_errors: SourceErrors,
     ) -> Result<Self, EngineError> {
         let config = ProbeConfig {
             proc_root: proc_root.to_owned(),
+            source_errors,
             ..ProbeConfig::default()
         };
         let opened_ns = now_ns();

@@ -67,8 +67,7 @@ pub struct StoreArg {
 /// Options of measurements that other programs could disturb.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LoadArgs {
-    /// Measure on a busy machine, too, with a warning; a disturbed result is not stored as a
-    /// profile
+    /// Measure on a busy machine, too, with a warning; a disturbed result is not stored
     #[arg(long)]
     pub force: bool,
     /// Accept other programs that use at most CPUS CPUs on average; by default, 0.1 or 1 % of the

@@ -7,12 +7,15 @@
 //! each part once and prints one line per finding. The last lines are a conclusion from these
 //! findings ([`conclusion`]).
 //!
-//! - The command changes no program and no setting. Opening an existing profile store migrates a
+//! - Without `--calibrate`, the command changes no program and no setting. Opening an existing profile store migrates a
 //!   store of an older version of Usher.
+//! - With `--calibrate`, the command first measures and stores the errors of the sources of progress
+//!   ([`calibration`]). On a busy machine it waits, and then refuses.
 //! - The exit status is 0 even if features are missing. A part that cannot be read, or a daemon
 //!   that does not answer, is reported as a finding.
 //! - Such a daemon delays the command by the time limit of `client`, 10 s for each read and write.
 
+mod calibration;
 mod conclusion;
 
 use std::path::Path;
@@ -21,10 +24,12 @@ use rustix::fs::Access;
 use schemars::JsonSchema;
 use serde::Serialize;
 use usher_act::{ActConfig, StaleJournal};
+use usher_model::Topology;
 use usher_probe::{Capabilities, Roots};
 use usher_report::text as words;
 use usher_store::Store;
 
+use self::calibration::{CalibrateArgs, CalibrationReport};
 use self::conclusion::{Conclusion, MachineFacts, conclude};
 use crate::api;
 use crate::cli::options::{Global, StoreArg};
@@ -39,16 +44,25 @@ use crate::runtime;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each line describes how Usher uses a feature of the kernel or the machine, or what Usher
-does without the feature. A missing feature is no error. The command changes nothing.
+does without the feature. A missing feature is no error. Without --calibrate, the
+command changes nothing.
 The conclusion states which programs can gain from Usher on this machine, and what would
 permit more.
 
+With --calibrate, the command runs short programs on different numbers of cores, and
+compares each source of progress with the work that the programs count themselves. Usher
+uses the stored errors to decide which sources to trust on this machine. On a busy
+machine, the command waits up to 60 s, and then ends with an error.
+
 Examples:
   usher doctor
+  usher doctor --calibrate
   usher doctor --json | jq '.kernel.items[] | select(.available | not) | .name'")]
 pub struct Args {
     #[command(flatten)]
     store: StoreArg,
+    #[command(flatten)]
+    calibration: CalibrateArgs,
 }
 
 /// The name of the kernel's file that restricts a cgroup to idle CPU time.
@@ -72,6 +86,9 @@ pub struct DoctorReport {
     stale_journals: Vec<JournalReport>,
     /// The profile store.
     store: StoreHealth,
+    /// The errors of the sources of progress on this kind of machine; `None` if the machine is not
+    /// calibrated.
+    calibration: Option<CalibrationReport>,
     /// What to expect on this machine; `None` if its topology cannot be read.
     conclusion: Option<Conclusion>,
 }
@@ -117,6 +134,12 @@ struct StoreHealth {
 
 /// Collects the findings and prints the report.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
+    args.calibration.check()?;
+    let store_path = runtime::store_path(args.store.path.as_deref());
+    let unstored = match args.calibration.calibrate {
+        true => calibration::measure_and_store(&args.calibration, global, &store_path)?,
+        false => None,
+    };
     let runtime_dir = global.runtime_dir.as_deref();
     let (daemon, daemon_problem) = match Daemon::find(runtime_dir).map(|mut one| one.status()) {
         Some(Ok(state)) => (Some(state), None),
@@ -125,9 +148,12 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     };
     let placing = placing(daemon.as_ref(), runtime_dir);
     let kernel = used(Capabilities::read(&Roots::default()), placing.as_ref());
-    let store = store_health(&runtime::store_path(args.store.path.as_deref()));
-    let facts = machine_facts(&kernel, &store);
+    let store = store_health(&store_path);
+    let topology = machine::usable_machine().ok();
+    let facts = topology.as_ref();
+    let facts = facts.map(|topology| machine_facts(topology, &kernel, &store));
     let findings = DoctorReport {
+        calibration: unstored.or_else(|| calibration::stored(&store_path, topology.as_ref())),
         conclusion: facts.map(|facts| conclude(&facts)),
         kernel,
         placing,
@@ -142,10 +168,9 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 }
 
 /// Collects the facts for the conclusion.
-fn machine_facts(kernel: &Capabilities, store: &StoreHealth) -> Option<MachineFacts> {
-    let topology = machine::usable_machine().ok()?;
+fn machine_facts(topology: &Topology, kernel: &Capabilities, store: &StoreHealth) -> MachineFacts {
     let has = |name: &str| kernel.get(name).is_some_and(|item| item.available);
-    Some(MachineFacts {
+    MachineFacts {
         llc_domains: topology.domains.len(),
         cpus: topology.cpus.len(),
         pmu: has("pmu"),
@@ -153,7 +178,7 @@ fn machine_facts(kernel: &Capabilities, store: &StoreHealth) -> Option<MachineFa
         sched_ext: has("sched_ext"),
         bpf: has("bpf"),
         cgroups: has("cgroup-v2"),
-    })
+    }
 }
 
 /// Returns the features of the kernel that Usher uses. `cpu.idle` is left out if Usher lowers the
@@ -308,6 +333,17 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
         findings.daemon.is_some(),
     ));
     lines.push(("profile store", store_line(&findings.store)));
+    let calibration = findings.calibration.as_ref();
+    let none = || {
+        vec![
+            "none: Usher uses built-in confidences in the sources of progress; 'usher doctor \
+             --calibrate' measures their errors in half a minute"
+                .to_owned(),
+        ]
+    };
+    let texts = calibration.map_or_else(none, CalibrationReport::lines);
+    let labels = std::iter::once("calibration").chain(std::iter::repeat(""));
+    lines.extend(labels.zip(texts));
     lines
 }
 

@@ -5,6 +5,7 @@
 pub mod advise;
 pub mod attach;
 pub mod bg;
+pub mod calibration_worker;
 pub mod complete;
 pub mod completions;
 pub mod daemon;
@@ -60,6 +61,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Man(args) => man::run(&args, *out),
         Command::Complete(args) => complete::run(&args, global, *out),
         Command::Keeper(args) => keeper::run(&args),
+        Command::CalibrationWorker(args) => calibration_worker::run(&args),
         Command::External(words) => external::run(&words),
     }
 }

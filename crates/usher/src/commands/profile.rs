@@ -45,6 +45,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::runtime;
 use stored::StoredCommand;
+pub use stored::age;
 
 /// Measures and stores a program's scalability curve; manages stored profiles
 #[derive(Debug, clap::Args)]

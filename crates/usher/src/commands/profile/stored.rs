@@ -222,7 +222,7 @@ fn now_s() -> i64 {
 }
 
 /// Returns the time since a measurement.
-fn age(at_s: i64) -> String {
+pub fn age(at_s: i64) -> String {
     let seconds = now_s().saturating_sub(at_s).max(0);
     status::duration(seconds as f64)
 }
