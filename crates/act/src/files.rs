@@ -17,6 +17,9 @@ use usher_model::CpuSet;
 
 use crate::error::{ActError, file_error};
 
+/// The size of the buffer with which the reading of a file begins, in bytes.
+const READ_BYTES: usize = 4096;
+
 /// Returns the text of a file, without surrounding white space.
 pub(crate) fn read(path: &Path) -> Result<String, ActError> {
     let text = read_text(path).map_err(file_error("reading", path))?;
@@ -26,8 +29,18 @@ pub(crate) fn read(path: &Path) -> Result<String, ActError> {
 /// Returns the whole text of a file, with bytes that are not UTF-8 replaced. Files of `/proc`
 /// contain names that a program chose, which may be any bytes.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = fs::read(path)?;
+    let bytes = read_bytes(path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Returns the whole content of a small file of the kernel.
+pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    // The kernel reports a size of 0 for the files of `/proc`. `fs::read` would query this size and
+    // the position of the file, and would then begin with reads of a few bytes. `take` without a
+    // limit reads at once into the capacity of the buffer.
+    let mut bytes = Vec::with_capacity(READ_BYTES);
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns the content of a file in Usher's runtime directory, such as a journal. Another user may

@@ -8,7 +8,6 @@
 //! `/proc/self/mountinfo` once, and fails if this file cannot be read. [`Mounts::places`] parses
 //! `/proc/PID/cgroup` at each call. If several mounts fit, the first one in `mountinfo` is used.
 
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use procfs::FromBufRead;
@@ -16,6 +15,7 @@ use procfs::process::{MountInfo, MountInfos};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
+use crate::files;
 use crate::journal::CgroupPaths;
 use crate::procs::Procs;
 
@@ -40,7 +40,7 @@ impl Mounts {
     /// Reads `/proc/self/mountinfo`.
     pub(crate) fn read(config: &ActConfig) -> Result<Self, ActError> {
         let path = config.proc_root.join("self/mountinfo");
-        let text = fs::read(&path).map_err(file_error("reading", &path))?;
+        let text = files::read_bytes(&path).map_err(file_error("reading", &path))?;
         let infos = MountInfos::from_buf_read(text.as_slice())
             .map_err(|error| file_error("reading", &path)(std::io::Error::other(error)))?;
         let below = |info: &&MountInfo| info.mount_point.starts_with(&config.cgroup_root);
@@ -71,7 +71,7 @@ impl Mounts {
     /// left out, because the journal could not contain the path. Processes of such cgroups are
     /// found by descent.
     pub(crate) fn places(&self, procs: &Procs, pid: i32) -> Option<CgroupPaths> {
-        let text = fs::read(procs.path(pid, "cgroup")).ok()?;
+        let text = files::read_bytes(&procs.path(pid, "cgroup")).ok()?;
         let mut places = CgroupPaths::default();
         let lines = text.split(|&byte| byte == b'\n');
         for line in lines.filter_map(|line| std::str::from_utf8(line).ok()) {

@@ -17,8 +17,10 @@ pub(crate) fn read(path: &Path) -> Result<String, ProbeError> {
     // The kernel reports a size of 0 for the files of `/proc`. Without this capacity, the first
     // reads would each get only a few bytes.
     let mut bytes = Vec::with_capacity(BYTES_MAX);
+    // `take` without a limit: `File::read_to_end` would first query the size and the position of
+    // the file by two more system calls.
     File::open(path)
-        .and_then(|mut file| file.read_to_end(&mut bytes))
+        .and_then(|file| file.take(u64::MAX).read_to_end(&mut bytes))
         .map_err(|e| ProbeError::read(path, e))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
