@@ -35,6 +35,7 @@
 //! at most 60 rounds ([`ROUNDS_MAX`]). After that, the capture fails. Finding the tree in a listing
 //! takes at most one pass per level of the tree.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::ProcessId;
@@ -77,12 +78,18 @@ impl<'a> Tree<'a> {
     /// Begins the capture of the tree with this root process. Only processes that start from now on
     /// can be orphans of the tree.
     pub(crate) fn new(procs: &'a Procs, root: ProcessId) -> Self {
-        let above = procs.ancestors(root.pid).into_iter().skip(2);
-        let reapers = above.chain([INIT]).filter_map(|pid| procs.get(pid));
+        let above = procs.lineage(root.pid).into_iter().skip(2);
+        let mut reapers: BTreeMap<i32, i32> = above.map(|one| (one.id.pid, one.session)).collect();
+        // Init adopts orphans also if it is the parent of the root.
+        if let Entry::Vacant(entry) = reapers.entry(INIT)
+            && let Some(init) = procs.get(INIT)
+        {
+            entry.insert(init.session);
+        }
         Self {
             procs,
             root,
-            reapers: reapers.map(|one| (one.id.pid, one.session)).collect(),
+            reapers,
             born_since_ticks: now_ticks(),
             own: rustix::process::getpid().as_raw_nonzero().get(),
             origin: procs.cgroup_lines(root.pid),

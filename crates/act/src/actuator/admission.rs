@@ -49,7 +49,8 @@ impl Actuator {
         if pid == 1 {
             return refused("the process is the init process (pid 1)");
         }
-        if self.procs.ancestors(own).contains(&pid) {
+        let above = self.procs.lineage(own);
+        if above.iter().any(|one| one.id.pid == pid) {
             return refused("the process is an ancestor of Usher itself");
         }
         if self.journal.state().programs.contains_key(&program) {
@@ -114,11 +115,11 @@ impl Actuator {
         if let Some((program, _)) = by_cgroup {
             return Some(*program);
         }
-        let above = self.procs.ancestors(process.id.pid);
-        let above: Vec<_> = above
-            .iter()
-            .filter_map(|pid| self.procs.get(*pid))
-            .collect();
+        // Without members, no ancestor needs to be read.
+        if programs.values().all(|state| state.members.is_empty()) {
+            return None;
+        }
+        let above = self.procs.lineage(process.id.pid);
         let follows =
             |state: &ProgramState| above.iter().any(|one| state.members.contains_key(&one.id));
         let mut programs = programs.iter();

@@ -338,16 +338,17 @@ impl Procs {
         })
     }
 
-    /// Returns the pids of a process and its ancestors, beginning with the process itself.
-    pub(crate) fn ancestors(&self, pid: i32) -> Vec<i32> {
-        let mut line = vec![pid];
+    /// Returns a process and its ancestors, beginning with the process itself. Reads one file for
+    /// each of them. A process that is gone ends the list.
+    pub(crate) fn lineage(&self, pid: i32) -> Vec<Process> {
+        let mut line: Vec<Process> = Vec::new();
         let mut at = pid;
-        while let Some(process) = self.get(at) {
-            at = process.parent;
-            if at <= 0 || line.contains(&at) {
+        while at > 0 && line.iter().all(|one| one.id.pid != at) {
+            let Some(process) = self.get(at) else {
                 break;
-            }
-            line.push(at);
+            };
+            at = process.parent;
+            line.push(process);
         }
         line
     }
