@@ -273,6 +273,37 @@ pub(crate) fn descendants(
     descendants_among(&procs.all(), roots)
 }
 
+/// Does the same as [`descendants`], but reads only the processes of the tree, by the kernel's lists
+/// of children. Returns `None` if the kernel has no such lists, or if the tree has more than
+/// `threads_max` threads: each thread has a list of its own, so that reading all processes of the
+/// machine is then cheaper.
+///
+/// If a child ends while the kernel lists it, the list may lack another child
+/// ([`Procs::children`]).
+pub(crate) fn descendants_by_children(
+    procs: &Procs,
+    roots: &[ProcessId],
+    threads_max: i64,
+) -> Option<Vec<Process>> {
+    let mut pending: Vec<Process> = roots.iter().filter_map(|&id| procs.same(id)).collect();
+    let mut tree: BTreeMap<i32, Process> = BTreeMap::new();
+    let mut threads = 0;
+    while let Some(process) = pending.pop() {
+        let pid = process.id.pid;
+        if process.is_dead() || tree.contains_key(&pid) {
+            continue;
+        }
+        threads += process.threads;
+        if threads > threads_max {
+            return None;
+        }
+        let children = procs.children(pid)?.into_iter();
+        pending.extend(children.filter_map(|child| procs.get(child)));
+        tree.insert(pid, process);
+    }
+    Some(tree.into_values().collect())
+}
+
 /// Does the same as [`descendants`], but considers only the processes in the list `all`.
 pub(crate) fn descendants_among(
     all: &[Process],
@@ -303,4 +334,53 @@ fn now_ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::config::ActConfig;
+
+    #[test]
+    fn lists_of_children_show_the_same_tree_as_all_processes() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let mut shell = Command::new("sh");
+        let mut shell = shell
+            .args(["-c", "sleep 1000 & echo; exec sleep 1000"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        let output = shell.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(output, &mut line).unwrap();
+        let root = procs.get(shell.id().cast_signed()).unwrap().id;
+        let ids = |tree: Vec<Process>| -> Vec<ProcessId> {
+            tree.into_iter().map(|process| process.id).collect()
+        };
+        let all = ids(descendants(&procs, [root]));
+        let walked = descendants_by_children(&procs, &[root], 32).map(ids);
+        let has_lists = procs.children(root.pid).is_some();
+        let limited = descendants_by_children(&procs, &[root], 1);
+        let child = all.iter().copied().find(|id| *id != root).unwrap();
+        for pid in [child.pid, root.pid] {
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        shell.wait().unwrap();
+
+        assert_eq!(all.len(), 2);
+        assert_eq!(walked, has_lists.then_some(all));
+        assert!(limited.is_none(), "two processes exceed the limit");
+
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while procs.same(child).is_some_and(|child| !child.is_dead()) {
+            assert!(Instant::now() < deadline, "the child does not end");
+            std::thread::yield_now();
+        }
+        let after = descendants_by_children(&procs, &[root, child], 32);
+        assert!(after.unwrap().is_empty(), "ended processes are left out");
+    }
 }

@@ -34,6 +34,10 @@ use crate::{cgroups, files, mask, release, tree};
 /// during the previous round.
 const STOP_ROUNDS_MAX: usize = 60;
 
+/// Upper limit of the threads of a program whose processes are found by lists of children. Each
+/// thread costs about as much as three other processes of the machine.
+const WALKED_THREADS_MAX: i64 = 32;
+
 impl Actuator {
     pub(super) fn seat(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
         let procs = self.procs.clone();
@@ -260,8 +264,15 @@ impl Actuator {
         let root = managed.and_then(|managed| Some(managed.home.as_ref()?.root));
         let mut roots: Vec<ProcessId> = state.members.keys().copied().collect();
         roots.extend(was_inside.into_iter().chain(root).chain(now_inside.clone()));
-        let outside = tree::descendants(&self.procs, roots).into_iter();
-        let outside: Vec<Process> = outside
+        // A stopped program must be complete at once. In other cases, the next call finds a process
+        // that the lists of children lack.
+        let walked = match frozen {
+            true => None,
+            false => tree::descendants_by_children(&self.procs, &roots, WALKED_THREADS_MAX),
+        };
+        let tree = walked.unwrap_or_else(|| tree::descendants(&self.procs, roots));
+        let outside: Vec<Process> = tree
+            .into_iter()
             .filter(|process| !inside.contains(&process.id.pid))
             .collect();
         let has_cgroup = self.v2_dir(program)?.is_some();

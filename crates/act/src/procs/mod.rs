@@ -275,6 +275,8 @@ impl Procs {
 
     /// Returns the children of a process, from each thread's `children` file. `None` if the kernel
     /// has no such file (`CONFIG_PROC_CHILDREN`).
+    ///
+    /// If a child ends while the kernel lists it, the list may lack the next child.
     pub(crate) fn children(&self, pid: i32) -> Option<Vec<i32>> {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
