@@ -291,10 +291,10 @@ fn a_copy_is_widened_when_its_pools_exist() {
         (process.cpu_ns, process.mapped_at_cpu_ns) = (cpu_ns, Some(mapped_ns));
         process.working_threads = threads;
     };
-    at(10, 3 * SECOND, SECOND, 1);
-    at(11, 3 * SECOND, 5 * SECOND / 2, 1);
+    at(10, SECOND, SECOND / 2, 1);
+    at(11, 3 * SECOND, 5 * SECOND / 2 + 1, 1);
     at(12, 3 * SECOND, SECOND, 2);
-    at(13, SECOND, 0, 1);
+    at(13, SECOND - 1, 0, 1);
     program.step(15 * MS);
     assert_eq!(program.masks(&[10, 11, 12, 13]), "all 0 1 1");
     let states = [10, 11].map(|pid| program.state(pid).unwrap());

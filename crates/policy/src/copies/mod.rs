@@ -53,9 +53,9 @@ const FORK_NS: u64 = 20_000_000;
 /// Time for which a group must have fewer copies before the seat is divided among fewer copies.
 const FEWER_NS: u64 = 250_000_000;
 /// CPU time of a copy after which it may use the whole seat.
-const MATURE_NS: u64 = 2_000_000_000;
+const MATURE_NS: u64 = 1_000_000_000;
 /// CPU time without a newly mapped library before a copy may use the whole seat.
-const SETTLED_NS: u64 = 1_000_000_000;
+const SETTLED_NS: u64 = 500_000_000;
 /// Number of confined copies of one executable that must end with one working thread before later
 /// copies are not confined.
 const TRIALS: u32 = 4;
