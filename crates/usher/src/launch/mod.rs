@@ -83,6 +83,12 @@ pub struct RunOptions {
     pub store: Option<PathBuf>,
 }
 
+/// A child that waits before its `exec`, and the request that registers it.
+struct RequestedChild {
+    held: HeldChild,
+    request: RegisterRequest,
+}
+
 /// When the launcher sets `OMP_NUM_THREADS` and similar variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HintMode {
@@ -134,8 +140,8 @@ fn launch(options: &RunOptions) -> Outcome {
     let spec = options.spec(page.path(), &signals);
     // A command that does not exist starts no daemon.
     spec.resolve()?;
-    let (held, registered) = options.register(&spec, page.path(), &signals)?;
-    let request = options.request(held.pid(), page.path(), &spec);
+    let (child, registered) = options.register(&spec, page.path(), &signals)?;
+    let RequestedChild { held, request } = child;
     let daemon_options = options.regulation.daemon_options(options.store.clone());
     let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request, daemon_options);
     let threads = match registered {
@@ -254,8 +260,8 @@ impl RunOptions {
     }
 
     /// Starts a child that waits before its `exec`, and registers the child with a daemon, which is
-    /// started if none listens. Returns the child, and the result of the registration: no daemon can
-    /// be started, or the daemon refuses.
+    /// started if none listens. Returns the child, the request, and the result of the registration:
+    /// no daemon can be started, or the daemon refuses.
     ///
     /// # Errors
     /// The child cannot be started.
@@ -264,7 +270,7 @@ impl RunOptions {
         spec: &LaunchSpec,
         page: Option<&Path>,
         signals: &Forwarder,
-    ) -> anyhow::Result<(HeldChild, anyhow::Result<(Daemon, Register_Reply)>)> {
+    ) -> anyhow::Result<(RequestedChild, anyhow::Result<(Daemon, Register_Reply)>)> {
         let options = self.regulation.daemon_options(self.store.clone());
         let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
         let limits = WaitLimits {
@@ -272,23 +278,29 @@ impl RunOptions {
             end: Some(signals.end_fd()),
         };
         let dir = self.runtime_dir.as_deref();
-        let mut held = None;
+        // Making a request reads the CPU quota. It is made once, because the child waits meanwhile.
+        let mut child: Option<RequestedChild> = None;
         let registered = autostart::call(dir, &options, &limits, |daemon| {
             // A child that another daemon could not register is in the cgroup of its launcher.
-            let child = match held.take() {
-                Some(child) => child,
+            let child = match child.take() {
+                Some(known) => child.insert(known),
                 None => {
                     let home = daemon.prepare(&config, self.background)?;
-                    hold_in(spec, home.as_ref())?
+                    let held = hold_in(spec, home.as_ref())?;
+                    let request = self.request(held.pid(), page, spec);
+                    child.insert(RequestedChild { held, request })
                 }
             };
-            let child: &HeldChild = held.insert(child);
-            daemon.register(self.request(child.pid(), page, spec))
+            daemon.register(child.request.clone())
         });
-        match (held, registered) {
-            (Some(held), registered) => Ok((held, registered)),
+        match (child, registered) {
+            (Some(child), registered) => Ok((child, registered)),
             (None, Err(error)) if error.is::<LaunchError>() => Err(error),
-            (None, registered) => Ok((hold(spec)?, registered)),
+            (None, registered) => {
+                let held = hold(spec)?;
+                let request = self.request(held.pid(), page, spec);
+                Ok((RequestedChild { held, request }, registered))
+            }
         }
     }
 
