@@ -13,7 +13,7 @@ use usher_act::CopyPlacement;
 use usher_model::{ProcessId, ProgramId};
 use usher_policy::copies::{MaskChange, hints};
 
-use super::clock::now_ns;
+use super::clock::{now_ns, thread_cpu_ns};
 use super::copy_tracker::CopyTracker;
 use super::log::LogChange;
 use super::member::ManagedProgram;
@@ -50,7 +50,7 @@ impl RealWorld {
     }
 
     fn follow_copies_of(&mut self, id: ProgramId) {
-        let at_ns = now_ns();
+        let (at_ns, began_cpu_ns) = (now_ns(), thread_cpu_ns());
         let Some(member) = self.state.members.get_mut(&id) else {
             return;
         };
@@ -77,7 +77,8 @@ impl RealWorld {
         self.store_copies(id, seat.len());
         self.log_copies(id, at_ns);
         if let Some(tracker) = self.tracker(id) {
-            tracker.schedule(at_ns, is_watched);
+            let spent_ns = thread_cpu_ns().saturating_sub(began_cpu_ns);
+            tracker.schedule(at_ns, spent_ns, is_watched);
         }
     }
 

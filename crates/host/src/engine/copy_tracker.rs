@@ -16,15 +16,14 @@
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
 //! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
 //!
-//! A slow scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
-//! most 1 % otherwise.
+//! A costly scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
+//! most 1 % otherwise. The time in which another thread has the CPU of the loop does not count.
+//! Otherwise, one preemption of 50 ms on a busy machine would postpone the next scan by a second.
 
 use usher_model::ProcessId;
 use usher_policy::copies::hints::CopyRecord;
 use usher_policy::copies::{CopyPlanner, GroupReport};
 use usher_probe::ForkScan;
-
-use super::clock::now_ns;
 
 /// Interval of scans of a program that is young or has recently started a process.
 const YOUNG_NS: u64 = 5_000_000;
@@ -43,7 +42,7 @@ const WATCHED_NS: u64 = 500_000_000;
 const EARLY_DIVISOR: u64 = 10;
 /// Longest time between two full scans of an idle program, which read its CPU time.
 const FULL_NS: u64 = 1_000_000_000;
-/// The interval is at least this multiple of the duration of the last scan.
+/// The interval is at least this multiple of the CPU time of the last scan.
 const YOUNG_FACTOR: u64 = 20;
 const ACTIVE_FACTOR: u64 = 100;
 
@@ -160,10 +159,9 @@ impl CopyTracker {
         self.cpu_ns = cpu_ns;
     }
 
-    /// Sets the time of the next scan, after a scan that began at `began_ns`. `is_watched`: the
-    /// watch for executed programs was armed before the scan.
-    pub fn schedule(&mut self, began_ns: u64, is_watched: bool) {
-        let spent_ns = now_ns().saturating_sub(began_ns);
+    /// Sets the time of the next scan, after a scan that began at `began_ns` and used `spent_ns` of
+    /// CPU time. `is_watched`: the watch for executed programs was armed before the scan.
+    pub fn schedule(&mut self, began_ns: u64, spent_ns: u64, is_watched: bool) {
         let since_fork_ns = began_ns.saturating_sub(self.forked_ns);
         let since_run_ns = began_ns.saturating_sub(self.ran_ns);
         let is_active = self.planner.is_active()
@@ -181,5 +179,29 @@ impl CopyTracker {
             false => 0,
         };
         self.due_ns = began_ns + interval_ns.max(spent_ns * factor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_interval_follows_the_age_and_the_cpu_time_of_scans() {
+        let root = ProcessId {
+            pid: 10,
+            start_ticks: 1,
+        };
+        let mut tracker = CopyTracker::new(std::path::Path::new("/nonexistent"), root, true, MS);
+        let mut interval_ns = |began_ns: u64, spent_ns: u64| {
+            tracker.schedule(began_ns, spent_ns, false);
+            tracker.due_ns() - began_ns
+        };
+        assert_eq!(interval_ns(2 * MS, 0), 5 * MS, "a young program");
+        assert_eq!(interval_ns(2 * MS, MS), 20 * MS, "5 % of a CPU");
+        assert_eq!(interval_ns(5_000 * MS, 0), 50 * MS, "an idle program");
+        assert_eq!(interval_ns(5_000 * MS, MS), 100 * MS, "1 % of a CPU");
     }
 }
