@@ -329,7 +329,7 @@ fn rejects_foreign_and_newer_databases_unchanged() {
         ),
         (
             "PRAGMA user_version = 99",
-            "has format 99, but this version of Usher reads only formats up to 4",
+            "has format 99, but this version of Usher reads only formats up to 5",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
