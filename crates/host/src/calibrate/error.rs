@@ -8,7 +8,8 @@ use usher_model::{ProgressSource, SourceErrors};
 
 use super::program::CalibrationProgram;
 
-/// Work of one run of a calibration program, and the units that a source counted in the same time.
+/// The work of one run of a calibration program, and the units that a source counted in the same
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SourceReading {
     /// The program.
@@ -32,9 +33,9 @@ pub struct SourceReading {
 /// 3. The error of a source is its greatest error for a program. Programs with busy-waiting threads
 ///    are separate.
 ///
-/// A source that counted nothing in some run of a program is not rated for this program; fewer than
-/// 1 MiB of bytes are nothing, as in ordinary runs ([`BYTES_MIN`]). A source without readings on two
-/// numbers of cores has no error.
+/// If a source counted nothing in one run of a program, the source has no error for this program. A
+/// count of less than 1 MiB of bytes is ignored, as in ordinary runs ([`BYTES_MIN`]). A source
+/// without readings on two numbers of cores has no error.
 pub fn source_errors(readings: &[SourceReading]) -> SourceErrors {
     let mut totals: BTreeMap<(CalibrationProgram, ProgressSource), BTreeMap<u32, (f64, f64)>> =
         BTreeMap::new();

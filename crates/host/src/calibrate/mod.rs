@@ -10,9 +10,9 @@
 //! 4. [`source_errors`] computes the errors: how much the speed-ups of a source differ from the true
 //!    speed-ups.
 //!
-//! [`crate::quiet`] keeps the measurement away from a busy machine, as for profiles. The work and
-//! the units are counted in the same run and time. Another program therefore slows both, but changes
-//! how much CPU time the work takes.
+//! While the machine is busy, [`crate::quiet`] postpones the measurement, as for profiles. The work
+//! and the units are counted in the same run and time. Another program therefore slows both equally,
+//! but changes the CPU time that the work needs.
 //!
 //! **Limits.** The programs are short and regular. The errors show what the machine and the kernel
 //! contribute, such as a hypervisor that counts instructions wrongly. Whether a source fits a program
@@ -50,7 +50,7 @@ const PASSES: u32 = 2;
 /// Upper limit of the time of a run, beyond its planned time.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// The reason for which a machine was not calibrated. All actions have been undone, and all started
+/// The reason why a machine was not calibrated. All actions have been undone, and all started
 /// programs have ended.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
@@ -164,20 +164,7 @@ pub fn calibrate(
         cancel,
         scratch: scratch.path(),
     };
-    let mut readings = Vec::new();
-    let mut on_busy = |text: &str| on_event(CalibrationEvent::Busy(text));
-    session.guard.wait_until_quiet(cancel, &mut on_busy)?;
-    for _ in 0..PASSES {
-        for program in CalibrationProgram::ALL {
-            for &cores in &counts {
-                let cpus = seat_of(&topology, cores);
-                on_event(CalibrationEvent::Begins(program, cores));
-                readings.extend(session.undisturbed_run(program, cores, &cpus, on_event)?);
-                on_event(CalibrationEvent::Ended);
-            }
-        }
-    }
-    let errors = source_errors(&readings);
+    let errors = source_errors(&session.readings(&topology, &counts, on_event)?);
     if errors.is_empty() {
         return Err(CalibrateError::TooFewSamples);
     }
@@ -223,6 +210,30 @@ struct CalibrationSession<'a> {
 }
 
 impl CalibrationSession<'_> {
+    /// Waits until the machine is quiet, and runs each program on these numbers of cores in each
+    /// pass.
+    fn readings(
+        &mut self,
+        topology: &Topology,
+        counts: &[u32],
+        on_event: &mut dyn FnMut(CalibrationEvent<'_>),
+    ) -> Result<Vec<SourceReading>, RunError> {
+        let mut on_busy = |text: &str| on_event(CalibrationEvent::Busy(text));
+        self.guard.wait_until_quiet(self.cancel, &mut on_busy)?;
+        let mut readings = Vec::new();
+        for _ in 0..PASSES {
+            for program in CalibrationProgram::ALL {
+                for &cores in counts {
+                    let cpus = seat_of(topology, cores);
+                    on_event(CalibrationEvent::Begins(program, cores));
+                    readings.extend(self.undisturbed_run(program, cores, &cpus, on_event)?);
+                    on_event(CalibrationEvent::Ended);
+                }
+            }
+        }
+        Ok(readings)
+    }
+
     /// Runs a program until a run is undisturbed, or is forced to count.
     fn undisturbed_run(
         &mut self,
@@ -243,7 +254,8 @@ impl CalibrationSession<'_> {
         }
     }
 
-    /// Runs a program once. The second value states why the run must be repeated, if it must.
+    /// Runs a program once. The second value is the reason to repeat the run; `None` if the run
+    /// counts.
     fn run_once(
         &mut self,
         program: CalibrationProgram,

@@ -8,7 +8,7 @@
 //! | `stream` | read `/dev/zero` and compute a checksum | in proportion to the work | bytes |
 //! | `busy-wait` | as `stream`; between the units, all threads but one busy-wait | in proportion to the work | sources that count busy-waiting as work |
 //!
-//! All threads work in units of some 100 µs, and count each completed unit, also on the heartbeat
+//! All threads work in units of about 100 µs, and count each completed unit, also on the heartbeat
 //! page. The main thread writes the count to its output every 20 ms ([`super::WorkTrace`]). In
 //! `busy-wait`, a round is one unit of thread 0, a barrier, one unit of every thread, and a barrier.
 
@@ -77,7 +77,8 @@ struct Shared<'a> {
     work: AtomicU64,
     until: Instant,
     threads: usize,
-    /// Whether a thread failed, or thread 0 of `busy-wait` has ended the run.
+    /// Whether the main thread has ended the run, because all threads have ended or the output
+    /// cannot be written.
     stopped: AtomicBool,
 }
 
