@@ -273,10 +273,10 @@ pub(crate) fn descendants(
     descendants_among(&procs.all(), roots)
 }
 
-/// Does the same as [`descendants`], but reads only the processes of the tree, by the kernel's lists
-/// of children. Returns `None` if the kernel has no such lists, or if the tree has more than
-/// `threads_max` threads: each thread has a list of its own, so that reading all processes of the
-/// machine is then cheaper.
+/// Does the same as [`descendants`], but finds the processes by the kernel's lists of children, and
+/// reads no other processes. Returns `None` if the kernel has no such lists, or if the tree has more
+/// than `threads_max` threads. Each thread has a list of its own, so that a search of all processes
+/// of the machine is cheaper for many threads.
 ///
 /// If a child ends while the kernel lists it, the list may lack another child
 /// ([`Procs::children`]).

@@ -380,8 +380,8 @@ pub fn undo_orphaned(
     undo_program(config, instance_dir, program).map(UndoOutcome::Undone)
 }
 
-/// Returns whether an instance did not end by itself: its journal exists, and its owner had not begun
-/// to end. The caller has checked that neither the owner nor the keeper runs.
+/// Returns whether the owner of an instance was killed: the journal exists, and the owner had not
+/// begun to end. The caller has checked that neither the owner nor the keeper runs.
 pub fn was_killed(instance_dir: &Path) -> bool {
     let has = |name: &str| instance_dir.join(name).exists();
     has(journal::FILE) && !has(crate::keeper::ENDING)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Durations in messages.
 
-/// Returns a duration with its unit, rounded to milliseconds: "0.3 s", "900 s".
+/// Returns a duration with its unit: rounded to milliseconds ("0.3 s", "900 s"), or below 0.5 ms to
+/// two significant digits ("0.12 ms").
 pub fn seconds(seconds: f64) -> String {
     let milliseconds = seconds * 1000.0;
     match milliseconds.abs() {
-        // Two digits of a short time, which would be rounded to 0 s.
+        // Rounding to milliseconds would give 0 s.
         short if short > 0.0 && short < 0.5 => format!("{} ms", rounded(milliseconds)),
         _ => format!("{} s", milliseconds.round() / 1000.0),
     }

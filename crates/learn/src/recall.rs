@@ -83,7 +83,7 @@ pub fn recall(
 }
 
 /// Returns the time that the next run of a program may lose to deliberate variation, with the usual
-/// slow-down of the program; `None` before the first ordinary run.
+/// slowdown of the program; `None` before the first ordinary run.
 ///
 /// # Errors
 /// The store cannot be read.

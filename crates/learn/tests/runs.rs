@@ -101,7 +101,7 @@ fn runs_on_other_cores_add_points_and_spend_the_budget() {
 }
 
 #[test]
-fn the_budget_contains_the_slow_down_by_waits_on_the_most_cores() {
+fn the_budget_contains_the_slowdown_by_waits_on_the_most_cores() {
     let mut runs = Runs::new();
     runs.add(4.0, 10, None);
     assert_eq!(runs.budget().unwrap().usual_slowdown, 1.0);
@@ -109,7 +109,7 @@ fn the_budget_contains_the_slow_down_by_waits_on_the_most_cores() {
     runs.add_waiting(4.0, 0.5, 20, None);
     assert_eq!(runs.points(), [(4.0, 0.1)]);
     assert_eq!(runs.budget().unwrap().usual_slowdown, 2.0);
-    // A point on fewer cores does not change the slow-down of an ordinary run.
+    // A point on fewer cores does not change the slowdown of an ordinary run.
     runs.add(2.0, 20, Some(0.1));
     let budget = runs.budget().unwrap();
     assert_eq!((budget.usual_seconds, budget.usual_slowdown), (20.0, 2.0));

@@ -144,7 +144,7 @@ pub struct Program {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
     /// How much the policy may slow down this run in order to measure the program on fewer cores;
-    /// `None`: not at all, and nothing is known about the program's ordinary runs.
+    /// `None` before the first ordinary run, so that this run is not slowed down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variation: Option<VariationBudget>,
 }

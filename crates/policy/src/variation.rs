@@ -14,8 +14,8 @@
 //!    of the cores. `usual` is the number of CPUs that the kernel would give to the program.
 //! 4. After a varied run, the credit decreases by the greater of two values: the bound of step 3, and
 //!    the measured loss. The measured loss is the time on the narrowed seat, minus the usual time of
-//!    the work done in it. The part of the run's work is its part of the CPU time. Slow progress
-//!    before or after the time on the narrowed seat thereby does not count as a loss.
+//!    the work done in it. This work is the same part of the run's work as its CPU time is of the
+//!    run's CPU time. Slow progress before or after the narrowed seat thus does not count as a loss.
 //!
 //! *Bound.* For a program with a concave curve, the variation takes at most 5 % of the time of its
 //! runs, over the first five or more runs. Before the fifth run, it takes at most a quarter of one
@@ -105,8 +105,8 @@ impl VariationHistory {
         Some(next)
     }
 
-    /// Returns the budget of the next run, without a slow-down. The budget is 0 s if the credit is
-    /// used up.
+    /// Returns the budget of the next run, with a usual slowdown of 1. The budget is 0 s if the
+    /// credit is used up.
     pub fn budget(&self) -> VariationBudget {
         VariationBudget {
             seconds: self.credit_seconds.max(0.0),

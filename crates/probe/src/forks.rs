@@ -16,7 +16,8 @@
 //!    programs have one process group. [`ForkScan::take_new_descendants`] therefore leaves out such
 //!    processes and their children.
 //! 4. Read `stat` of each known process. If the process may have executed a program since the last
-//!    scan, read its executable and its command line again.
+//!    scan, read its executable and its command line again. The children of an ended process become
+//!    children of its parent.
 //!
 //! If the numbers wrapped around, or if more than [`NUMBERS_MAX`] are new, the scan lists `/proc`
 //! instead, at most every [`LIST_NS`].
@@ -227,8 +228,8 @@ impl ForkScan {
             }
             true
         });
-        // A shell that starts a worker in the background and ends leaves the worker to its own
-        // parent, as if that parent had started the worker.
+        // A worker of an ended parent becomes a child of the parent's parent. Launchers such as R's
+        // `makeCluster` start each worker by a shell that ends at once.
         for known in self.known.values_mut() {
             while let Some(&parent) = ended.get(&known.process.parent) {
                 known.process.parent = parent;

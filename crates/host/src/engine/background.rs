@@ -5,7 +5,7 @@
 //!
 //! The costs are bounded by minimum intervals, which grow with the duration of a reading:
 //!
-//! - CPU times are read at most every 15 ms. The interval is 600 times the duration of a reading,
+//! - CPU times are read at most every 15 ms. The interval is 600 times the CPU time of a reading,
 //!   but at most 1 s.
 //! - The search for blocked processes uses at most 1/1000 of a CPU, but is made at least once a
 //!   second. Two searches are at least 500 ms apart, or 100 ms while a process is blocked.
@@ -27,11 +27,11 @@ use super::on_demand_meter::OnDemandMeter;
 
 /// Minimum interval between readings of CPU times, which visit every thread of the machine.
 const CPU_NS_MIN: u64 = 15_000_000;
-/// The interval is this multiple of the duration of a reading, within its limits. The cost is then a
-/// sixth of a percent of a CPU.
+/// The interval is this multiple of the CPU time of a reading, between [`CPU_NS_MIN`] and
+/// [`CPU_NS_MAX`]. Below the maximum interval, readings use at most a sixth of a percent of a CPU.
 const CPU_INTERVAL_RATIO: u64 = 600;
-/// Maximum interval between readings of CPU times. A reading may appear to use much CPU time,
-/// because time that a hypervisor takes from a virtual machine counts. Without new CPU times,
+/// Maximum interval between readings of CPU times. The measured CPU time of a reading contains time
+/// that a hypervisor takes from a virtual machine, and may be long. Without new CPU times,
 /// background work is not stopped.
 const CPU_NS_MAX: u64 = 1_000_000_000;
 /// Time by which the reading of CPU times must be overdue for a sample after a notification to

@@ -17,8 +17,8 @@
 //! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
 //!
 //! A costly scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
-//! most 1 % otherwise. The time in which another thread has the CPU of the loop does not count.
-//! Otherwise, one preemption of 50 ms on a busy machine would postpone the next scan by a second.
+//! most 1 % otherwise. Only the CPU time of the loop's thread counts. If elapsed time counted, one
+//! preemption of 50 ms on a busy machine would postpone the next scan by 1 to 5 s.
 
 use usher_model::ProcessId;
 use usher_policy::copies::hints::CopyRecord;

@@ -2,14 +2,16 @@
 //! Limits the CPU time that the control loop uses for periodic work (samples, scans, decisions).
 //!
 //! The loop runs with a real-time class. Without a limit, its periodic work would take a whole CPU
-//! from the programs if it takes longer than its intervals: with many programs or processes, or in
-//! a virtual machine whose hypervisor gives it little time.
+//! from the programs if one round takes longer than its interval: with many programs or processes,
+//! or in a virtual machine that gets little CPU time.
 //!
-//! The budget grows by a tenth of the passed time, up to 20 ms. Work that uses more than the budget
-//! is followed by a pause, in which the budget grows to zero again, but of at most 1 s. During the
-//! pause, the loop still handles requests, arrivals and ends of programs, and the housekeeping.
+//! 1. The budget grows by a tenth of the passed time, up to 20 ms.
+//! 2. All CPU time of the loop's thread is subtracted, also that of requests and housekeeping.
+//! 3. While the budget is below zero, the periodic work pauses, for at most 1 s after the last
+//!    subtraction. The loop still handles requests, arrivals and ends of programs, and executes the
+//!    housekeeping.
 
-/// Upper limit of the budget, which short bursts of work may use without a pause.
+/// Upper limit of the budget: CPU time that a burst of work may use without a pause.
 const BURST_NS: u64 = 20_000_000;
 /// The passed time in which the budget grows by one nanosecond, in nanoseconds.
 const GROWTH_NS: u64 = 10;

@@ -8,8 +8,8 @@
 //! when a BPF program is detached.
 //!
 //! Until the meter is open, background programs have their low priority but are not stopped. If the
-//! last program ends before the meter is open, the opening continues, so that a program which starts
-//! soon afterwards does not cause another opening.
+//! last program ends before the meter is open, the opening continues. A program that starts before
+//! the end of the opening uses this meter; otherwise the meter is closed.
 
 use std::sync::mpsc::{Receiver, channel};
 

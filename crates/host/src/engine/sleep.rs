@@ -15,8 +15,8 @@ impl RealWorld {
         self.state.cpu_budget.is_paused(now_ns())
     }
 
-    /// Sleeps until a descriptor is ready or the deadline passes. Returns the programs
-    /// with a ready descriptor.
+    /// Sleeps until a descriptor is ready or a deadline passes: `deadline_ns` of the policy, or that
+    /// of other periodic work or of the housekeeping. Returns the programs with a ready descriptor.
     pub(super) fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
         let housekeeping_ns = self.state.housekeeping_ns + HOUSEKEEPING_NS;
         let housekeeping_ns = (!self.state.members.is_empty()).then_some(housekeeping_ns);

@@ -390,9 +390,9 @@ impl Usher {
         measured.unwrap_or(predicted)
     }
 
-    /// Raises predicted NTTs under time sharing to the usual slow-down by waits for CPUs in earlier
-    /// runs, but at most to the load of the machine: the CPUs that all programs would use alone,
-    /// divided by the CPUs of the machine.
+    /// Raises predicted NTTs under time sharing to the usual slowdown by waits for CPUs in earlier
+    /// runs, but at most to the load of the machine: the number of CPUs that all programs would use
+    /// alone, divided by the number of CPUs of the machine.
     fn with_usual_waits(&self, requests: &[Request], predicted: Vec<f64>) -> Vec<f64> {
         let cores_max = self.cores_max();
         let usual = |request: &Request| self.members[&request.id].program.variation;

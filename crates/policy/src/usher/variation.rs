@@ -158,7 +158,7 @@ impl Usher {
     fn within_budgets(&self, seats: Seats, was_on: bool) -> Option<(Seats, LossRates)> {
         let rates = self.loss_rates(&seats);
         let suffices = |(&id, &rate): (&ProgramId, &f64)| self.budget_suffices(id, rate, was_on);
-        let permitted = self.fit(&seats) && rates.iter().all(suffices);
+        let permitted = self.are_wide_enough(&seats) && rates.iter().all(suffices);
         permitted.then_some((seats, rates))
     }
 
@@ -175,7 +175,7 @@ impl Usher {
     }
 
     /// Whether each seat has the cores that its program needs.
-    fn fit(&self, seats: &Seats) -> bool {
+    fn are_wide_enough(&self, seats: &Seats) -> bool {
         seats.iter().all(|(id, cpus)| {
             let cores = self.topology.cores_in(cpus).len();
             let member = self.members.get(id);
@@ -183,8 +183,8 @@ impl Usher {
         })
     }
 
-    /// Whether the budget of a program lasts for a loss of `rate` per second: for the least part of
-    /// its usual run, or for any time if the variation `was_on` before.
+    /// Whether the budget of a program lasts for a loss of `rate` per second: for 60 % of its usual
+    /// run, or for any time if the variation `was_on` before.
     fn budget_suffices(&self, id: ProgramId, rate: f64, was_on: bool) -> bool {
         self.members.get(&id).is_some_and(|member| {
             let usual = member.program.variation;
