@@ -48,7 +48,7 @@ impl Store {
     /// Replaces the calibration of a kind of machine.
     ///
     /// # Errors
-    /// An error is negative or no finite number, or the store cannot be written.
+    /// An error is negative or not finite, or the store cannot be written.
     pub fn set_calibration(
         &mut self,
         machine: &MachineKey,

@@ -90,7 +90,7 @@ pub enum StoreError {
     /// The calibrated error of a source is invalid.
     #[error(
         "the calibration cannot be stored: the error of the source '{source_name}' must be a \
-         positive number, not {error}"
+         finite number of at least 0, not {error}"
     )]
     Calibration {
         /// Name of the source.
