@@ -518,7 +518,7 @@ impl Daemon {
         self.path.parent().unwrap_or(&self.path)
     }
 
-    /// Returns the daemon in a text with several daemons.
+    /// Returns a description of the daemon, for messages that concern several daemons.
     pub fn name(&self) -> String {
         format!("the daemon in '{}'", self.dir().display())
     }
@@ -618,7 +618,7 @@ impl DaemonError {
             .is_some_and(|error| error.is_ending)
     }
 
-    /// Returns whether an error is that of a daemon that listens and does not end: it refused the
+    /// Returns whether an error is that of a daemon that listens and does not end: it rejected the
     /// call, or did not answer in time.
     pub fn is_lasting(error: &anyhow::Error) -> bool {
         error

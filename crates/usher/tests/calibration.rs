@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher doctor --calibrate`: what is stored, and what is refused. No test depends on the measured
+//! `usher doctor --calibrate`: stored results and rejected requests. No test depends on the measured
 //! errors, because other tests disturb every measurement.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -135,13 +135,10 @@ fn a_forced_calibration_beside_two_busy_loops_is_shown_but_not_stored() {
 fn invalid_options_are_refused() {
     let world = World::new();
     for (args, reason) in [
-        (
-            &["doctor", "--force"][..],
-            "--force belongs to a calibration",
-        ),
+        (&["doctor", "--force"][..], "--force requires --calibrate"),
         (
             &["doctor", "--run-seconds", "2"],
-            "--run-seconds belongs to a calibration",
+            "--run-seconds requires --calibrate",
         ),
         (
             &["doctor", "--calibrate", "--run-seconds", "0.1"],

@@ -79,9 +79,6 @@ fn is_installed(shell: &str) -> bool {
     is_installed
 }
 
-/// Checks the completion of values that exist only at run time. On a loaded machine, a completion
-/// may exceed its time limit and is empty, so each one is repeated until it has the expected
-/// values.
 /// Stores a profile of a program with this name.
 fn store_profile(world: &World, name: &str) {
     let text = format!(
@@ -96,6 +93,9 @@ fn store_profile(world: &World, name: &str) {
     assert!(imported.status.success(), "{}", stderr(&imported));
 }
 
+/// Checks the completion of values that exist only at run time. On a loaded machine, a completion
+/// may exceed its time limit and is empty, so each one is repeated until it has the expected
+/// values.
 fn check_values(shell: &str) {
     let mut world = World::new();
     let complete = |world: &World, words: &[&str]| completions(world, shell, words);

@@ -71,7 +71,7 @@ fn the_files_of_the_documentation_equal_the_printed_schemas() {
     }
 }
 
-/// The types and fields of the daemon's interface, which describes them itself.
+/// Returns the names of the types and fields in the daemon's interface, which describes them itself.
 fn interface_names() -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/org.usher.Usher1.varlink");
     let text = fs::read_to_string(path).unwrap();

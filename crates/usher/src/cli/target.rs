@@ -147,7 +147,7 @@ pub fn process(word: &str) -> Result<i32, String> {
     }
 }
 
-/// Programs of one daemon that words select.
+/// The programs of one daemon that the words select.
 pub struct Selection {
     /// The daemon.
     pub daemon: Daemon,
@@ -155,8 +155,8 @@ pub struct Selection {
     pub programs: Vec<Program>,
 }
 
-/// Returns the programs of any daemon that any of the words selects. Without words, the result
-/// contains all programs. Each daemon is part of the result.
+/// Removes the programs that none of the words selects from the states of the daemons. Without
+/// words, all programs are kept.
 ///
 /// # Errors
 /// One of the words selects no program or is ambiguous within a daemon, or a daemon is gone.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! All daemons that may manage programs of this user: the system's and the user's own. Both run at
-//! the same time if root starts the system daemon after a command has started the user's daemon.
+//! Queries all daemons that may manage programs of this user: the system's and the user's own. Both
+//! run at the same time if root starts the system daemon after a command has started the user's
+//! daemon.
 //!
 //! 1. [`Daemons::query`] connects to each daemon that listens. If none listens, the error names the
 //!    command that starts a daemon.
@@ -51,8 +52,8 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// Does the same as [`Self::query`], for the purpose of a target search: fails if any daemon
-    /// does not answer, because the target could be a program of this daemon.
+    /// Does the same as [`Self::query`], for a search of programs: fails if any daemon does not
+    /// answer, because the program could belong to this daemon.
     ///
     /// # Errors
     /// No daemon listens, or one does not answer.

@@ -7,8 +7,9 @@
 //! 3. Each selected program is released by one call. If the daemon refuses to release a program,
 //!    the command still releases the other programs. The exit status is then 125.
 //!
-//! Requires a daemon. The programs of all daemons that listen are searched; a word that selects
-//! programs of several daemons is an error. Each call has the time limit of `client`, 10 s for each read and write.
+//! Requires a daemon. The command searches the programs of all daemons that listen; a word that
+//! selects programs of several daemons is an error. Each call has the time limit of `client`, 10 s
+//! for each read and write.
 
 use crate::answers::DetachAnswer;
 use crate::api::Program;

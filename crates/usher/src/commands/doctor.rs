@@ -7,10 +7,10 @@
 //! each part once and prints one line per finding. The last lines are a conclusion from these
 //! findings ([`conclusion`]).
 //!
-//! - Without `--calibrate`, the command changes no program and no setting. Opening an existing profile store migrates a
-//!   store of an older version of Usher.
+//! - Without `--calibrate`, the command changes no program and no setting. Opening an existing
+//!   profile store migrates a store of an older version of Usher.
 //! - With `--calibrate`, the command first measures and stores the errors of the sources of progress
-//!   ([`calibration`]). On a busy machine it waits, and then refuses.
+//!   ([`calibration`]). On a busy machine, it waits up to 60 s by default, and then fails.
 //! - The exit status is 0 even if features are missing. A part that cannot be read, or a daemon
 //!   that does not answer, is reported as a finding.
 //! - Such a daemon delays the command by the time limit of `client`, 10 s for each read and write.
@@ -51,8 +51,8 @@ permit more.
 
 With --calibrate, the command runs short programs on different numbers of cores, and
 compares each source of progress with the work that the programs count themselves. Usher
-uses the stored errors to decide which sources to trust on this machine. On a busy
-machine, the command waits up to 60 s, and then ends with an error.
+plans only by sources with an error of at most 10 %. On a busy machine, the command waits
+up to 60 s by default, and then ends with an error.
 
 Examples:
   usher doctor

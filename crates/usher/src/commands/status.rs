@@ -39,8 +39,8 @@ PROGRESS  work per second over the last 10 s, with its source and confidence. Th
           shows only demand).
 COMMAND   the command line; only the program's user and root can see it
 
-If your daemon and the system's run, both are shown, one after the other. --runtime-dir selects
-one of them.
+If your daemon and the system's run, the command shows both, one after the other. --runtime-dir
+selects one of them.
 
 On a terminal, COMMAND is shortened, and columns are left out, so that no line is too long.
 

@@ -2,7 +2,8 @@
 //! `usher top`: a live view of the machine with the seats of all programs, until `q` or Ctrl-C.
 //!
 //! 1. A thread requests the state of each daemon that listens (the system's, the user's own) at each
-//!    interval, 1 s by default, with the time limit of `client`. A daemon that does not answer therefore does not block the keys.
+//!    interval, 1 s by default, with the time limit of `client`. A daemon that does not answer
+//!    therefore does not block the keys.
 //! 2. The main thread waits for a key, a signal or a new state, changes the view (`view`) and draws
 //!    it (`draw`) on the terminal's alternate screen (`terminal`).
 //! 3. `q`, Ctrl-C, SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command; the terminal is restored
@@ -10,8 +11,8 @@
 //!
 //! If the last daemon ends, the view waits up to 3 s for the next daemon, which the keeper starts. If
 //! no daemon listens then, or if a daemon does not answer, the command restores the screen and fails.
-//! Without a terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The topology is
-//! read once at the start.
+//! Without a terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The
+//! topology is read once at the start.
 
 mod draw;
 mod keys;

@@ -3,7 +3,8 @@
 //!
 //! 1. With arguments, the command waits for the selected programs of all daemons that listen: the
 //!    system's and the user's own (`crate::cli::target`). Without arguments, it waits until each of
-//!    these daemons was once without a program of this user; root waits for the programs of all users. If no daemon listens, it waits for one second for a daemon that is being started.
+//!    these daemons has once managed no program of this user; root waits for the programs of all
+//!    users. If no daemon listens, it waits for one second for a daemon that is being started.
 //! 2. For each program, the command opens a pidfd of the oldest living process. It polls the pidfds
 //!    and the connections to the daemons.
 //! 3. After each event, and at least once per second ([`CHECK_EVERY`]), the command requests the
@@ -12,10 +13,10 @@
 //! 4. A program that is no longer listed although its last known process lives was detached, which
 //!    is an error.
 //!
-//! If a daemon with a watched program ends, the command fails, even if all known processes have ended: a program may
-//! have other processes. An automatic daemon runs for 5 s after its last program, so that the
-//! command receives the report of the program's end before the end of the daemon. The wait itself
-//! has no time limit; SIGINT and SIGTERM end the command as any other.
+//! If a daemon with a watched program ends, the command fails, even if all known processes have
+//! ended: a program may have other processes. An automatic daemon runs for 5 s after its last
+//! program, so that the command receives the report of the program's end before the end of the
+//! daemon. The wait itself has no time limit; SIGINT and SIGTERM end the command as any other.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -8,7 +8,7 @@
 //!    keeper is dead, too, the launcher undoes the changes. While a keeper works, step 3 waits.
 //! 3. A thread searches for a daemon and registers the program again (`registration`): at once,
 //!    then at intervals that double from 50 ms to 2 s, and after each signal. The attempts have no
-//!    limit. If a command had started the daemon for this user, and daemon and keeper were killed,
+//!    limit. If the daemon was started by a command of this user, and daemon and keeper were killed,
 //!    the thread also starts a daemon, up to 5 times (`restart`).
 //! 4. When the program has ended, the launcher reports its duration to the daemon and returns its
 //!    exit status. Only a run that succeeded, took at least 0.5 s and was never stopped is
@@ -50,8 +50,8 @@ pub struct ManagedWait {
     runtime_dir: Option<PathBuf>,
     /// The options of a daemon that this launcher starts.
     daemon_options: DaemonOptions,
-    /// Whether a command had started the daemon that manages the program, or managed it last, for
-    /// this user.
+    /// Whether the daemon that manages the program, or managed it last, belongs to this user and was
+    /// started by a command.
     is_automatic: bool,
     restarts: Restarts,
     program: i64,
@@ -276,8 +276,8 @@ impl ManagedWait {
         }
     }
 
-    /// Permits this launcher to start a daemon, if a command had started the last one, and this
-    /// daemon and its keeper were killed. A daemon that was ended on request is not started again.
+    /// Permits this launcher to start a daemon, if the last one was started by a command, and was
+    /// killed together with its keeper. A daemon that was ended on request is not started again.
     fn permit_restart(&mut self) {
         let is_automatic = std::mem::take(&mut self.is_automatic);
         if is_automatic && usher_act::was_killed(&self.instance) {

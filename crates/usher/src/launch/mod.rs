@@ -278,7 +278,7 @@ impl RunOptions {
             end: Some(signals.end_fd()),
         };
         let dir = self.runtime_dir.as_deref();
-        // Making a request reads the CPU quota. It is made once, because the child waits meanwhile.
+        // The request is made once, because it reads the CPU quota while the child waits.
         let mut child: Option<RequestedChild> = None;
         let registered = autostart::call(dir, &options, &limits, |daemon| {
             // A child that another daemon could not register is in the cgroup of its launcher.

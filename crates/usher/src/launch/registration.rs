@@ -20,7 +20,7 @@ use crate::client::{Daemon, RegisterRequest, WaitLimits};
 
 /// Upper limit of the time for an answer of the daemon.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The thread parses one reply.
+/// The thread parses one reply, and may start a daemon.
 const STACK_BYTES: usize = 1 << 20;
 
 /// The result of a registration; `None` if no daemon listens, and none was to be started. An error

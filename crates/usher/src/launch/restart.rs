@@ -7,9 +7,9 @@
 //!    pause after an attempt doubles from 1 s.
 //! 3. [`Restarts::managed`] ends the attempts: a daemon manages the program.
 //!
-//! Bound: at most 5 attempts ([`ATTEMPTS_MAX`]). The count begins again only after a daemon has
-//! managed the program for 60 s ([`STABLE`]), so that a daemon that is killed repeatedly right after
-//! its start is not started for ever.
+//! Bound: at most 5 attempts ([`ATTEMPTS_MAX`]). The count restarts only after a daemon has managed
+//! the program for 60 s ([`STABLE`]). A daemon that is always killed soon after its start is
+//! therefore started at most 5 times.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ impl Restarts {
 mod tests {
     use super::*;
 
-    /// The times of the attempts in seconds after `from`, of a launcher that asks 4 times a second.
+    /// Returns the times of the attempts in seconds after `from`, with 4 calls of `take` per second.
     fn attempts(restarts: &mut Restarts, from: Instant) -> Vec<f64> {
         let times = (0..400).map(|step| f64::from(step) * 0.25);
         let is_due = |at: &f64| restarts.take(from + Duration::from_secs_f64(*at));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_daemon_that_lives_renews_the_attempts() {
+    fn only_a_stable_daemon_resets_the_attempts() {
         let (mut restarts, mut now) = (Restarts::default(), Instant::now());
         for _ in 0..ATTEMPTS_MAX {
             restarts.permit(now);

@@ -60,9 +60,9 @@ impl CalibrateArgs {
             ("--max-wait", self.load.max_wait.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) if !self.calibrate => bail!(
-                "{option} belongs to a calibration: write `usher doctor --calibrate {option} …`"
-            ),
+            Some((option, _)) if !self.calibrate => {
+                bail!("{option} requires --calibrate: run 'usher doctor --calibrate {option} …'")
+            }
             _ => Ok(()),
         }
     }
@@ -177,7 +177,7 @@ impl CalibrationReport {
 
 impl SourceReport {
     fn text(&self) -> String {
-        // Plans never use CPU time, whatever its error.
+        // Plans never use CPU time, even without an error.
         let unused = match self.error > SOURCE_ERROR_MAX && self.source != "cpu-time" {
             true => " (too inaccurate for plans)",
             false => "",

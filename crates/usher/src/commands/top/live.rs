@@ -63,7 +63,7 @@ impl Signals {
 /// Shows the view until a key or a signal ends it.
 ///
 /// # Errors
-/// The daemon does not answer, or the terminal cannot be used.
+/// A daemon does not answer, or the terminal cannot be used.
 pub fn run(
     daemons: Daemons,
     topology: &Topology,
@@ -110,8 +110,9 @@ pub fn run(
     }
 }
 
-/// Starts the thread that requests the states of the daemons at each interval, and at once after a message
-/// on the returned channel. After each state, the thread makes the other end of `waker` readable.
+/// Starts the thread that requests the states of the daemons at each interval, and at once after a
+/// message on the returned channel. After each request, the thread makes the other end of `waker`
+/// readable.
 fn request_states(
     mut daemons: Daemons,
     interval: f64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The state of the view of `usher top`: the last states of the daemons, the order and the filter of the
-//! rows, the selected row, and the history of each program's rate. Keys change the view; [`View`]
+//! The state of the view of `usher top`: the last states of the daemons, the order and the filter of
+//! the rows, the selected row, and the history of each program's rate. Keys change the view; [`View`]
 //! itself reads no clock and no terminal.
 //!
 //! The history contains the rate of progress at each update, at most [`HISTORY_MAX`] updates. A
@@ -87,14 +87,14 @@ pub enum Reaction {
     Suspend,
 }
 
-/// A program: the pid of its daemon, and its number.
-pub type ProgramKey = (i64, i64);
+/// The key of a program's row: the pid of its daemon, and the number of the program.
+pub type RowKey = (i64, i64);
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// Identifies the program.
-    pub key: ProgramKey,
+    pub key: RowKey,
     /// The program.
     pub program: &'a Program,
     /// The name of its user.
@@ -119,10 +119,10 @@ pub struct View {
     /// What the keys do.
     pub mode: Mode,
     /// The selected program.
-    pub selected: Option<ProgramKey>,
+    pub selected: Option<RowKey>,
     names: BTreeMap<i64, String>,
     users: UserNames,
-    history: BTreeMap<ProgramKey, VecDeque<f64>>,
+    history: BTreeMap<RowKey, VecDeque<f64>>,
 }
 
 impl View {
@@ -143,7 +143,7 @@ impl View {
         view
     }
 
-    /// Takes over new states.
+    /// Replaces the states, and appends to the histories of their programs.
     pub fn update(&mut self, states: Vec<State>) {
         self.states = states;
         let programs = self.states.iter().flat_map(programs);
@@ -274,7 +274,7 @@ impl View {
 
     /// Moves the selection by a number of rows.
     fn select(&mut self, by: isize) {
-        let keys: Vec<ProgramKey> = self.rows().iter().map(|row| row.key).collect();
+        let keys: Vec<RowKey> = self.rows().iter().map(|row| row.key).collect();
         let last = keys.len().saturating_sub(1);
         let now = keys.iter().position(|&key| Some(key) == self.selected);
         let next = match now {
@@ -287,7 +287,7 @@ impl View {
 }
 
 /// Returns the programs of a daemon with their keys.
-fn programs(state: &State) -> impl Iterator<Item = (ProgramKey, &Program)> {
+fn programs(state: &State) -> impl Iterator<Item = (RowKey, &Program)> {
     let key = |program: &Program| (state.pid, program.id);
     state
         .programs
