@@ -298,7 +298,9 @@ pub(crate) fn descendants_by_children(
             return None;
         }
         let children = procs.children(pid)?.into_iter();
-        pending.extend(children.filter_map(|child| procs.get(child)));
+        // A child may have ended, and another process may have its pid now.
+        let children = children.filter_map(|child| procs.get(child));
+        pending.extend(children.filter(|child| child.parent == pid));
         tree.insert(pid, process);
     }
     Some(tree.into_values().collect())

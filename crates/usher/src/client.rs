@@ -219,6 +219,24 @@ impl Daemon {
         is_safe.then(|| Self::connect(path, limits).ok()).flatten()
     }
 
+    /// Does the same as [`Self::open`], but returns the error if a daemon listens and does not
+    /// answer. `None` also if this user cannot have programs at the daemon.
+    fn open_if_listening(path: &Path) -> anyhow::Result<Option<Self>> {
+        use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, Unsupported};
+        if !path.parent().is_some_and(runtime::is_safe) {
+            return Ok(None);
+        }
+        let none = [NotFound, ConnectionRefused, PermissionDenied, Unsupported];
+        match Self::connect(path, &WaitLimits::default()) {
+            Ok(daemon) => Ok(Some(daemon)),
+            Err(error) if none.contains(&error.kind()) => Ok(None),
+            Err(error) => {
+                let doing = format!("connecting to the daemon at {}", path.display());
+                Err(anyhow::Error::new(error).context(doing))
+            }
+        }
+    }
+
     /// Connects, for commands that cannot work without a daemon.
     ///
     /// # Errors

@@ -304,7 +304,10 @@ impl CalibrationSession<'_> {
         let disturbance = self.guard.end(before.as_ref())?;
         // The next run creates a page at the same path.
         heartbeat.remove().map_err(page_error)?;
-        let text = std::fs::read_to_string(&output).unwrap_or_default();
+        let text = std::fs::read_to_string(&output).map_err(|source| RunError::System {
+            doing: "reading the progress of a calibration program",
+            source,
+        })?;
         let trace = WorkTrace::parse(&text);
         Ok((CalibrationRun { samples, trace }, disturbance))
     }

@@ -261,6 +261,7 @@ impl World for RealWorld {
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
         let deadline_ns = at_most_ns.map(|ns| now_ns().saturating_add(ns));
         loop {
+            self.state.cpu_budget.charge(now_ns(), thread_cpu_ns());
             for request in self.requests.take() {
                 self.handle(request);
             }
@@ -277,7 +278,9 @@ impl World for RealWorld {
                     return false;
                 }
             }
-            self.state.cpu_budget.account(now_ns(), thread_cpu_ns());
+            // Requests, ends and housekeeping are not charged: they are handled in a pause, too, and
+            // would prolong it.
+            self.state.cpu_budget.skip(thread_cpu_ns());
             let is_paused = self.is_paused();
             if !is_paused {
                 self.continue_scans();

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
-use super::{Daemon, DaemonError, WaitLimits};
+use super::{Daemon, DaemonError};
 use crate::api::State;
 use crate::runtime;
 
@@ -75,9 +75,9 @@ impl Daemons {
     pub fn refresh(&mut self) -> anyhow::Result<()> {
         let open = std::mem::take(&mut self.answered).into_iter();
         let open = open.map(|one| one.daemon);
-        let open = self.connect(open.filter(|daemon| !daemon.is_gone()).collect())?;
         self.errors.clear();
-        let is_only = open.len() == 1;
+        let open = self.connect(open.filter(|daemon| !daemon.is_gone()).collect())?;
+        let is_only = open.len() == 1 && self.errors.is_empty();
         for mut daemon in open {
             match daemon.status() {
                 Ok(state) => self.answered.push(QueriedDaemon { daemon, state }),
@@ -93,16 +93,19 @@ impl Daemons {
         Ok(())
     }
 
-    /// Adds the daemons that listen now and are not connected yet.
-    fn connect(&self, mut open: Vec<Daemon>) -> anyhow::Result<Vec<Daemon>> {
+    /// Adds the daemons that listen now and are not connected yet. Keeps the errors of daemons that
+    /// listen but cannot be connected.
+    fn connect(&mut self, mut open: Vec<Daemon>) -> anyhow::Result<Vec<Daemon>> {
         let sockets = runtime::sockets(self.runtime_dir.as_deref());
-        let is_new = |path: &&PathBuf| open.iter().all(|one| one.path != **path);
-        let new: Vec<&PathBuf> = sockets.iter().filter(is_new).collect();
-        let new = new
-            .into_iter()
-            .filter_map(|path| Daemon::open(path, &WaitLimits::default()));
-        let new: Vec<Daemon> = new.collect();
-        open.extend(new);
+        for path in &sockets {
+            if open.iter().any(|one| one.path == *path) {
+                continue;
+            }
+            match Daemon::open_if_listening(path) {
+                Ok(daemon) => open.extend(daemon),
+                Err(error) => self.errors.push(error),
+            }
+        }
         if open.is_empty() {
             open.push(Daemon::need(self.runtime_dir.as_deref())?);
         }

@@ -282,6 +282,12 @@ impl ManagedWait {
         let is_automatic = std::mem::take(&mut self.is_automatic);
         if is_automatic && usher_act::was_killed(&self.instance) {
             self.restarts.permit(Instant::now());
+            if self.restarts.has_given_up() {
+                failure::print_error(
+                    "the program runs unmanaged until another command starts a daemon: the daemon \
+                     was killed again and again",
+                );
+            }
         }
     }
 
