@@ -296,13 +296,10 @@ fn a_copy_is_widened_when_its_pools_exist() {
     at(12, 3 * SECOND, SECOND, 2);
     at(13, SECOND - 1, 0, 1);
     program.step(15 * MS);
-    assert_eq!(program.masks(&[10, 11, 12, 13]), "all 0 1 1");
+    assert_eq!(program.masks(&[10, 11, 12, 13]), "all 0 all 1");
     let states = [10, 11].map(|pid| program.state(pid).unwrap());
     assert_eq!(states, [CopyState::Widened, CopyState::Confined]);
-    // A widened copy that starts to work with too many threads is confined again.
-    program.processes.get_mut(&10).unwrap().working_threads = 2;
-    program.step(15 * MS);
-    assert_eq!(program.mask(10), "0");
+    assert_eq!(program.state(12), Some(CopyState::Widened), "two threads");
 }
 
 #[test]
@@ -326,7 +323,11 @@ fn the_launcher_of_late_copies_is_narrowed_until_it_starts_no_more() {
     }
     program.step(5 * MS);
     program.step(5 * MS);
-    assert_eq!(program.masks(&[1, 10, 11, 12, 13]), "0 0 0 1 1");
+    assert_eq!(
+        program.masks(&[1, 10, 11, 12, 13]),
+        "0 all all all all",
+        "too many threads on one CPU would wait for one another"
+    );
     // The next copy inherits its part, and a process of another executable gets the seat.
     program.end(13);
     program.start(14, 1, 2);
@@ -350,8 +351,24 @@ fn a_busy_or_multi_threaded_launcher_is_not_narrowed() {
         (launcher.threads, launcher.cpu_ns) = (threads, cpu_ns);
         program.step(5 * MS);
         program.step(5 * MS);
-        assert_eq!(program.masks(&[1, 10, 11]), "all 0 1");
+        assert_eq!(program.masks(&[1, 10, 11]), "all all all");
     }
+}
+
+#[test]
+fn forks_with_the_pool_of_their_parent_stay_confined() {
+    let mut program = Program::new(2);
+    for pid in 10..12 {
+        let fork = program.start(pid, 1, 2);
+        (fork.executed, fork.working_threads) = (false, 2);
+    }
+    program.step(25 * MS);
+    program.step(25 * MS);
+    for pid in 10..12 {
+        program.processes.get_mut(&pid).unwrap().cpu_ns = 5 * SECOND;
+    }
+    program.step(25 * MS);
+    assert_eq!(program.masks(&[1, 10, 11]), "all 0 1");
 }
 
 #[test]
@@ -370,7 +387,7 @@ fn copies_of_an_executable_that_uses_one_thread_are_not_confined_for_long() {
     // Then a copy works with two threads.
     program.processes.get_mut(&39).unwrap().working_threads = 2;
     program.step(5 * MS);
-    assert_eq!(program.state(39), Some(CopyState::Confined));
+    assert_eq!(program.state(39), Some(CopyState::Widened));
     program.end(38);
     program.start(40, 1, 2);
     program.step(5 * MS);

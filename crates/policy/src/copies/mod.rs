@@ -18,8 +18,10 @@
 //!    rise at once, a fall after `FEWER_NS`.
 //! 3. *Widening.* A copy may use the whole seat again when it has used `MATURE_NS` of CPU time,
 //!    and has mapped no library in the last `SETTLED_NS` of this time. The copy must not work
-//!    with more threads than the CPUs of its part. A copy with more working threads, such as a fork
-//!    with its parent's pool, is confined until its end.
+//!    with more threads than the CPUs of its part. A fork with more working threads, which has its
+//!    parent's pool, is confined until its end. A copy that has executed a program and works with
+//!    more threads may use the whole seat at once: threads that busy-wait for one another, such as
+//!    those of GNU OpenMP, are many times slower on fewer CPUs than threads.
 //! 4. *Launcher.* If copies that have executed a program work with too many threads, their thread
 //!    pools read the mask before the scan. The launcher itself is then narrowed to the part of the
 //!    next copy, which a new process inherits. This requires that the launcher has one thread and
@@ -27,14 +29,13 @@
 //!    one copy and has started no copy for `LAUNCHER_NS`.
 //! 5. *Serial programs.* After `TRIALS` copies of an executable ended with one working thread
 //!    each, later copies are not confined (compilers under `make -j`). When a copy works with
-//!    several threads, all later copies of the executable are confined again. A copy that works
-//!    with more threads than the CPUs of its part is itself confined.
+//!    several threads, all later copies of the executable are confined again.
 //!
 //! *Cost.* [`CopyPlanner::step`] takes O(n²) time for n processes, O(k²) for each new copy of a
 //! group with k copies, and the time of the division of changed groups.
 //!
 //! *Limits.* A pool that starts more than `MATURE_NS` after its process uses the whole seat.
-//! Copies whose pools read the mask before the first scan keep too many threads; they are confined.
+//! Copies whose pools read the mask before the first scan keep too many threads.
 
 mod divide;
 pub mod hints;
@@ -477,9 +478,11 @@ impl Group {
             uses.has_pools |= threads > 1;
             if threads as usize > part && self.slots > 1 {
                 copy.late |= key.executed;
-                if copy.state != CopyState::LeftAlone {
-                    copy.state = CopyState::Confined;
-                }
+                copy.state = match copy.state {
+                    CopyState::LeftAlone => CopyState::LeftAlone,
+                    _ if key.executed => CopyState::Widened,
+                    _ => CopyState::Confined,
+                };
             }
         }
     }

@@ -41,7 +41,8 @@ fn copy(copy: &CopyReport) -> api::Copy {
 }
 
 fn has_too_many_threads(copy: &CopyReport) -> bool {
-    copy.state == CopyState::Confined && copy.threads as usize > copy.cpus.len().max(1)
+    let is_divided = matches!(copy.state, CopyState::Confined | CopyState::Widened);
+    is_divided && copy.threads as usize > copy.cpus.len().max(1)
 }
 
 /// Returns what the user can do about copies that have more threads than CPUs.
