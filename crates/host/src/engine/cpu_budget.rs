@@ -6,7 +6,8 @@
 //! or in a virtual machine that gets little CPU time.
 //!
 //! 1. The budget grows by a tenth of the passed time, up to 20 ms.
-//! 2. All CPU time of the loop's thread is subtracted, also that of requests and housekeeping.
+//! 2. The CPU time of the loop's thread is subtracted, except that of requests, ends of programs and
+//!    housekeeping.
 //! 3. While the budget is below zero, the periodic work pauses, for at most 1 s after the last
 //!    subtraction. The loop still handles requests, arrivals and ends of programs, and executes the
 //!    housekeeping.
