@@ -189,6 +189,10 @@ impl TrustedConnection {
     }
 }
 
+fn not_connected(path: &Path, error: io::Error) -> anyhow::Error {
+    anyhow::Error::new(error).context(format!("connecting to the daemon at {}", path.display()))
+}
+
 /// A connection to a daemon that this user may trust.
 pub struct Daemon {
     client: VarlinkClient,
@@ -230,10 +234,7 @@ impl Daemon {
         match Self::connect(path, &WaitLimits::default()) {
             Ok(daemon) => Ok(Some(daemon)),
             Err(error) if none.contains(&error.kind()) => Ok(None),
-            Err(error) => {
-                let doing = format!("connecting to the daemon at {}", path.display());
-                Err(anyhow::Error::new(error).context(doing))
-            }
+            Err(error) => Err(not_connected(path, error)),
         }
     }
 
@@ -283,8 +284,7 @@ impl Daemon {
         let is_safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         sockets.iter().filter(is_safe).find_map(|path| {
             let error = Self::connect(path, limits).err()?;
-            let doing = || format!("connecting to the daemon at {}", path.display());
-            (!is_absent(&error)).then(|| anyhow::Error::new(error).context(doing()))
+            (!is_absent(&error)).then(|| not_connected(path, error))
         })
     }
 
