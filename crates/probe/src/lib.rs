@@ -42,7 +42,7 @@ pub use capabilities::{Capabilities, Capability};
 pub use counters::{CounterGap, CounterKind, PerfCounters};
 pub use error::ProbeError;
 pub use exec_watch::ExecWatch;
-pub use forks::ForkScan;
+pub use forks::{ForkScan, RUN_VARIABLE};
 pub use identity::{ProgramCommand, THREAD_VARIABLES, command_line_of, command_of, identify};
 pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, usable_cpus};
 pub use other_load::{BusyProcess, LoadSnapshot, OtherLoad};

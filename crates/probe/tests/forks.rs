@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use usher_model::{ProcessId, TreeProcess};
-use usher_probe::{ForkScan, process_id};
+use usher_probe::{ForkScan, RUN_VARIABLE, process_id};
 
 /// A shell in a process group of its own, which is killed at the end.
 struct Shell(Child);
@@ -19,7 +19,14 @@ struct Shell(Child);
 impl Shell {
     /// Starts a shell that waits for a line before it executes the script.
     fn start(script: &str) -> Self {
+        Self::start_as(script, None)
+    }
+
+    /// Starts a shell with this value of the variable that launchers set.
+    fn start_as(script: &str, run: Option<&str>) -> Self {
         let mut command = Command::new("sh");
+        command.env_remove(RUN_VARIABLE);
+        command.envs(run.map(|run| (RUN_VARIABLE, run)));
         command.args(["-c", &format!("echo ready; read line; {script}")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut shell = Self(command.process_group(0).spawn().unwrap());
@@ -206,6 +213,47 @@ fn finds_orphans_in_the_process_group_of_the_program() {
             .iter()
             .any(|one| one.name == "cat" || one.id.pid == root)
     );
+}
+
+/// Starts a shell with this value of the variable that launchers set. The shell starts two orphans,
+/// one of them without the variable, and then `cat`. Returns after the parents of the orphans have
+/// ended.
+fn shell_with_orphans(run: &str) -> Shell {
+    let script = "sh -c 'sleep 600 &'; env -u USHER_RUN sh -c 'sleep 601 &'; cat";
+    let mut shell = Shell::start_as(script, Some(run));
+    let mut scan = shell.scan(true);
+    shell.go();
+    let is_cat = |one: &TreeProcess| one.name == "cat";
+    until(&mut scan, "the last child", |found| {
+        found.iter().any(is_cat)
+    });
+    shell
+}
+
+/// Unlike the process group, the variable also shows orphans that have the session of init.
+#[test]
+fn an_orphan_with_the_variable_of_the_launcher_is_a_certain_descendant() {
+    let shell = shell_with_orphans(&format!("{}.1", std::process::id()));
+    let mut scan = shell.scan(false);
+    let found = until(&mut scan, "the orphan", |found| !sleepers(found).is_empty());
+    let orphans = sleepers(&found);
+    assert_eq!(orphans.len(), 1, "{found:?}");
+    assert_eq!(orphans[0].parent, shell.0.id() as i32);
+    assert!(scan.take_new_descendants().contains(&orphans[0].id));
+}
+
+/// A program that another launcher has not started itself inherits the variable of this launcher.
+#[test]
+fn the_variable_of_another_launcher_is_ignored() {
+    if !shows_orphans() {
+        return;
+    }
+    let shell = shell_with_orphans("1.1");
+    let mut scan = shell.scan(false);
+    let found = until(&mut scan, "the orphans", |found| sleepers(found).len() == 2);
+    let certain = scan.take_new_descendants();
+    let is_certain = |one: &&TreeProcess| certain.contains(&one.id);
+    assert_eq!(sleepers(&found).into_iter().filter(is_certain).count(), 0);
 }
 
 #[test]
