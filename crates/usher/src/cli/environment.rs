@@ -14,10 +14,11 @@ use crate::output::shown;
 const PREFIX: &str = "USHER_";
 
 /// Variables that `usher` itself reads or sets.
-const OWN: [&str; 6] = [
+const OWN: [&str; 7] = [
     "USHER_CLAIM_NAME",
     "USHER_HEARTBEAT",
     "USHER_OMPT",
+    "USHER_RUN",
     "USHER_RUNTIME_DIR",
     "USHER_SHORT_LIFE_COUNT",
     "USHER_STORE",
