@@ -27,6 +27,8 @@ pub struct TreeProcess {
     /// Number of threads that use a considerable part of the process's CPU time; at least 1. Only
     /// the threads of copies are counted.
     pub working_threads: u32,
+    /// Whether the main thread was running or waited for a CPU at the last scan.
+    pub runs: bool,
     /// CPU time of the process in nanoseconds.
     pub cpu_ns: u64,
     /// Time at which a scan found the process for the first time, in nanoseconds.

@@ -157,6 +157,7 @@ impl Program {
             executed: true,
             threads: 1,
             working_threads: 1,
+            runs: false,
             cpu_ns: 0,
             found_ns: self.at_ns,
             mapped_at_cpu_ns: Some(0),
@@ -407,6 +408,46 @@ fn a_copy_that_chose_its_cpus_is_left_alone() {
     assert_eq!(program.state(10), Some(CopyState::LeftAlone));
 }
 
+/// Four copies on two CPUs: two copies of one CPU run, those of the other CPU sleep.
+#[test]
+fn a_running_copy_is_exchanged_with_a_sleeping_copy_of_an_idle_part() {
+    let mut program = Program::new(2);
+    let pids = [10, 11, 12, 13];
+    for pid in pids {
+        program.start(pid, 1, 2);
+    }
+    program.step(5 * MS);
+    assert_eq!(program.masks(&pids), "0 0 1 1");
+    let run = |program: &mut Program, running: [i32; 2]| {
+        for (pid, process) in &mut program.processes {
+            process.runs = running.contains(pid);
+        }
+        program.step(5 * MS);
+    };
+    run(&mut program, [10, 11]);
+    run(&mut program, [10, 12]);
+    run(&mut program, [10, 11]);
+    assert_eq!(program.masks(&pids), "0 0 1 1", "never twice in succession");
+    run(&mut program, [10, 11]);
+    assert_eq!(program.masks(&pids), "0 1 0 1");
+    // A child process counts for its copy.
+    program.start(20, 10, 3);
+    run(&mut program, [20, 12]);
+    run(&mut program, [20, 12]);
+    assert_eq!(program.masks(&[10, 20, 11, 12, 13]), "0 0 0 1 1");
+}
+
+#[test]
+fn copies_with_parts_of_their_own_are_not_exchanged() {
+    let mut program = Program::new(4);
+    program.start(10, 1, 2).runs = true;
+    program.start(11, 1, 2);
+    program.step(5 * MS);
+    program.step(5 * MS);
+    program.step(5 * MS);
+    assert_eq!(program.masks(&[10, 11]), "0-1 2-3");
+}
+
 #[test]
 fn masks_are_set_again_after_a_change_of_the_whole_program() {
     let mut program = Program::new(2);
@@ -426,7 +467,7 @@ proptest! {
     /// before, and every mask is within the seat.
     #[test]
     fn no_mask_outlives_the_copies(
-        steps in prop::collection::vec((0u8..6, 2i32..20, 1i32..8, 1u64..3, 0u64..400), 1..80),
+        steps in prop::collection::vec((0u8..7, 2i32..20, 1i32..8, 1u64..3, 0u64..400), 1..80),
     ) {
         let mut program = Program::new(3);
         for (action, pid, parent, executable, after_ms) in steps {
@@ -443,6 +484,9 @@ proptest! {
                 }
                 4 => if let Some(process) = program.processes.get_mut(&pid) {
                     process.working_threads = 3;
+                },
+                6 => if let Some(process) = program.processes.get_mut(&pid) {
+                    process.runs = !process.runs;
                 },
                 5 => if let Some(process) = program.processes.get_mut(&pid) {
                     process.cpu_ns += 3 * SECOND;

@@ -295,6 +295,7 @@ impl ForkScan {
             executed: false,
             threads: 1,
             working_threads: 1,
+            runs: false,
             cpu_ns: 0,
             found_ns: at_ns,
             mapped_at_cpu_ns: None,
@@ -358,6 +359,7 @@ impl KnownProcess {
             process.working_threads = 1;
         }
         process.cpu_ns = stat.own_ticks.saturating_mul(ns_per_tick);
+        process.runs = stat.state == 'R';
         process.executed = stat.flags & FORK_NO_EXEC == 0;
         process.name.clone_from(&stat.name);
         self.stat = stat;

@@ -16,18 +16,20 @@
 //! 2. *Division.* Each copy gets a part of the seat ([`divide()`]). The launcher of a group may
 //!    itself be a copy, whose part is then divided. The division follows the number of copies: a
 //!    rise at once, a fall after `FEWER_NS`.
-//! 3. *Widening.* A copy may use the whole seat again when it has used `MATURE_NS` of CPU time,
+//! 3. *Balance.* If copies share parts, a running copy of an overloaded part is exchanged with a
+//!    sleeping copy of an idle part (`balance`).
+//! 4. *Widening.* A copy may use the whole seat again when it has used `MATURE_NS` of CPU time,
 //!    and has mapped no library in the last `SETTLED_NS` of this time. The copy must not work
 //!    with more threads than the CPUs of its part. A fork with more working threads, which has its
 //!    parent's pool, is confined until its end. A copy that has executed a program and works with
 //!    more threads may use the whole seat at once: threads that busy-wait for one another, such as
 //!    those of GNU OpenMP, are many times slower on fewer CPUs than threads.
-//! 4. *Launcher.* If copies that have executed a program work with too many threads, their thread
+//! 5. *Launcher.* If copies that have executed a program work with too many threads, their thread
 //!    pools read the mask before the scan. The launcher itself is then narrowed to the part of the
 //!    next copy, which a new process inherits. This requires that the launcher has one thread and
 //!    uses at most `LAUNCHER_SHARE` of a CPU. The launcher gets its mask back when it has at most
 //!    one copy and has started no copy for `LAUNCHER_NS`.
-//! 5. *Serial programs.* After `TRIALS` copies of an executable ended with one working thread
+//! 6. *Serial programs.* After `TRIALS` copies of an executable ended with one working thread
 //!    each, later copies are not confined (compilers under `make -j`). When a copy works with
 //!    several threads, all later copies of the executable are confined again.
 //!
@@ -37,6 +39,7 @@
 //! *Limits.* A pool that starts more than `MATURE_NS` after its process uses the whole seat.
 //! Copies whose pools read the mask before the first scan keep too many threads.
 
+mod balance;
 mod divide;
 pub mod hints;
 
@@ -46,6 +49,8 @@ use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, ProcessId, Topology, TreeProcess};
 
 pub use divide::divide;
+
+use balance::Imbalance;
 
 /// Longest time between the first scans that found two siblings, for siblings to form a group.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -152,6 +157,7 @@ struct Group {
     parts: Vec<CpuSet>,
     /// The CPUs and the number of slots from which `parts` was computed.
     divided: Option<(CpuSet, usize)>,
+    imbalance: Imbalance,
 }
 
 /// The use of threads by the copies of one executable.
@@ -204,6 +210,9 @@ impl CopyPlanner {
         }
         self.divide_all(topology, seat, &tree);
         self.widen(&tree);
+        self.groups
+            .values_mut()
+            .for_each(|group| group.balance(&tree));
         self.narrow_launchers(at_ns, &tree);
         self.changes(&tree)
     }
@@ -562,18 +571,30 @@ impl<'a> Tree<'a> {
         std::iter::successors(self.get(pid), next).take(self.by_pid.len())
     }
 
-    /// Returns the most working threads of a process among a process and its descendants.
-    fn working_threads(&self, pid: i32) -> u32 {
-        let mut most = 1;
+    /// Returns a process and its descendants.
+    fn below(&self, pid: i32) -> impl Iterator<Item = &'a TreeProcess> + '_ {
         let mut left = vec![pid];
         let mut visited = BTreeSet::new();
-        while let Some(pid) = left.pop() {
-            if !visited.insert(pid) {
-                continue;
+        let next = move || {
+            while let Some(pid) = left.pop() {
+                if visited.insert(pid) {
+                    left.extend(self.children.get(&pid).into_iter().flatten());
+                    return Some(pid);
+                }
             }
-            most = most.max(self.get(pid).map_or(1, |process| process.working_threads));
-            left.extend(self.children.get(&pid).into_iter().flatten());
-        }
-        most
+            None
+        };
+        std::iter::from_fn(next).filter_map(|pid| self.get(pid))
+    }
+
+    /// Returns the most working threads of a process among a process and its descendants.
+    fn working_threads(&self, pid: i32) -> u32 {
+        let threads = self.below(pid).map(|process| process.working_threads);
+        threads.max().unwrap_or(1)
+    }
+
+    /// Returns whether a process or a descendant runs or waits for a CPU.
+    fn runs(&self, pid: i32) -> bool {
+        self.below(pid).any(|process| process.runs)
     }
 }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Exchanges copies between parts of the seat, if several copies wait for the CPUs of one part
+//! while another part is idle.
+//!
+//! The kernel cannot balance copies that are confined to different CPUs. If a part is shared by
+//! several copies (more copies than CPUs), it may have two running copies while all copies of
+//! another part sleep. An exchange of a running and a sleeping copy changes neither the number of
+//! copies per part nor the number of CPUs that a copy can use, so that its thread pools get the
+//! same size. The state of a process is a single observation, and sleeps between two messages are
+//! short. Copies are therefore exchanged only if [`STEPS`] consecutive observations show the same
+//! pair of parts.
+
+use std::collections::BTreeMap;
+
+use usher_model::{CpuSet, ProcessId};
+
+use super::{CopyState, Group, Tree};
+
+/// Number of consecutive observations of an idle and an overloaded part before copies are
+/// exchanged.
+const STEPS: u32 = 2;
+
+/// An overloaded and an idle part, observed in several consecutive steps.
+#[derive(Debug, Default)]
+pub(super) struct Imbalance {
+    parts: Option<(CpuSet, CpuSet)>,
+    steps: u32,
+}
+
+impl Imbalance {
+    /// Records an observation. Returns whether it was made often enough.
+    fn lasts(&mut self, parts: Option<(CpuSet, CpuSet)>) -> bool {
+        self.steps = match parts.is_some() && self.parts == parts {
+            true => self.steps + 1,
+            false => u32::from(parts.is_some()),
+        };
+        self.parts = parts;
+        self.steps >= STEPS
+    }
+}
+
+/// The confined copies of one part.
+#[derive(Debug, Default)]
+struct Load {
+    running: Vec<ProcessId>,
+    sleeping: Vec<ProcessId>,
+}
+
+impl Group {
+    /// Exchanges at most one pair of copies.
+    pub(super) fn balance(&mut self, tree: &Tree<'_>) {
+        let loads = self.loads(tree);
+        let pair = exchange(&loads);
+        let observed = pair.map(|(from, to, ..)| (from.clone(), to.clone()));
+        if !self.imbalance.lasts(observed) {
+            return;
+        }
+        let Some((_, _, running, sleeping)) = pair else {
+            return;
+        };
+        let slot = |process| self.copies.get(process).map(|copy| copy.slot);
+        if let (Some(from), Some(to)) = (slot(&running), slot(&sleeping)) {
+            self.move_to(running, to);
+            self.move_to(sleeping, from);
+        }
+        self.imbalance = Imbalance::default();
+    }
+
+    fn move_to(&mut self, process: ProcessId, slot: usize) {
+        if let Some(copy) = self.copies.get_mut(&process) {
+            copy.slot = slot;
+        }
+    }
+
+    fn loads(&self, tree: &Tree<'_>) -> BTreeMap<CpuSet, Load> {
+        let mut loads: BTreeMap<CpuSet, Load> = BTreeMap::new();
+        for (&process, copy) in &self.copies {
+            let part = self.parts.get(copy.slot);
+            let Some(part) = part.filter(|_| copy.state == CopyState::Confined) else {
+                continue;
+            };
+            let load = loads.entry(part.clone()).or_default();
+            match tree.runs(process.pid) {
+                true => load.running.push(process),
+                false => load.sleeping.push(process),
+            }
+        }
+        loads
+    }
+}
+
+/// Returns an overloaded part, an idle part of the same size, a running copy of the first part, and
+/// a sleeping copy of the second part.
+fn exchange(loads: &BTreeMap<CpuSet, Load>) -> Option<(&CpuSet, &CpuSet, ProcessId, ProcessId)> {
+    let (from, load) = loads.iter().max_by_key(|(_, load)| load.running.len())?;
+    let running = *load.running.get(from.len())?;
+    let is_idle = |(to, load): &(&CpuSet, &Load)| {
+        to.len() == from.len() && load.running.is_empty() && !load.sleeping.is_empty()
+    };
+    let (to, load) = loads.iter().find(is_idle)?;
+    Some((from, to, running, *load.sleeping.first()?))
+}
