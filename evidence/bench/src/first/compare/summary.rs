@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Computes the table, the bars and the notes of a case from its runs.
+//! Computes the table, the figure, the bars and the notes of a case from its runs.
 
+use usher_report::figure::{Dot, DotRow, Dots, Series, dots};
 use usher_report::stats::{self, Estimate, Statistic};
 
 use super::CaseRuns;
 use super::file::{Case, ConfigurationKind};
 use super::measure::RunResult;
-use crate::bars::{Bar, Part, Table};
+use crate::bars::{Bar, Figure, Part, Table};
 
 /// Adds the results of a case to the part. Returns the raw data of the case.
 pub fn add(
@@ -34,6 +35,10 @@ pub fn add(
             part.tables.push(Table { head, rows });
         }
     }
+    part.figures.push(Figure {
+        caption: format!("{}: {}", case.name, conclusion(case, measured)),
+        svg: dots(&plot(case, measured)).into_string(),
+    });
     part.notes.push(note(case, measured));
     if !quick {
         part.bars.extend(bars(case, measured, seed));
@@ -54,6 +59,54 @@ fn ratio(measured: &CaseRuns, at: usize, seed: u64) -> Option<Estimate> {
         .iter()
         .map(|round| round[at].seconds / round[measured.reference].seconds);
     stats::estimate(&ratios.collect::<Vec<_>>(), Statistic::Median, seed)
+}
+
+/// Returns how `usher run` and the default configuration compare with the reference.
+fn conclusion(case: &Case, measured: &CaseRuns) -> String {
+    let median = |at: usize| {
+        let ratios = measured.runs.iter().map(|round| {
+            let reference = round[measured.reference].seconds;
+            round[at].seconds / reference
+        });
+        stats::median(&ratios.collect::<Vec<_>>()).unwrap_or(f64::NAN)
+    };
+    let usher = case.all(ConfigurationKind::Usher);
+    let usher = usher.iter().map(|&at| ("usher run", median(at)));
+    let default = (measured.reference != 0).then(|| ("the default configuration", median(0)));
+    let times = usher
+        .chain(default)
+        .map(|(name, ratio)| format!("{name} takes {ratio:.2} times"));
+    format!(
+        "{} as long as '{}'.",
+        times.collect::<Vec<_>>().join(", "),
+        case.configuration[measured.reference].name
+    )
+}
+
+/// Returns the times of all runs, one row for each configuration.
+fn plot(case: &Case, measured: &CaseRuns) -> Dots {
+    let row = |at: usize| {
+        let seconds = measured.runs.iter().map(|round| round[at].seconds);
+        let seconds: Vec<f64> = seconds.collect();
+        let runs = seconds.iter().map(|&value| Dot { series: 0, value });
+        let median = stats::median(&seconds).map(|value| Dot { series: 1, value });
+        DotRow {
+            label: case.configuration[at].name.clone(),
+            dots: runs.chain(median).collect(),
+        }
+    };
+    let series = |name: &str, class: &str, hollow| Series {
+        name: name.to_owned(),
+        class: class.to_owned(),
+        hollow,
+    };
+    Dots {
+        title: format!("Times of the configurations of {}", case.name),
+        axis: "seconds (less is better)".to_owned(),
+        marks: Vec::new(),
+        series: vec![series("one run", "q0", true), series("median", "q4", false)],
+        rows: (0..case.configuration.len()).map(row).collect(),
+    }
 }
 
 fn bars(case: &Case, measured: &CaseRuns, seed: u64) -> Vec<Bar> {
@@ -194,6 +247,14 @@ mod tests {
         assert!(part.bars.iter().all(Bar::is_met));
         assert_eq!(part.tables[0].rows[2][4], "1.05");
         assert!(part.notes[0].contains("A/A band 1.00 to 1.00"));
+        assert_eq!(
+            part.figures[0].caption,
+            "c: usher run takes 1.05 times, the default configuration takes 8.00 times as long as \
+             'one thread'."
+        );
+        let plot = plot(&case, &measured);
+        let dots: Vec<usize> = plot.rows.iter().map(|row| row.dots.len()).collect();
+        assert_eq!(dots, [9, 9, 9], "eight runs and their median");
     }
 
     #[test]
