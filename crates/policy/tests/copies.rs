@@ -375,13 +375,16 @@ fn forks_with_the_pool_of_their_parent_stay_confined() {
 #[test]
 fn copies_of_an_executable_that_uses_one_thread_are_not_confined_for_long() {
     let mut program = Program::new(2);
-    program.start(10, 1, 2);
-    program.start(11, 1, 2);
-    for pid in 12..40 {
+    let start = |program: &mut Program, pid, cpu_ns| {
+        program.start(pid, 1, 2).cpu_ns = cpu_ns;
         program.step(5 * MS);
         program.end(pid - 2);
-        program.start(pid, 1, 2);
-    }
+    };
+    // Copies that use no CPU time show nothing.
+    (10..30).for_each(|pid| start(&mut program, pid, 0));
+    assert_eq!(program.state(29), Some(CopyState::Confined));
+    (30..40).for_each(|pid| start(&mut program, pid, 10 * MS));
+    program.start(38, 1, 2);
     program.step(5 * MS);
     assert_eq!(program.masks(&[38, 39]), "all all");
     assert_eq!(program.state(39), Some(CopyState::Serial));

@@ -9,7 +9,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::{World, signal, wait_for};
 use serde_json::Value;
@@ -66,6 +66,7 @@ fn recognises(files: &[(&str, &str)], command: &[&str], expected: Placed) {
     let mut run = world.usher(&[&["run", "--"], command].concat());
     run.current_dir(&dir).process_group(0).stdin(Stdio::null());
     let mut run = Run(run.stdout(Stdio::null()).spawn().unwrap());
+    let _printed = PrintedAfterPanic(&world, run.0.id());
     let (launcher, group) = wait_for("two copies with CPUs", || {
         let program = world.status()["programs"].as_array()?.first()?.clone();
         let launcher = pid(&program);
@@ -78,6 +79,29 @@ fn recognises(files: &[(&str, &str)], command: &[&str], expected: Placed) {
     signal(launcher, libc::SIGKILL);
     copies(&group).for_each(|copy| signal(pid(copy), libc::SIGKILL));
     assert_eq!(run.0.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
+
+/// Prints the status of the programs and the processes of a group, if the value is dropped by a
+/// panic.
+struct PrintedAfterPanic<'a>(&'a World, u32);
+
+impl Drop for PrintedAfterPanic<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        println!("{}", self.0.json(&["status"]).unwrap_or_default());
+        let columns = "pgid,pid,ppid,sid,stat,etime,args";
+        let processes = Command::new("ps").args(["-eo", columns]).output();
+        let processes = processes.map(|output| output.stdout).unwrap_or_default();
+        let is_listed = |line: &&str| {
+            let group = line.split_whitespace().next();
+            group == Some("PGID") || group == Some(&self.1.to_string())
+        };
+        let text = String::from_utf8_lossy(&processes);
+        let listed: Vec<&str> = text.lines().filter(is_listed).collect();
+        println!("{}", listed.join("\n"));
+    }
 }
 
 /// A launched program in a process group of its own, which is killed when the value is dropped.

@@ -30,7 +30,8 @@
 //!    uses at most `LAUNCHER_SHARE` of a CPU. The launcher gets its mask back when it has at most
 //!    one copy and has started no copy for `LAUNCHER_NS`.
 //! 6. *Serial programs.* After `TRIALS` copies of an executable ended with one working thread
-//!    each, later copies are not confined (compilers under `make -j`). When a copy works with
+//!    each, later copies are not confined (compilers under `make -j`). Copies that used no CPU time
+//!    show nothing about threads, and do not count. When a copy works with
 //!    several threads, all later copies of the executable are confined again.
 //!
 //! *Cost.* [`CopyPlanner::step`] takes O(n²) time for n processes, O(k²) for each new copy of a
@@ -62,8 +63,8 @@ const FEWER_NS: u64 = 250_000_000;
 const MATURE_NS: u64 = 1_000_000_000;
 /// CPU time without a newly mapped library before a copy may use the whole seat.
 const SETTLED_NS: u64 = 500_000_000;
-/// Number of confined copies of one executable that must end with one working thread before later
-/// copies are not confined.
+/// Number of confined copies of one executable that must run and end with one working thread before
+/// later copies are not confined.
 const TRIALS: u32 = 4;
 /// A launcher that used more than this share of a CPU since it was found is not narrowed.
 const LAUNCHER_SHARE: f64 = 0.1;
@@ -141,6 +142,8 @@ struct TrackedCopy {
     threads: u32,
     /// Whether the copy has executed a program and worked with more threads than CPUs.
     late: bool,
+    /// Whether the copy or a descendant has used CPU time. The kernel counts in steps of 10 ms.
+    has_run: bool,
 }
 
 #[derive(Debug, Default)]
@@ -436,7 +439,7 @@ impl Group {
     fn drop_missing(&mut self, present: &[&TreeProcess], uses: &mut ThreadUse) {
         self.copies.retain(|process, copy| {
             let is_present = present.iter().any(|one| one.id == *process);
-            let is_serial = copy.threads == 1 && copy.state == CopyState::Confined;
+            let is_serial = copy.has_run && copy.threads == 1 && copy.state == CopyState::Confined;
             uses.ended += u32::from(!is_present && is_serial);
             is_present
         });
@@ -455,6 +458,7 @@ impl Group {
             state,
             threads: 1,
             late: false,
+            has_run: false,
         };
         self.name.clone_from(&process.name);
         self.copies.insert(process.id, copy);
@@ -484,6 +488,7 @@ impl Group {
             let part = self.parts.get(copy.slot).map_or(usize::MAX, CpuSet::len);
             let threads = tree.working_threads(process.pid);
             copy.threads = copy.threads.max(threads);
+            copy.has_run |= tree.below(process.pid).any(|one| one.cpu_ns > 0);
             uses.has_pools |= threads > 1;
             if threads as usize > part && self.slots > 1 {
                 copy.late |= key.executed;
