@@ -31,6 +31,9 @@ pub struct TreeProcess {
     pub runs: bool,
     /// CPU time of the process in nanoseconds.
     pub cpu_ns: u64,
+    /// Time of the first of the latest consecutive scans that found the main thread asleep and the CPU
+    /// time unchanged; `None` if the last scan did not.
+    pub idle_since_ns: Option<u64>,
     /// Time at which a scan found the process for the first time, in nanoseconds.
     pub found_ns: u64,
     /// The CPU time of the process when a scan last found a newly mapped executable file (a shared

@@ -159,6 +159,7 @@ impl Program {
             working_threads: 1,
             runs: false,
             cpu_ns: 0,
+            idle_since_ns: None,
             found_ns: self.at_ns,
             mapped_at_cpu_ns: Some(0),
         };
@@ -316,6 +317,96 @@ fn descendants_follow_their_copy_and_nested_copies_divide_its_part() {
     assert_eq!(program.masks(&[10, 20, 21]), "0-1 0 1");
 }
 
+/// Starts two copies (10 and 11) of which the first has a fork (20) and the second sleeps, as
+/// Python's fork server and its resource tracker.
+fn fork_server(cpus: usize) -> Program {
+    let mut program = Program::new(cpus);
+    program.start(10, 1, 2);
+    program.start(11, 1, 2).cpu_ns = 80 * MS;
+    program.step(5 * MS);
+    program.start(20, 10, 2).executed = false;
+    program.processes.get_mut(&11).unwrap().idle_since_ns = Some(program.at_ns);
+    program
+}
+
+#[test]
+fn forks_of_a_copy_get_the_parts_of_copies_that_wait() {
+    let mut program = fork_server(4);
+    program.step(15 * MS);
+    assert_eq!(program.masks(&[10, 11, 20]), "0-1 2-3 0-1");
+    program.step(5 * MS);
+    assert_eq!(program.masks(&[10, 11, 20]), "0-3 2-3 0-3");
+    assert_eq!(program.state(11), Some(CopyState::Waiting));
+    program.start(21, 10, 2).executed = false;
+    program.step(20 * MS);
+    assert_eq!(program.masks(&[20, 21]), "0-1 2-3");
+}
+
+#[test]
+fn short_bursts_of_a_waiting_copy_change_no_mask() {
+    let mut program = fork_server(4);
+    program.step(20 * MS);
+    for _ in 0..100 {
+        let copy = program.processes.get_mut(&11).unwrap();
+        (copy.cpu_ns, copy.idle_since_ns) = (copy.cpu_ns + 20 * MS, None);
+        program.step(20 * MS);
+        assert_eq!(program.masks(&[10, 11]), "0-3 2-3");
+        program.processes.get_mut(&11).unwrap().idle_since_ns = Some(program.at_ns);
+        program.step(20 * MS);
+    }
+    assert_eq!(program.state(11), Some(CopyState::Waiting));
+}
+
+#[test]
+fn a_waiting_copy_that_works_gets_its_part_for_itself() {
+    let wakes: [fn(&mut Program); 3] = [
+        |program| {
+            let copy = program.processes.get_mut(&11).unwrap();
+            (copy.cpu_ns, copy.idle_since_ns) = (copy.cpu_ns + 30 * MS, None);
+        },
+        |program| program.processes.get_mut(&11).unwrap().threads = 2,
+        |program| {
+            program.start(30, 11, 9);
+        },
+    ];
+    for wake in wakes {
+        let mut program = fork_server(4);
+        program.step(20 * MS);
+        assert_eq!(program.masks(&[10, 11]), "0-3 2-3");
+        wake(&mut program);
+        program.step(5 * MS);
+        assert_eq!(program.masks(&[10, 11, 20]), "0-1 2-3 0-1");
+        assert_eq!(program.state(11), Some(CopyState::Confined));
+    }
+}
+
+#[test]
+fn a_copy_that_works_or_has_worked_does_not_wait() {
+    let change: [fn(&mut TreeProcess); 3] = [
+        |copy| copy.idle_since_ns = None,
+        |copy| copy.cpu_ns = 510 * MS,
+        |copy| copy.threads = 2,
+    ];
+    for change in change {
+        let mut program = fork_server(4);
+        change(program.processes.get_mut(&11).unwrap());
+        program.step(20 * MS);
+        assert_eq!(program.masks(&[10, 11, 20]), "0-1 2-3 0-1");
+    }
+}
+
+#[test]
+fn sleeping_copies_without_a_launcher_among_them_keep_their_parts() {
+    let mut program = Program::new(4);
+    for pid in 10..12 {
+        program.start(pid, 1, 2).idle_since_ns = Some(0);
+    }
+    program.step(20 * MS);
+    program.step(20 * MS);
+    assert_eq!(program.masks(&[10, 11]), "0-1 2-3");
+    assert_eq!(program.state(10), Some(CopyState::Confined));
+}
+
 #[test]
 fn the_launcher_of_late_copies_is_narrowed_until_it_starts_no_more() {
     let mut program = Program::new(2);
@@ -470,7 +561,7 @@ proptest! {
     /// before, and every mask is within the seat.
     #[test]
     fn no_mask_outlives_the_copies(
-        steps in prop::collection::vec((0u8..7, 2i32..20, 1i32..8, 1u64..3, 0u64..400), 1..80),
+        steps in prop::collection::vec((0u8..8, 2i32..20, 1i32..8, 1u64..3, 0u64..400), 1..80),
     ) {
         let mut program = Program::new(3);
         for (action, pid, parent, executable, after_ms) in steps {
@@ -488,11 +579,15 @@ proptest! {
                 4 => if let Some(process) = program.processes.get_mut(&pid) {
                     process.working_threads = 3;
                 },
-                6 => if let Some(process) = program.processes.get_mut(&pid) {
-                    process.runs = !process.runs;
-                },
                 5 => if let Some(process) = program.processes.get_mut(&pid) {
                     process.cpu_ns += 3 * SECOND;
+                    process.idle_since_ns = None;
+                },
+                6 => if let Some(process) = program.processes.get_mut(&pid) {
+                    process.idle_since_ns = Some(program.at_ns);
+                },
+                7 => if let Some(process) = program.processes.get_mut(&pid) {
+                    process.runs = !process.runs;
                 },
                 _ => {}
             }

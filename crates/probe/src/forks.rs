@@ -229,7 +229,7 @@ impl ForkScan {
             };
             let is_young = at_ns.saturating_sub(known.process.found_ns) < EXEC_NS;
             let has_executed = known.stat.code_start != stat.code_start;
-            known.update(stat, ns_per_tick);
+            known.update(stat, ns_per_tick, at_ns);
             if is_young || has_executed {
                 known.identify(proc_root);
             }
@@ -297,6 +297,7 @@ impl ForkScan {
             working_threads: 1,
             runs: false,
             cpu_ns: 0,
+            idle_since_ns: None,
             found_ns: at_ns,
             mapped_at_cpu_ns: None,
         };
@@ -308,7 +309,7 @@ impl ForkScan {
             mappings: 0,
             run_ns: None,
         };
-        known.update(stat, self.ns_per_tick);
+        known.update(stat, self.ns_per_tick, at_ns);
         known.identify(&self.proc_root);
         self.known.insert(pid, known);
         if descends && id != self.root {
@@ -352,13 +353,16 @@ impl ForkScan {
 }
 
 impl KnownProcess {
-    fn update(&mut self, stat: ProcStat, ns_per_tick: u64) {
+    fn update(&mut self, stat: ProcStat, ns_per_tick: u64, at_ns: u64) {
         let process = &mut self.process;
         process.threads = u32::try_from(stat.threads).unwrap_or(1).max(1);
         if process.threads == 1 {
             process.working_threads = 1;
         }
-        process.cpu_ns = stat.own_ticks.saturating_mul(ns_per_tick);
+        let cpu_ns = stat.own_ticks.saturating_mul(ns_per_tick);
+        let is_idle = stat.state == 'S' && cpu_ns == process.cpu_ns;
+        process.idle_since_ns = is_idle.then(|| process.idle_since_ns.unwrap_or(at_ns));
+        process.cpu_ns = cpu_ns;
         process.runs = stat.state == 'R';
         process.executed = stat.flags & FORK_NO_EXEC == 0;
         process.name.clone_from(&stat.name);

@@ -330,6 +330,27 @@ fn an_orphan_that_is_older_than_the_program_is_not_found() {
 }
 
 #[test]
+fn a_process_is_idle_while_it_sleeps() {
+    let mut shell = Shell::start("sleep 600 & while :; do :; done");
+    let mut scan = shell.scan(true);
+    shell.go();
+    let root = shell.0.id() as i32;
+    let has_worked = |found: &[TreeProcess]| found[0].id.pid == root && found[0].cpu_ns > 0;
+    let found = until(&mut scan, "an idle child of a busy shell", |found| {
+        let is_idle = |one: &&TreeProcess| one.idle_since_ns.is_some();
+        has_worked(found) && sleepers(found).iter().any(is_idle)
+    });
+    assert_eq!(found[0].idle_since_ns, None, "{found:?}");
+    let before = sleepers(&found)[0].clone();
+    let later = until(&mut scan, "more work", |now| {
+        now[0].cpu_ns > found[0].cpu_ns
+    });
+    assert_eq!(later[0].idle_since_ns, None, "{later:?}");
+    let after = sleepers(&later)[0];
+    assert_eq!(after.idle_since_ns, before.idle_since_ns);
+}
+
+#[test]
 fn counts_the_threads_that_work() {
     let script = "import threading\n\
         def spin():\n\

@@ -51,6 +51,10 @@ fn sentence(group: &api::CopyGroup) -> String {
     let mut parts: Vec<String> = confined(group).into_iter().collect();
     let others = [
         (
+            Copy_state::waiting,
+            "sleeping, so that the other copies may use its CPUs too",
+        ),
+        (
             Copy_state::widened,
             "may use all CPUs of the program, because the thread pools exist",
         ),
@@ -162,6 +166,7 @@ mod tests {
     fn names_each_state_of_copies_and_the_launcher() {
         let states = [
             Copy_state::confined,
+            Copy_state::waiting,
             Copy_state::widened,
             Copy_state::left_alone,
         ];
@@ -173,9 +178,10 @@ mod tests {
         });
         assert_eq!(
             text,
-            "process 7 started 3 copies of python3 (forks): 1 confined to 1 CPU each, on CPU 0, 1 \
-             may use all CPUs of the program, because the thread pools exist, 1 chose the CPUs; \
-             new copies inherit the CPUs of a copy from the launcher"
+            "process 7 started 4 copies of python3 (forks): 1 confined to 1 CPU each, on CPU 0, 1 \
+             sleeping, so that the other copies may use its CPUs too, 1 may use all CPUs of the \
+             program, because the thread pools exist, 1 chose the CPUs; new copies inherit the CPUs \
+             of a copy from the launcher"
         );
     }
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tests with real launchers of parallel programs: the workers that each launcher starts are
-//! recognised as copies, and each copy gets CPUs of its own. A launcher that is not installed is
-//! skipped.
+//! recognised as copies, and the copies divide the CPUs of the program. A launcher that is not
+//! installed is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use common::{World, signal, wait_for};
+use common::{World, allowed, signal, wait_for};
 use serde_json::Value;
+use usher_model::CpuSet;
 
 /// Python starts two workers by a start method of `multiprocessing`.
 const PYTHON: &str = "\
@@ -67,13 +67,12 @@ fn recognises(files: &[(&str, &str)], command: &[&str], expected: Placed) {
     run.current_dir(&dir).process_group(0).stdin(Stdio::null());
     let mut run = Run(run.stdout(Stdio::null()).spawn().unwrap());
     let _printed = PrintedAfterPanic(&world, run.0.id());
-    let (launcher, group) = wait_for("two copies with CPUs", || {
+    let (launcher, group) = wait_for("two copies with all CPUs", || {
         let program = world.status()["programs"].as_array()?.first()?.clone();
-        let launcher = pid(&program);
         let mut groups = program["copies"].as_array()?.iter();
         let is_expected =
-            |group: &&Value| has_two_copies(group, expected) && are_apart(group, launcher);
-        Some((launcher, groups.find(is_expected)?.clone()))
+            |group: &&Value| has_two_copies(group, expected) && divide_all_cpus(group);
+        Some((pid(&program), groups.find(is_expected)?.clone()))
     });
     // The launcher ends first, because some launchers replace a worker that has ended.
     signal(launcher, libc::SIGKILL);
@@ -128,19 +127,29 @@ fn has_two_copies(group: &Value, expected: Placed) -> bool {
         Placed::ByLauncher => "left_alone",
     };
     let is_fork = expected == Placed::AsFork;
+    let has_mask = |copy: &Value| match expected {
+        Placed::ByLauncher => true,
+        Placed::ByUsher | Placed::AsFork => {
+            let mask = allowed(pid(copy)).and_then(|mask| mask.parse::<CpuSet>().ok());
+            mask.is_some() && mask == copy["cpus"].as_str().and_then(|cpus| cpus.parse().ok())
+        }
+    };
     group["forked"] == is_fork
         && copies(group).count() == 2
-        && copies(group).all(|copy| copy["state"] == state)
+        && copies(group).all(|copy| copy["state"] == state && has_mask(copy))
 }
 
-/// Returns whether the copies have different CPUs, if the program has several. Python's fork server
-/// is a copy itself, and its forks divide its part, which may be one CPU.
-fn are_apart(group: &Value, launcher: i32) -> bool {
-    let cpus: BTreeSet<&str> = copies(group)
-        .filter_map(|copy| copy["cpus"].as_str())
-        .collect();
-    let has_one = std::thread::available_parallelism().unwrap().get() == 1;
-    cpus.len() == 2 || has_one || group["launcher"] != launcher
+/// Returns whether two copies together have all CPUs that this test may use, and no CPU twice if
+/// there are several.
+fn divide_all_cpus(group: &Value) -> bool {
+    let parts = copies(group).filter_map(|copy| copy["cpus"].as_str()?.parse().ok());
+    let parts: Vec<CpuSet> = parts.collect();
+    let all = std::thread::available_parallelism().unwrap().get();
+    let is_apart = parts.iter().map(CpuSet::len).sum::<usize>() == all;
+    let union = parts
+        .iter()
+        .fold(CpuSet::new(), |union, part| union.or(part));
+    union.len() == all && (is_apart || all == 1)
 }
 
 #[test]
@@ -202,10 +211,15 @@ fn copies_of_a_python_pool_that_spawns() {
 
 #[test]
 fn copies_of_a_python_pool_that_forks() {
-    for method in ["fork", "forkserver"] {
-        let command = ["/usr/bin/python3", "pool.py", method];
-        recognises(&[("pool.py", PYTHON)], &command, Placed::AsFork);
-    }
+    let command = ["/usr/bin/python3", "pool.py", "fork"];
+    recognises(&[("pool.py", PYTHON)], &command, Placed::AsFork);
+}
+
+/// The fork server and its resource tracker are copies too, and the tracker waits.
+#[test]
+fn the_forks_of_pythons_fork_server_divide_all_cpus() {
+    let command = ["/usr/bin/python3", "pool.py", "forkserver"];
+    recognises(&[("pool.py", PYTHON)], &command, Placed::AsFork);
 }
 
 #[test]

@@ -15,7 +15,8 @@
 //!    admits later siblings while it has a copy.
 //! 2. *Division.* Each copy gets a part of the seat ([`divide()`]). The launcher of a group may
 //!    itself be a copy, whose part is then divided. The division follows the number of copies: a
-//!    rise at once, a fall after `FEWER_NS`.
+//!    rise at once, a fall after `FEWER_NS`. Copies that wait while other copies start processes
+//!    are not counted (`waiting`).
 //! 3. *Balance.* If copies share parts, a running copy of an overloaded part is exchanged with a
 //!    sleeping copy of an idle part (`balance`).
 //! 4. *Widening.* A copy may use the whole seat again when it has used `MATURE_NS` of CPU time,
@@ -43,6 +44,7 @@
 mod balance;
 mod divide;
 pub mod hints;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,6 +91,8 @@ pub struct MaskChange {
 pub enum CopyState {
     /// The copy may use its part of the seat.
     Confined,
+    /// The copy may use its part of the seat, and so may the other copies, because the copy waits.
+    Waiting,
     /// The copy may use the whole seat: its thread pools exist.
     Widened,
     /// The copy may use the whole seat, because copies of this executable have one thread.
@@ -144,6 +148,8 @@ struct TrackedCopy {
     late: bool,
     /// Whether the copy or a descendant has used CPU time. The kernel counts in steps of 10 ms.
     has_run: bool,
+    /// CPU time of the copy when it last slept.
+    slept_cpu_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -158,8 +164,9 @@ struct Group {
     grown_ns: u64,
     narrows_launcher: bool,
     parts: Vec<CpuSet>,
-    /// The CPUs and the number of slots from which `parts` was computed.
-    divided: Option<(CpuSet, usize)>,
+    /// The CPUs, the number of slots and the slots of waiting copies from which `parts` was
+    /// computed.
+    divided: Option<(CpuSet, usize, BTreeSet<usize>)>,
     imbalance: Imbalance,
 }
 
@@ -209,6 +216,7 @@ impl CopyPlanner {
         for (key, group) in &mut self.groups {
             let uses = self.uses.entry(key.executable).or_default();
             group.note_threads(&tree, key, uses);
+            group.note_waiting(at_ns, &tree);
             group.resize(at_ns);
         }
         self.divide_all(topology, seat, &tree);
@@ -333,11 +341,7 @@ impl CopyPlanner {
         for (_, key) in keys {
             let base = self.part_of(key.launcher, tree).unwrap_or(seat).clone();
             if let Some(group) = self.groups.get_mut(&key) {
-                let wanted = (base, group.slots);
-                if group.divided.as_ref() != Some(&wanted) {
-                    group.parts = divide(topology, &wanted.0, wanted.1);
-                    group.divided = Some(wanted);
-                }
+                group.divide(topology, &base);
             }
         }
     }
@@ -349,8 +353,8 @@ impl CopyPlanner {
         lineage
             .filter_map(|process| self.copy(process.id))
             .find_map(|(group, copy)| match copy.state {
-                CopyState::Confined => group.parts.get(copy.slot),
-                _ => None,
+                CopyState::Confined | CopyState::Waiting => group.parts.get(copy.slot),
+                CopyState::Widened | CopyState::Serial | CopyState::LeftAlone => None,
             })
     }
 
@@ -459,6 +463,7 @@ impl Group {
             threads: 1,
             late: false,
             has_run: false,
+            slept_cpu_ns: 0,
         };
         self.name.clone_from(&process.name);
         self.copies.insert(process.id, copy);
@@ -563,6 +568,10 @@ impl<'a> Tree<'a> {
             by_pid: by_pid.collect(),
             children,
         }
+    }
+
+    fn has_children(&self, pid: i32) -> bool {
+        self.children.contains_key(&pid)
     }
 
     fn get(&self, pid: i32) -> Option<&'a TreeProcess> {

@@ -33,6 +33,7 @@ fn copy(copy: &CopyReport) -> api::Copy {
         threads: copy.threads.into(),
         state: match copy.state {
             CopyState::Confined => Copy_state::confined,
+            CopyState::Waiting => Copy_state::waiting,
             CopyState::Widened => Copy_state::widened,
             CopyState::Serial => Copy_state::serial,
             CopyState::LeftAlone => Copy_state::left_alone,
