@@ -236,12 +236,20 @@ fn a_program_refused_by_the_scheduler_gets_masks() {
     );
     assert_eq!(keeper.seated(), []);
     let warnings = engine.status().unwrap().warnings;
-    let expected = "the program 'sleep' gets its seat by affinity masks, because the scheduler \
-                    rejects the soft seat: it has enough of them";
+    let expected = "'sleep': the program gets its seat by affinity masks, because the scheduler \
+                    rejects the soft seat: it has enough of them; 1 other program has the same \
+                    warning";
     assert!(
         warnings.iter().any(|warning| warning == expected),
         "{warnings:?}"
     );
+    drop(second);
+    let left = until("one program is left", || {
+        let status = engine.status().unwrap();
+        (status.programs.len() == 1).then_some(status)
+    });
+    let has_count = |warning: &String| warning.contains("the same warning");
+    assert!(!left.warnings.iter().any(has_count), "{:?}", left.warnings);
 }
 
 fn kind(change: &LogChange) -> &'static str {

@@ -403,17 +403,26 @@ fn programs_are_seated_with_read_only_cgroups() {
     };
     run(&["run", "true"]);
     run(&["bg", "--", "true"]);
-    let launcher = world.usher(&["run", "sleep", "1000"]).spawn();
-    let mut launcher = launcher.unwrap();
-    let program = world.programs(1)[0].clone();
+    let launch = || world.usher(&["run", "sleep", "1000"]).spawn().unwrap();
+    let launchers = [launch(), launch(), launch()];
+    let programs = world.programs(launchers.len());
     let explained = stdout(&world.run(&["explain", "sleep"]));
     let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains("the program stays in the cgroup that it was launched in"),
         "{explained}"
     );
-    signal(program["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
-    launcher.wait().unwrap();
+    let warnings = world.json(&["status"]).unwrap()["warnings"].to_string();
+    let reports = warnings.matches("stays in the cgroup").count();
+    assert!(reports <= 1, "{warnings}");
+    let others = "2 other programs have the same warning";
+    assert!(reports == 0 || warnings.contains(others), "{warnings}");
+    for program in &programs {
+        signal(program["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+    }
+    for mut launcher in launchers {
+        launcher.wait().unwrap();
+    }
 }
 
 #[test]

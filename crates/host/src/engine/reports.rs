@@ -11,8 +11,7 @@
 //!
 //! A note that is marked as lasting is kept when the plan changes. The policy repeats a reason that
 //! still holds with its next decision. A warning has a [`WarningTopic`] and is dropped when the
-//! topic is resolved. Beyond 400 notes, the oldest note is dropped; beyond 100 warnings, the oldest
-//! warning is dropped.
+//! topic is resolved. Beyond 400 notes, the oldest note is dropped.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +20,11 @@ use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 use super::log::LogChange;
 use super::profiles::StoreEvent;
 use super::status::TimedNote;
-use super::warning::{Warning, WarningTopic};
+use super::warning::WarningTopic;
 use super::world::RealWorld;
 
 /// Maximum number of notes.
 const NOTES_MAX: usize = 400;
-/// Maximum number of warnings.
-const WARNINGS_MAX: usize = 100;
 
 impl RealWorld {
     /// Adds a warning that holds until the engine ends, if there is no equal warning.
@@ -35,22 +32,17 @@ impl RealWorld {
         self.warn_about(WarningTopic::Other, text);
     }
 
-    /// Adds a warning that holds until its topic is resolved, if there is no equal warning.
+    /// Adds a warning that holds until its topic is resolved, if there is no equal warning. A
+    /// warning about a program is reported with the program's name.
     pub fn warn_about(&mut self, topic: WarningTopic, text: String) {
-        let warning = Warning { topic, text };
-        let warnings = &mut self.state.warnings;
-        if warnings.contains(&warning) {
-            return;
-        }
-        if warnings.len() == WARNINGS_MAX {
-            warnings.pop_front();
-        }
-        warnings.push_back(warning);
+        let program = topic.program().and_then(|id| self.state.members.get(&id));
+        let name = program.map(|member| member.program.name.clone());
+        self.state.warnings.add(topic, name, text);
     }
 
     /// Drops the warnings about a topic.
     pub fn resolved(&mut self, topic: WarningTopic) {
-        self.state.warnings.retain(|one| one.topic != topic);
+        self.state.warnings.resolve(topic);
     }
 
     /// Warns that the loop's thread has no real-time class, if the daemon runs as root. For root,

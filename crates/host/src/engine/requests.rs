@@ -232,13 +232,7 @@ impl RealWorld {
         };
         let text = format!("{result}: {}", in_place.reason);
         if in_place.failed {
-            let name = self
-                .state
-                .members
-                .get(&id)
-                .map(|one| one.program.name.clone());
-            let text = format!("'{}': {text}", name.unwrap_or_default());
-            self.warn_about(WarningTopic::Program(id), text);
+            self.warn_about(WarningTopic::Program(id), text.clone());
         }
         let note = Note {
             program: Some(id),
@@ -566,7 +560,7 @@ impl RealWorld {
                 })
                 .collect(),
             notes: state.notes.iter().cloned().collect(),
-            warnings: state.warnings.iter().map(|one| one.text.clone()).collect(),
+            warnings: state.warnings.texts(),
         }
     }
 }

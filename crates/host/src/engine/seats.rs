@@ -20,6 +20,7 @@ use std::path::Path;
 use usher_act::ActError;
 use usher_model::{Action, CpuSet, ProgramId};
 
+use super::warning::WarningTopic;
 use super::world::RealWorld;
 
 /// Returns the kernel's ID of a cgroup, which is the inode number of its directory.
@@ -74,12 +75,11 @@ impl RealWorld {
         match seats.seat(cgroup, &member.program.name, cpus) {
             Ok(()) => true,
             Err(error) => {
-                let name = &member.program.name;
                 let text = format!(
-                    "the program '{name}' gets its seat by affinity masks, because the scheduler \
-                     rejects the soft seat: {error}"
+                    "the program gets its seat by affinity masks, because the scheduler rejects \
+                     the soft seat: {error}"
                 );
-                self.warn(text);
+                self.warn_about(WarningTopic::Program(program), text);
                 false
             }
         }

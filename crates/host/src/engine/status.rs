@@ -46,7 +46,8 @@ pub struct Status {
     pub programs: Vec<ProgramStatus>,
     /// Notes of the policy that still hold, oldest first; at most 400.
     pub notes: Vec<TimedNote>,
-    /// Problems of the profile store, the record, the keeper and other parts; at most 100.
+    /// Problems of the profile store, the record, the keeper, programs and other parts; at most
+    /// 100. Equal warnings about several programs are one text with the number of programs.
     pub warnings: Vec<String>,
 }
 

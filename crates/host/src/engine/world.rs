@@ -52,7 +52,7 @@ use super::profiles::Profiles;
 use super::request_channel::{Reply, RequestReceiver};
 use super::soft_seats::SoftSeats;
 use super::status::TimedNote;
-use super::warning::{Warning, WarningTopic};
+use super::warning::{WarningTopic, Warnings};
 
 /// Interval of housekeeping, while there are programs.
 pub(super) const HOUSEKEEPING_NS: u64 = 1_000_000_000;
@@ -123,7 +123,7 @@ pub(super) struct LoopState {
     pub background: BackgroundMetering,
     pub notes: VecDeque<TimedNote>,
     pub log: ChangeLog,
-    pub warnings: VecDeque<Warning>,
+    pub warnings: Warnings,
     /// Earliest time of the next replacement of a dead keeper. `keeper_pause_ns` is the pause after
     /// this replacement, if it fails.
     pub keeper_due_ns: u64,
