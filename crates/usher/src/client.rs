@@ -25,6 +25,7 @@
 //!   state of the daemon's process. [`Daemon::need`] also names the command that starts a daemon.
 
 mod daemons;
+mod search;
 mod unanswered;
 
 use std::fmt;
@@ -50,6 +51,7 @@ use crate::peer;
 use crate::runtime;
 
 pub use daemons::{Daemons, QueriedDaemon};
+pub use search::{ProcessSearch, check_unmanaged};
 pub use unanswered::ListeningProcess;
 
 /// Default upper limit of the time for which one read or write of the daemon's socket waits.

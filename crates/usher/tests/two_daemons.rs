@@ -214,6 +214,42 @@ fn programs_are_detached_and_explained_at_their_daemon() {
 }
 
 #[test]
+fn a_process_is_attached_to_one_daemon_only() {
+    let Some(mut two) = TwoDaemons::start() else {
+        return;
+    };
+    let [_, beta] = two.attach_both();
+    let (own, pid) = (two.own_dir(), beta.to_string());
+    // The system daemon, to which the command would attach the process, does not manage it.
+    for words in [
+        &["attach", &pid][..],
+        &["attach", "--dry-run", &pid],
+        &["bg", "--attach", &pid],
+    ] {
+        let output = two.user(words);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{text}");
+        for part in [&pid, "program 1", &own] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    let text = stderr(&two.user(&["attach", &pid]));
+    assert!(
+        text.contains(&format!("'usher detach pid:{pid}'")),
+        "{text}"
+    );
+    let status = two.json(&["status"]).unwrap();
+    assert_eq!(status["programs"].as_array().unwrap().len(), 1);
+    let released = two.user(&["detach", &format!("pid:{pid}")]);
+    assert!(released.status.success(), "{}", stderr(&released));
+    let attached = two.user(&["attach", &pid]);
+    assert!(attached.status.success(), "{}", stderr(&attached));
+    let status = two.json(&["status"]).unwrap();
+    assert_eq!(status["programs"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn wait_returns_after_the_programs_of_both_daemons() {
     for words in [
         &["wait", "--json"][..],

@@ -20,6 +20,10 @@ use super::{Daemon, DaemonError};
 use crate::api::State;
 use crate::runtime;
 
+/// The context of an error of a search for a program.
+pub(super) const SEARCHING: &str =
+    "searching the programs of all daemons; --runtime-dir selects one";
+
 /// A daemon and its state.
 pub struct QueriedDaemon {
     /// The connection.
@@ -60,10 +64,7 @@ impl Daemons {
     pub fn query_all(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let mut daemons = Self::query(runtime_dir)?;
         match daemons.errors.pop() {
-            Some(error) => {
-                Err(error
-                    .context("searching the programs of all daemons; --runtime-dir selects one"))
-            }
+            Some(error) => Err(error.context(SEARCHING)),
             None => Ok(daemons),
         }
     }
@@ -75,8 +76,13 @@ impl Daemons {
     pub fn refresh(&mut self) -> anyhow::Result<()> {
         let open = std::mem::take(&mut self.answered).into_iter();
         let open = open.map(|one| one.daemon);
-        self.errors.clear();
-        let open = self.connect(open.filter(|daemon| !daemon.is_gone()).collect())?;
+        let known = open.filter(|daemon| !daemon.is_gone()).collect();
+        let dir = self.runtime_dir.as_deref();
+        let (mut open, errors) = connect(dir, known);
+        self.errors = errors;
+        if open.is_empty() {
+            open.push(Daemon::need(dir)?);
+        }
         let is_only = open.len() == 1 && self.errors.is_empty();
         for mut daemon in open {
             match daemon.status() {
@@ -92,24 +98,25 @@ impl Daemons {
         }
         Ok(())
     }
+}
 
-    /// Adds the daemons that listen now and are not connected yet. Keeps the errors of daemons that
-    /// listen but cannot be connected.
-    fn connect(&mut self, mut open: Vec<Daemon>) -> anyhow::Result<Vec<Daemon>> {
-        let sockets = runtime::sockets(self.runtime_dir.as_deref());
-        for path in &sockets {
-            if open.iter().any(|one| one.path == *path) {
-                continue;
-            }
-            match Daemon::open_if_listening(path) {
-                Ok(daemon) => open.extend(daemon),
-                Err(error) => self.errors.push(error),
-            }
+/// Connects to the daemons that listen and are not connected yet. Returns all connections, the
+/// system's daemon first, and the errors of daemons that listen but cannot be connected.
+pub(super) fn connect(
+    runtime_dir: Option<&Path>,
+    mut open: Vec<Daemon>,
+) -> (Vec<Daemon>, Vec<anyhow::Error>) {
+    let sockets = runtime::sockets(runtime_dir);
+    let mut errors = Vec::new();
+    for path in &sockets {
+        if open.iter().any(|one| one.path == *path) {
+            continue;
         }
-        if open.is_empty() {
-            open.push(Daemon::need(self.runtime_dir.as_deref())?);
+        match Daemon::open_if_listening(path) {
+            Ok(daemon) => open.extend(daemon),
+            Err(error) => errors.push(error),
         }
-        open.sort_by_key(|daemon| sockets.iter().position(|path| *path == daemon.path));
-        Ok(open)
     }
+    open.sort_by_key(|daemon| sockets.iter().position(|path| *path == daemon.path));
+    (open, errors)
 }

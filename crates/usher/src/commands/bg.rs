@@ -20,7 +20,7 @@ use usher_model::Regulation;
 use crate::answers::{BackgroundAnswer, BackgroundProgram};
 use crate::autostart;
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
-use crate::client::{Daemon, WaitLimits};
+use crate::client::{self, Daemon, WaitLimits};
 use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, HintMode, RunOptions};
@@ -168,8 +168,10 @@ impl Args {
         let limits = WaitLimits::default();
         let (mut attached, mut refused) = (Vec::new(), Vec::new());
         for pid in pids {
-            let result = autostart::call(dir, &options, &limits, |daemon| {
-                daemon.attach(pid, self.name.clone(), None, Some(policy))
+            let result = client::check_unmanaged(dir, pid).and_then(|()| {
+                autostart::call(dir, &options, &limits, |daemon| {
+                    daemon.attach(pid, self.name.clone(), None, Some(policy))
+                })
             });
             match result {
                 Ok((_, reply)) => attached.push(BackgroundProgram {

@@ -16,7 +16,7 @@ use globset::GlobMatcher;
 use usher_probe::ProcessFacts;
 
 use crate::answers::Candidate;
-use crate::client::{Daemon, WaitLimits};
+use crate::client::ProcessSearch;
 use crate::daemon::own_process;
 use crate::daemon::rules::candidates::Candidates;
 use crate::daemon::rules::file;
@@ -83,10 +83,10 @@ pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32
          a narrower pattern",
         roots.len()
     );
-    let mut daemons = Daemon::find_all(runtime_dir, &WaitLimits::default());
+    let mut search = ProcessSearch::open(runtime_dir)?;
     let mut left = Vec::new();
     for pid in roots {
-        if managed_by(&mut daemons, pid)?.is_none() {
+        if search.find(pid)?.is_none() {
             left.push(pid);
         }
     }
@@ -95,16 +95,6 @@ pub fn find(pattern: &str, runtime_dir: Option<&Path>) -> anyhow::Result<Vec<i32
         "every process that matches '{pattern}' is managed already"
     );
     Ok(left)
-}
-
-/// Returns the number of the program that contains the process; `None` if no daemon manages it.
-fn managed_by(daemons: &mut [Daemon], pid: i32) -> anyhow::Result<Option<i64>> {
-    for daemon in daemons {
-        if let Some(id) = daemon.find_program(pid.into())? {
-            return Ok(Some(id));
-        }
-    }
-    Ok(None)
 }
 
 /// Returns a process that would be attached, with its command line.
@@ -128,9 +118,11 @@ pub fn checked_candidate(pid: i32, runtime_dir: Option<&Path>) -> anyhow::Result
         return Err(refused("it belongs to another user"));
     }
     own_process::check(pid)?;
-    let mut daemons = Daemon::find_all(runtime_dir, &WaitLimits::default());
-    if let Some(id) = managed_by(&mut daemons, pid)? {
-        return Err(refused(&format!("it is part of program {id} already")));
+    if let Some(found) = ProcessSearch::open(runtime_dir)?.find(pid)? {
+        let (id, daemon) = (found.id, found.daemon);
+        return Err(refused(&format!(
+            "it is part of program {id} of {daemon} already"
+        )));
     }
     let process = MatchedProcess::of_running(proc_root, pid, own);
     Ok(Candidate {

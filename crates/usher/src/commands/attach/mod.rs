@@ -2,9 +2,10 @@
 //! `usher attach`: the daemon starts to manage running processes, each with its descendants as one
 //! program.
 //!
-//! 1. Find a daemon, or start one.
-//! 2. For each pid, in the given order and each pid once, send an `Attach` call and a `Status`
-//!    call. The second call provides the name and the seat for the output.
+//! 1. For each pid, in the given order and each pid once, find a daemon, or start one. If several
+//!    daemons listen, check that none of them manages the process.
+//! 2. Send an `Attach` call and a `Status` call. The second call provides the name and the seat for
+//!    the output.
 //!    With `--match`, the processes are those that match a pattern (`matching`).
 //! 3. If the daemon refuses a pid, the command still attaches the other pids. The exit status is
 //!    then 125.
@@ -22,7 +23,7 @@ use crate::answers::{AttachAnswer, AttachedProgram, Candidate};
 use crate::api::Program_mode;
 use crate::autostart::{self, DaemonOptions};
 use crate::cli::options::Global;
-use crate::client::WaitLimits;
+use crate::client::{self, WaitLimits};
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
@@ -131,6 +132,7 @@ fn text(answer: &AttachAnswer) -> String {
 
 impl Args {
     fn attach(&self, pid: i32, dir: Option<&Path>) -> anyhow::Result<AttachedProgram> {
+        client::check_unmanaged(dir, pid)?;
         let (options, limits) = (DaemonOptions::default(), WaitLimits::default());
         let (mut daemon, reply) = autostart::call(dir, &options, &limits, |daemon| {
             daemon.attach(pid, self.name.clone(), self.weight, None)
