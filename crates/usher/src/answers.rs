@@ -59,6 +59,8 @@ pub struct AttachedProgram {
     pub name: Option<String>,
     /// The CPUs of its seat as a list; empty without a seat.
     pub cpus: String,
+    /// The runtime directory of the daemon that manages the program.
+    pub runtime_dir: PathBuf,
 }
 
 /// A process that would be attached.
@@ -86,6 +88,8 @@ pub struct BackgroundProgram {
     pub id: i64,
     /// The policy that regulates the program.
     pub policy: &'static str,
+    /// The runtime directory of the daemon that manages the program.
+    pub runtime_dir: PathBuf,
 }
 
 /// The state of the first daemon that listens (the system's, otherwise the user's own), and the
@@ -135,8 +139,21 @@ pub struct DaemonExplanation {
 /// Programs that `usher detach` has released.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct DetachAnswer {
-    /// The numbers of the programs.
-    pub detached: Vec<i64>,
+    /// The programs.
+    pub detached: Vec<DetachedProgram>,
+}
+
+/// A program that was released.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DetachedProgram {
+    /// The number of the program.
+    pub id: i64,
+    /// The name of the program.
+    pub name: String,
+    /// The pid of its oldest process.
+    pub pid: i64,
+    /// The runtime directory of the daemon that managed the program.
+    pub runtime_dir: PathBuf,
 }
 
 /// Programs that `usher wait` has waited for.
@@ -153,6 +170,8 @@ pub struct EndedProgram {
     pub id: i64,
     /// The name of the program.
     pub name: String,
+    /// The runtime directory of the daemon that managed the program.
+    pub runtime_dir: PathBuf,
 }
 
 /// A daemon or scheduler that was stopped.

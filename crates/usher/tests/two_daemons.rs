@@ -103,8 +103,8 @@ impl TwoDaemons {
         let pid = sleeper.id() as i32;
         self.sleepers.push(sleeper);
         let words = ["attach", "--runtime-dir", dir, "--name", name];
-        let attached = self.user(&[&words[..], &[&pid.to_string()]].concat());
-        assert!(attached.status.success(), "{}", stderr(&attached));
+        let attached = self.json(&[&words[..], &[&pid.to_string()]].concat());
+        assert_eq!(attached.unwrap()["attached"][0]["runtime_dir"], dir);
         pid
     }
 
@@ -196,9 +196,10 @@ fn programs_are_detached_and_explained_at_their_daemon() {
     }
     let explained = two.json(&["explain", "beta"]).unwrap();
     assert_eq!(explained["runtime_dir"], two.own_dir());
-    let detached = two.user(&["detach", &beta.to_string()]);
-    assert!(detached.status.success(), "{}", stderr(&detached));
-    assert!(stdout(&detached).starts_with("beta "));
+    let detached = two.json(&["detach", &beta.to_string()]).unwrap();
+    let released = &detached["detached"][0];
+    let expected = json!({ "id": 1, "name": "beta", "pid": beta, "runtime_dir": two.own_dir() });
+    assert_eq!(*released, expected);
     let status = two.json(&["status"]).unwrap();
     assert_eq!(status["programs"][0]["name"], "alpha");
     assert_eq!(status["other_daemons"][0]["programs"], json!([]));
@@ -281,9 +282,14 @@ fn wait_returns_after_the_programs_of_both_daemons() {
         assert!(output.status.success());
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         let ended = answer["ended"].as_array().unwrap().iter();
-        let mut names: Vec<&str> = ended.map(|one| one["name"].as_str().unwrap()).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["alpha", "beta"]);
+        let name_and_dir = |one: &Value| {
+            let text = |key: &str| one[key].as_str().unwrap().to_owned();
+            (text("name"), text("runtime_dir"))
+        };
+        let mut found: Vec<(String, String)> = ended.map(name_and_dir).collect();
+        found.sort_unstable();
+        let expected = [("alpha", "/run/usher"), ("beta", &two.own_dir())];
+        assert_eq!(found, expected.map(|(name, dir)| (name.into(), dir.into())));
     }
 }
 

@@ -174,10 +174,11 @@ impl Args {
                 })
             });
             match result {
-                Ok((_, reply)) => attached.push(BackgroundProgram {
+                Ok((daemon, reply)) => attached.push(BackgroundProgram {
                     pid,
                     id: reply.id,
                     policy: policy.name(),
+                    runtime_dir: daemon.dir().to_owned(),
                 }),
                 Err(error) => refused.push(Err(error)),
             }

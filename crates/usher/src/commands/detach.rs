@@ -11,8 +11,7 @@
 //! selects programs of several daemons is an error. Each call has the time limit of `client`, 10 s
 //! for each read and write.
 
-use crate::answers::DetachAnswer;
-use crate::api::Program;
+use crate::answers::{DetachAnswer, DetachedProgram};
 use crate::cli::options::Global;
 use crate::cli::target::{self, Selection, Target};
 use crate::client::Daemons;
@@ -43,7 +42,7 @@ pub struct Args {
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let daemons = Daemons::query_all(global.runtime_dir.as_deref())?;
     let found = target::find_all(&args.programs, daemons.answered)?;
-    let (mut gone, mut refused) = (Vec::new(), Vec::new());
+    let (mut detached, mut refused) = (Vec::new(), Vec::new());
     for Selection {
         mut daemon,
         programs,
@@ -51,21 +50,23 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     {
         for program in programs {
             match daemon.detach(program.id) {
-                Ok(()) => gone.push(program),
+                Ok(()) => detached.push(DetachedProgram {
+                    id: program.id,
+                    name: program.name,
+                    pid: program.pid,
+                    runtime_dir: daemon.dir().to_owned(),
+                }),
                 Err(error) => refused.push(Err(error)),
             }
         }
     }
-    let lines = || gone.iter().map(line).collect();
-    let answer = DetachAnswer {
-        detached: gone.iter().map(|program| program.id).collect(),
-    };
-    let printed = out.answer(&answer, lines);
+    let answer = DetachAnswer { detached };
+    let printed = out.answer(&answer, || answer.detached.iter().map(line).collect());
     failure::combine(refused.into_iter().chain([printed]))
 }
 
 /// Returns the report of a released program, in one line.
-fn line(program: &Program) -> String {
+fn line(program: &DetachedProgram) -> String {
     format!(
         "{} (program {}, process {}) is no longer managed\n",
         shown(&program.name),

@@ -78,15 +78,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
             found.into_iter().map(watch).collect()
         }
     };
-    let ended = wait(watches)?;
-    let one = |program: &Program| EndedProgram {
-        id: program.id,
-        name: program.name.clone(),
-    };
     let answer = WaitAnswer {
-        ended: ended.iter().map(one).collect(),
+        ended: wait(watches)?,
     };
-    out.answer(&answer, || ended.iter().map(line).collect())?;
+    out.answer(&answer, || answer.ended.iter().map(line).collect())?;
     Ok(0)
 }
 
@@ -118,7 +113,7 @@ fn watch_all(dir: Option<&Path>) -> anyhow::Result<Vec<DaemonWatch>> {
 
 /// Waits until each daemon has no watched program. Returns the ended programs in the order of their
 /// ends.
-fn wait(mut watches: Vec<DaemonWatch>) -> anyhow::Result<Vec<Program>> {
+fn wait(mut watches: Vec<DaemonWatch>) -> anyhow::Result<Vec<EndedProgram>> {
     let mut ended = Vec::new();
     loop {
         watches.retain(|one| !one.watched.is_empty());
@@ -154,7 +149,7 @@ fn sleep(watches: &[DaemonWatch]) -> anyhow::Result<()> {
     }
 }
 
-fn line(program: &Program) -> String {
+fn line(program: &EndedProgram) -> String {
     format!(
         "{} (program {}) has ended\n",
         shown(&program.name),
@@ -189,7 +184,7 @@ impl DaemonWatch {
     }
 
     /// Requests the state from the daemon. Returns the programs that have ended.
-    fn check(&mut self) -> anyhow::Result<Vec<Program>> {
+    fn check(&mut self) -> anyhow::Result<Vec<EndedProgram>> {
         match self.daemon.status() {
             Ok(state) => self.update(&state.programs),
             Err(_) if self.daemon.is_gone() => bail!(self.daemon_ended()),
@@ -213,7 +208,7 @@ impl DaemonWatch {
         )
     }
 
-    fn update(&mut self, programs: &[Program]) -> anyhow::Result<Vec<Program>> {
+    fn update(&mut self, programs: &[Program]) -> anyhow::Result<Vec<EndedProgram>> {
         let mut ended = Vec::new();
         let listed: BTreeMap<i64, &Program> = programs.iter().map(|one| (one.id, one)).collect();
         let gone: Vec<i64> = self.watched.keys().copied().collect();
@@ -228,7 +223,11 @@ impl DaemonWatch {
                     watched.program.pid
                 );
             }
-            ended.push(watched.program);
+            ended.push(EndedProgram {
+                id,
+                name: watched.program.name,
+                runtime_dir: self.daemon.dir().to_owned(),
+            });
         }
         for (&id, &program) in &listed {
             let known = self.watched.get(&id);

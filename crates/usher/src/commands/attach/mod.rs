@@ -150,6 +150,7 @@ impl Args {
             id: reply.id,
             name: known.map(|p| p.name.clone()),
             cpus: cpus.to_owned(),
+            runtime_dir: daemon.dir().to_owned(),
         })
     }
 }
