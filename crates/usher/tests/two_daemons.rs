@@ -138,7 +138,7 @@ impl Drop for TwoDaemons {
 }
 
 #[test]
-fn status_explain_and_top_show_the_programs_of_both_daemons() {
+fn status_explain_top_and_doctor_show_the_programs_of_both_daemons() {
     let Some(mut two) = TwoDaemons::start() else {
         return;
     };
@@ -161,6 +161,22 @@ fn status_explain_and_top_show_the_programs_of_both_daemons() {
         for part in ["alpha", "beta", "daemon in /run/usher:", &two.own_dir()] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+    let doctor = two.json(&["doctor"]).unwrap();
+    assert_eq!(doctor["daemon"]["programs"][0]["name"], "alpha");
+    assert_eq!(doctor["daemon"]["runtime_dir"], "/run/usher");
+    let other = &doctor["other_daemons"][0];
+    assert_eq!(other["programs"][0]["name"], "beta");
+    assert_eq!(other["runtime_dir"], two.own_dir());
+    let text = stdout(&two.user(&["doctor"]));
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    for (daemon, dir) in [(&doctor["daemon"], "/run/usher"), (other, &two.own_dir())] {
+        let line = format!(
+            "process {} in {dir}, policy usher, manages 1 program,",
+            daemon["pid"]
+        );
+        assert!(text.contains(&line), "{line}: {text}");
     }
     for command in ["status", "explain"] {
         let text = stdout(&two.user(&[command, "beta"]));
@@ -309,6 +325,13 @@ fn status_shows_the_programs_of_the_daemon_that_answers() {
     for part in [&reason, &two.own_dir(), "kill -CONT"] {
         assert!(error.contains(part), "{part}: {error}");
     }
+    let doctor = two.json(&["doctor"]).unwrap();
+    assert_eq!(doctor["daemon"]["programs"][0]["name"], "alpha");
+    let problems = doctor["daemon_problems"].to_string();
+    assert!(
+        problems.contains(&reason) && problems.contains(&two.own_dir()),
+        "{problems}"
+    );
     // The stopped daemon may manage another program with this name.
     let detached = two.user(&["detach", "alpha"]);
     assert_eq!(detached.status.code(), Some(125));

@@ -35,7 +35,7 @@ pub struct QueriedDaemon {
 /// The daemons that listen.
 pub struct Daemons {
     runtime_dir: Option<PathBuf>,
-    /// The daemons that answered, the system's first; at least one.
+    /// The daemons that answered, the system's first; at least one after [`Daemons::query`].
     pub answered: Vec<QueriedDaemon>,
     /// Why the others did not answer.
     pub errors: Vec<anyhow::Error>,
@@ -54,6 +54,19 @@ impl Daemons {
         };
         daemons.refresh()?;
         Ok(daemons)
+    }
+
+    /// Does the same as [`Self::query`], for a report of the daemons: there may be no daemon that
+    /// listens, or none that answers.
+    pub fn survey(runtime_dir: Option<&Path>) -> Self {
+        let mut daemons = Self {
+            runtime_dir: runtime_dir.map(Path::to_owned),
+            answered: Vec::new(),
+            errors: Vec::new(),
+        };
+        let (open, errors) = connect(runtime_dir, Vec::new());
+        daemons.request(open, errors);
+        daemons
     }
 
     /// Does the same as [`Self::query`], for a search of programs: fails if any daemon does not
@@ -79,24 +92,29 @@ impl Daemons {
         let known = open.filter(|daemon| !daemon.is_gone()).collect();
         let dir = self.runtime_dir.as_deref();
         let (mut open, errors) = connect(dir, known);
-        self.errors = errors;
         if open.is_empty() {
             open.push(Daemon::need(dir)?);
         }
-        let is_only = open.len() == 1 && self.errors.is_empty();
-        for mut daemon in open {
-            match daemon.status() {
-                Ok(state) => self.answered.push(QueriedDaemon { daemon, state }),
-                Err(error) if is_only => return Err(error),
-                Err(error) if DaemonError::is_ending(&error) => {}
-                Err(error) => self.errors.push(error.context(daemon.name())),
-            }
-        }
+        self.request(open, errors);
         if self.answered.is_empty() {
             let ended = || anyhow!("all daemons ended during the request; run the command again");
             return Err(self.errors.pop().unwrap_or_else(ended));
         }
         Ok(())
+    }
+
+    /// Requests the states of the connected daemons. `errors` are those of the connections.
+    fn request(&mut self, open: Vec<Daemon>, errors: Vec<anyhow::Error>) {
+        let is_only = open.len() == 1 && errors.is_empty();
+        self.errors = errors;
+        for mut daemon in open {
+            match daemon.status() {
+                Ok(state) => self.answered.push(QueriedDaemon { daemon, state }),
+                Err(error) if is_only => self.errors.push(error),
+                Err(error) if DaemonError::is_ending(&error) => {}
+                Err(error) => self.errors.push(error.context(daemon.name())),
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! `usher doctor`: reports which features of the kernel and the machine Usher can use, and how it
 //! works without the missing ones.
 //!
-//! The report covers kernel features, the daemon, the way in which launched programs get a cgroup,
+//! The report covers kernel features, the daemons, the way in which launched programs get a cgroup,
 //! the sched_ext scheduler, journals of dead daemons and the profile store. The command determines
 //! each part once and prints one line per finding. The last lines are a conclusion from these
 //! findings ([`conclusion`]).
@@ -17,6 +17,7 @@
 
 mod calibration;
 mod conclusion;
+mod daemons;
 
 use std::path::Path;
 
@@ -31,9 +32,8 @@ use usher_store::Store;
 
 use self::calibration::{CalibrateArgs, CalibrationReport};
 use self::conclusion::{Conclusion, MachineFacts, conclude};
-use crate::api;
+use self::daemons::{DaemonFindings, PlacingReport};
 use crate::cli::options::{Global, StoreArg};
-use crate::client::Daemon;
 use crate::commands::sched;
 use crate::failure::{self, Outcome};
 use crate::machine;
@@ -73,13 +73,9 @@ const CPU_IDLE: &str = "cpu.idle";
 pub struct DoctorReport {
     /// Features of the kernel and the machine.
     kernel: Capabilities,
-    /// The daemon's state, if one listens.
-    daemon: Option<api::State>,
-    /// Why the daemon that listens cannot be used, or does not answer.
-    daemon_problem: Option<String>,
-    /// How launched programs get a cgroup, according to the daemon; without a daemon, as a command
-    /// of this user would place them.
-    placing: Option<PlacingReport>,
+    /// The daemons that listen for this user.
+    #[serde(flatten)]
+    daemons: DaemonFindings,
     /// The scheduler that runs, and whether `usher sched start` would succeed.
     scheduler: sched::SchedDoctorReport,
     /// Journals of dead daemons that are not undone yet.
@@ -91,35 +87,6 @@ pub struct DoctorReport {
     calibration: Option<CalibrationReport>,
     /// What to expect on this machine; `None` if its topology cannot be read.
     conclusion: Option<Conclusion>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct PlacingReport {
-    /// How launched programs get a cgroup.
-    placement: String,
-    /// By which means background work yields to other sessions.
-    yielding: String,
-    /// Why nothing better is used.
-    reasons: Vec<String>,
-}
-
-/// Returns the placement that the daemon reports; without a daemon, detects the placement.
-fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<PlacingReport> {
-    if let Some(state) = daemon {
-        let placing = state.placing.clone();
-        return Some(PlacingReport {
-            placement: placing.placement,
-            yielding: placing.yielding,
-            reasons: placing.reasons,
-        });
-    }
-    let config = ActConfig::new(runtime::own_dir(runtime_dir));
-    let found = usher_act::describe(&config).ok()?;
-    Some(PlacingReport {
-        placement: found.placement.to_string(),
-        yielding: found.yielding.to_string(),
-        reasons: found.reasons,
-    })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -141,13 +108,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         false => None,
     };
     let runtime_dir = global.runtime_dir.as_deref();
-    let (daemon, daemon_problem) = match Daemon::find(runtime_dir).map(|mut one| one.status()) {
-        Some(Ok(state)) => (Some(state), None),
-        Some(Err(error)) => (None, Some(failure::line(&error))),
-        None => (None, Daemon::problem(runtime_dir)),
-    };
-    let placing = placing(daemon.as_ref(), runtime_dir);
-    let kernel = used(Capabilities::read(&Roots::default()), placing.as_ref());
+    let daemons = DaemonFindings::query(runtime_dir);
+    let kernel = used(Capabilities::read(&Roots::default()), daemons.placing());
     let store = store_health(&store_path);
     let topology = machine::usable_machine().ok();
     let facts = topology.as_ref();
@@ -156,9 +118,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         calibration: unstored.or_else(|| calibration::stored(&store_path, topology.as_ref())),
         conclusion: facts.map(|facts| conclude(&facts)),
         kernel,
-        placing,
-        daemon_problem,
-        daemon,
+        daemons,
         scheduler: sched::doctor_report(&runtime::sched_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir)),
         store,
@@ -288,49 +248,11 @@ fn text(findings: &DoctorReport, out: Output) -> String {
 }
 
 fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
-    let daemon = match &findings.daemon {
-        Some(state) => format!(
-            "process {}, policy {}, manages {}, assigns CPUs by {}",
-            state.pid,
-            state.policy,
-            words::count(state.programs.len(), "program"),
-            state.acting
-        ),
-        None => findings.daemon_problem.clone().unwrap_or_else(|| {
-            "no daemon runs; 'usher run', 'usher bg' and 'usher attach' start a daemon".to_owned()
-        }),
-    };
-    let mut lines = vec![("daemon", daemon)];
-    if let Some(state) = &findings.daemon {
-        lines.push(match state.keeper_pid {
-            Some(pid) => ("keeper", format!("process {pid}")),
-            None => (
-                "keeper",
-                "no keeper runs: if the daemon is killed, its changes are undone only by the \
-                 next daemon"
-                    .to_owned(),
-            ),
-        });
-        lines.extend(
-            state
-                .warnings
-                .iter()
-                .map(|warning| ("warning", warning.clone())),
-        );
-    }
-    if let Some(placing) = &findings.placing {
-        lines.push(("launched", placing.placement.clone()));
-        lines.push((
-            "background",
-            format!("yields the CPU to other sessions by {}", placing.yielding),
-        ));
-        let reasons = placing.reasons.iter();
-        lines.extend(reasons.map(|reason| ("", reason.clone())));
-    }
+    let mut lines = findings.daemons.lines();
     lines.push(("scheduler", findings.scheduler.line()));
     lines.extend(journal_lines(
         &findings.stale_journals,
-        findings.daemon.is_some(),
+        findings.daemons.has_daemon(),
     ));
     lines.push(("profile store", store_line(&findings.store)));
     let calibration = findings.calibration.as_ref();
