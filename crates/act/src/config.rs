@@ -70,7 +70,8 @@ pub enum CgroupPlacement {
     /// A transient systemd scope in the launcher's slice.
     SystemdScope,
     /// No cgroup of its own: Usher finds the program's processes by descent from its first process.
-    /// A process that becomes an orphan between two scans is not found.
+    /// A process that becomes an orphan between two scans is found only by the variable of its
+    /// launcher (`USHER_RUN`).
     Descent,
 }
 

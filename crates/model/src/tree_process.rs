@@ -28,11 +28,11 @@ pub struct TreeProcess {
     /// the threads of copies are counted.
     pub working_threads: u32,
     /// Whether the main thread was running or waited for a CPU at the last scan.
-    pub runs: bool,
+    pub is_runnable: bool,
     /// CPU time of the process in nanoseconds.
     pub cpu_ns: u64,
-    /// Time of the first of the latest consecutive scans that found the main thread asleep and the CPU
-    /// time unchanged; `None` if the last scan did not.
+    /// Time of the first scan since which the main thread was asleep at every scan and the CPU time did
+    /// not rise; `None` if the last scan found otherwise. The kernel counts CPU time in steps of 10 ms.
     pub idle_since_ns: Option<u64>,
     /// Time at which a scan found the process for the first time, in nanoseconds.
     pub found_ns: u64,

@@ -157,7 +157,7 @@ impl Program {
             executed: true,
             threads: 1,
             working_threads: 1,
-            runs: false,
+            is_runnable: false,
             cpu_ns: 0,
             idle_since_ns: None,
             found_ns: self.at_ns,
@@ -514,7 +514,7 @@ fn a_running_copy_is_exchanged_with_a_sleeping_copy_of_an_idle_part() {
     assert_eq!(program.masks(&pids), "0 0 1 1");
     let run = |program: &mut Program, running: [i32; 2]| {
         for (pid, process) in &mut program.processes {
-            process.runs = running.contains(pid);
+            process.is_runnable = running.contains(pid);
         }
         program.step(5 * MS);
     };
@@ -531,10 +531,28 @@ fn a_running_copy_is_exchanged_with_a_sleeping_copy_of_an_idle_part() {
     assert_eq!(program.masks(&[10, 20, 11, 12, 13]), "0 0 0 1 1");
 }
 
+/// The main thread of a copy may wait while its other threads work.
+#[test]
+fn a_part_whose_copy_may_work_in_another_thread_is_not_idle() {
+    let mut program = Program::new(2);
+    for pid in [10, 11, 12, 13] {
+        program.start(pid, 1, 2).is_runnable = pid < 12;
+    }
+    program.processes.get_mut(&12).unwrap().threads = 2;
+    for _ in 0..4 {
+        program.step(5 * MS);
+    }
+    assert_eq!(program.masks(&[10, 11, 12, 13]), "0 0 1 1");
+    program.processes.get_mut(&12).unwrap().idle_since_ns = Some(program.at_ns);
+    program.step(5 * MS);
+    program.step(5 * MS);
+    assert_eq!(program.masks(&[10, 11, 12, 13]), "0 1 0 1");
+}
+
 #[test]
 fn copies_with_parts_of_their_own_are_not_exchanged() {
     let mut program = Program::new(4);
-    program.start(10, 1, 2).runs = true;
+    program.start(10, 1, 2).is_runnable = true;
     program.start(11, 1, 2);
     program.step(5 * MS);
     program.step(5 * MS);
@@ -587,7 +605,7 @@ proptest! {
                     process.idle_since_ns = Some(program.at_ns);
                 },
                 7 => if let Some(process) = program.processes.get_mut(&pid) {
-                    process.runs = !process.runs;
+                    process.is_runnable = !process.is_runnable;
                 },
                 _ => {}
             }

@@ -10,14 +10,10 @@
 //!    scan, no process of the program can be new either.
 //! 2. Otherwise read `stat` of each new number. The number belongs to a new process of the program
 //!    if its parent is a known process.
-//! 3. A process whose parent has ended is adopted by init or another reaper. If a launcher has
-//!    started the program with the variable [`RUN_VARIABLE`], the process belongs to the program if
-//!    it has the same value and the session of a known process. Otherwise, it belongs to the program
-//!    if it has the process group of a known process, but neither leads a session nor has the
-//!    session of its new parent. The second rule may also find a process of another program, if
-//!    both programs have one process group. [`ForkScan::take_new_descendants`] therefore leaves out
-//!    such processes and their children. In a container, the first process and all others often
-//!    have one session; the second rule then finds nothing.
+//! 3. A process whose parent has ended is adopted by init or another reaper. It is recognised by a
+//!    variable of its launcher, or else by its process group ([`orphans`]).
+//!    [`ForkScan::take_new_descendants`] leaves out processes that were found by their process
+//!    group, and their children.
 //! 4. Read `stat` of each known process. If the process may have executed a program since the last
 //!    scan, read its executable and its command line again. The children of an ended process become
 //!    children of its parent.
@@ -25,9 +21,10 @@
 //! If the numbers wrapped around, or if more than [`NUMBERS_MAX`] are new, the scan lists `/proc`
 //! instead, at most every [`LIST_NS`].
 //!
-//! Cost: about 5 us per number and per known process, and 10 us more per new process of other
-//! programs in the session of the program. A scan misses a process that ends between two
+//! Cost: about 5 us per number and per known process. A scan misses a process that ends between two
 //! scans, and finds the children of this process only by rule 3.
+
+mod orphans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -38,10 +35,10 @@ use usher_model::{ProcStat, ProcessId, TreeProcess};
 use crate::file;
 use crate::text;
 use crate::tree::{read_stat, tasks};
+use orphans::{Origin, OrphanRules};
 
-/// An environment variable with a value that is unique to one run of a program. The value starts with
-/// the pid of the launcher, which is the parent of the program, and a dot.
-pub const RUN_VARIABLE: &str = "USHER_RUN";
+pub use orphans::RUN_VARIABLE;
+
 /// `PF_FORKNOEXEC` of the kernel's `linux/sched.h`: the process has not executed a program since its
 /// creation.
 const FORK_NO_EXEC: u64 = 0x40;
@@ -49,7 +46,8 @@ const FORK_NO_EXEC: u64 = 0x40;
 const NUMBERS_MAX: i32 = 1024;
 /// Shortest time between two lists of all processes.
 const LIST_NS: u64 = 200_000_000;
-/// Time for which a number without a process is examined again, and upper limit of such numbers.
+/// Time for which a number without a process that can be read is examined again, and upper limit of
+/// such numbers.
 const FREE_NS: u64 = 20_000_000;
 const FREE_MAX: usize = 64;
 /// Time after which a process is assumed to execute another program only if the address of its code
@@ -71,15 +69,24 @@ pub struct ForkScan {
     proc_root: PathBuf,
     ns_per_tick: u64,
     root: ProcessId,
-    /// The cgroups of the root process at the start.
-    cgroup: Option<String>,
+    orphans: OrphanRules,
     last_pid: Option<i32>,
     listed_ns: Option<u64>,
     known: BTreeMap<i32, KnownProcess>,
-    /// Numbers that belonged to no process when they were examined, with the time of the first
-    /// examination.
+    /// Numbers whose process did not exist, or could not be read, when they were examined, with the
+    /// time of the first examination.
     free: Vec<(i32, u64)>,
     new_descendants: Vec<ProcessId>,
+}
+
+/// The result of the examination of a process.
+enum Added {
+    /// The process was added.
+    New,
+    /// The process could not be read, and must be examined again.
+    Unread,
+    /// The process is known or does not belong to the program.
+    None,
 }
 
 #[derive(Debug)]
@@ -102,7 +109,7 @@ impl ForkScan {
             proc_root: proc_root.to_owned(),
             ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
             root,
-            cgroup: cgroup(proc_root, root.pid),
+            orphans: OrphanRules::new(proc_root, root),
             last_pid: is_launched.then(|| last_pid(proc_root)).flatten(),
             listed_ns: None,
             known: BTreeMap::new(),
@@ -149,6 +156,9 @@ impl ForkScan {
     pub fn scan(&mut self, at_ns: u64) -> bool {
         let last = last_pid(&self.proc_root);
         self.refresh(at_ns);
+        if let Some(root) = self.known.get(&self.root.pid) {
+            self.orphans.note_root(&root.stat);
+        }
         let mut candidates = std::mem::take(&mut self.free);
         if self.known.is_empty() {
             candidates.push((self.root.pid, at_ns));
@@ -158,16 +168,23 @@ impl ForkScan {
         let mut is_new = false;
         for (pid, since_ns) in candidates {
             match read_stat(&self.proc_root, pid) {
-                Ok(stat) => is_new |= self.add(stat, at_ns),
+                Ok(stat) => match self.add(stat, at_ns) {
+                    Added::New => is_new = true,
+                    Added::Unread => self.examine_again(pid, since_ns, at_ns),
+                    Added::None => {}
+                },
                 // The kernel assigns a number shortly before the process can be found.
-                Err(_) if at_ns.saturating_sub(since_ns) < FREE_NS => {
-                    self.free.push((pid, since_ns));
-                }
-                Err(_) => {}
+                Err(_) => self.examine_again(pid, since_ns, at_ns),
             }
         }
         self.free.truncate(FREE_MAX);
         is_new
+    }
+
+    fn examine_again(&mut self, pid: i32, since_ns: u64, at_ns: u64) {
+        if at_ns.saturating_sub(since_ns) < FREE_NS {
+            self.free.push((pid, since_ns));
+        }
     }
 
     /// Returns the program's processes, by pid.
@@ -182,7 +199,8 @@ impl ForkScan {
     }
 
     /// Returns the processes found since the last call that descend from the root for certain.
-    /// Orphans that were found by their process group are left out.
+    /// Orphans that were found by their process group are left out; orphans with the variable of the
+    /// launcher are included.
     pub fn take_new_descendants(&mut self) -> Vec<ProcessId> {
         std::mem::take(&mut self.new_descendants)
     }
@@ -266,25 +284,30 @@ impl ForkScan {
     }
 
     /// Adds a process if it belongs to the program and is not known.
-    fn add(&mut self, stat: ProcStat, at_ns: u64) -> bool {
+    fn add(&mut self, stat: ProcStat, at_ns: u64) -> Added {
         let pid = stat.pid;
         if self.known.contains_key(&pid) {
-            return false;
+            return Added::None;
         }
         let id = ProcessId {
             pid,
             start_ticks: stat.start_ticks,
         };
         let (parent, descends) = match self.known.get(&stat.parent) {
-            _ if id == self.root => (stat.parent, true),
+            _ if id == self.root => {
+                self.orphans.note_root(&stat);
+                (stat.parent, true)
+            }
             Some(parent) => (stat.parent, parent.descends),
-            None => match self.orphan(&stat) {
-                Some(descends) => (self.root.pid, descends),
-                None => return false,
+            None => match self.orphans.origin(&stat, &self.known) {
+                Origin::Certain => (self.root.pid, true),
+                Origin::Likely => (self.root.pid, false),
+                Origin::Unread => return Added::Unread,
+                Origin::Other => return Added::None,
             },
         };
         if stat.is_dead() || !is_process(&self.proc_root, pid) {
-            return false;
+            return Added::None;
         }
         let process = TreeProcess {
             id,
@@ -295,7 +318,7 @@ impl ForkScan {
             executed: false,
             threads: 1,
             working_threads: 1,
-            runs: false,
+            is_runnable: false,
             cpu_ns: 0,
             idle_since_ns: None,
             found_ns: at_ns,
@@ -315,40 +338,7 @@ impl ForkScan {
         if descends && id != self.root {
             self.new_descendants.push(id);
         }
-        true
-    }
-
-    /// Returns `None` for a process that was not adopted after the end of its parent in the program;
-    /// otherwise, whether it descends from the root for certain.
-    fn orphan(&self, stat: &ProcStat) -> Option<bool> {
-        let mut known = self.known.values();
-        let is_near = known.any(|one| one.stat.session == stat.session);
-        let is_older = stat.start_ticks < self.root.start_ticks;
-        if is_older || !is_near || stat.session == stat.pid {
-            return None;
-        }
-        match self.run() {
-            Some(run) => (run_variable(&self.proc_root, stat.pid)? == run).then_some(true),
-            None => self.has_group_and_other_parent(stat).then_some(false),
-        }
-    }
-
-    /// Returns the value of [`RUN_VARIABLE`] that the launcher of the program has set.
-    fn run(&self) -> Option<Vec<u8>> {
-        let run = run_variable(&self.proc_root, self.root.pid)?;
-        let launcher = self.known.get(&self.root.pid)?.stat.parent;
-        run.starts_with(format!("{launcher}.").as_bytes())
-            .then_some(run)
-    }
-
-    fn has_group_and_other_parent(&self, stat: &ProcStat) -> bool {
-        let has_group = self.known.values().any(|one| one.stat.group == stat.group);
-        if !has_group {
-            return false;
-        }
-        let reaper = read_stat(&self.proc_root, stat.parent);
-        let is_adopted = reaper.is_ok_and(|reaper| reaper.session != stat.session);
-        is_adopted && self.cgroup.is_some() && self.cgroup == cgroup(&self.proc_root, stat.pid)
+        Added::New
     }
 }
 
@@ -363,7 +353,7 @@ impl KnownProcess {
         let is_idle = stat.state == 'S' && cpu_ns == process.cpu_ns;
         process.idle_since_ns = is_idle.then(|| process.idle_since_ns.unwrap_or(at_ns));
         process.cpu_ns = cpu_ns;
-        process.runs = stat.state == 'R';
+        process.is_runnable = stat.state == 'R';
         process.executed = stat.flags & FORK_NO_EXEC == 0;
         process.name.clone_from(&stat.name);
         self.stat = stat;
@@ -383,22 +373,6 @@ impl KnownProcess {
 fn last_pid(proc_root: &Path) -> Option<i32> {
     let text = file::read(&proc_root.join("loadavg")).ok()?;
     text.split_whitespace().last()?.parse().ok()
-}
-
-/// Returns the cgroups of a process, as `/proc` lists them.
-fn cgroup(proc_root: &Path, pid: i32) -> Option<String> {
-    file::read(&proc_root.join(pid.to_string()).join("cgroup")).ok()
-}
-
-/// Returns the value of [`RUN_VARIABLE`] in the environment with which a process was executed.
-fn run_variable(proc_root: &Path, pid: i32) -> Option<Vec<u8>> {
-    let environment = std::fs::read(proc_root.join(pid.to_string()).join("environ")).ok()?;
-    let mut variables = environment.split(|&byte| byte == 0);
-    let value = |variable: &[u8]| {
-        let value = variable.strip_prefix(RUN_VARIABLE.as_bytes())?;
-        Some(value.strip_prefix(b"=")?.to_owned())
-    };
-    variables.find_map(value)
 }
 
 /// Returns all processes, the oldest first, so that parents precede their children.

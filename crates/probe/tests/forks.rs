@@ -217,17 +217,33 @@ fn finds_orphans_in_the_process_group_of_the_program() {
 
 /// Starts a shell with this value of the variable that launchers set. The shell starts two orphans,
 /// one of them without the variable, and then `cat`. Returns after the parents of the orphans have
-/// ended.
+/// ended and the orphans have executed `sleep`.
 fn shell_with_orphans(run: &str) -> Shell {
     let script = "sh -c 'sleep 600 &'; env -u USHER_RUN sh -c 'sleep 601 &'; cat";
     let mut shell = Shell::start_as(script, Some(run));
-    let mut scan = shell.scan(true);
     shell.go();
-    let is_cat = |one: &TreeProcess| one.name == "cat";
-    until(&mut scan, "the last child", |found| {
-        found.iter().any(is_cat)
-    });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut wanted = ["cat", "sh", "sleep", "sleep"];
+    wanted.sort_unstable();
+    while names_in_group(shell.0.id()) != wanted {
+        assert!(Instant::now() < deadline, "the orphans do not run");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     shell
+}
+
+/// Returns the sorted names of the processes of a process group.
+fn names_in_group(group: u32) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let name = |stat: String| {
+        let (name, rest) = stat.rsplit_once(") ")?;
+        let is_member = rest.split(' ').nth(2)?.parse() == Ok(group);
+        is_member.then(|| name.split_once('(').map(|(_, name)| name.to_owned()))?
+    };
+    let mut names: Vec<String> = stats.filter_map(name).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Unlike the process group, the variable also shows orphans that have the session of init.
@@ -235,14 +251,29 @@ fn shell_with_orphans(run: &str) -> Shell {
 fn an_orphan_with_the_variable_of_the_launcher_is_a_certain_descendant() {
     let shell = shell_with_orphans(&format!("{}.1", std::process::id()));
     let mut scan = shell.scan(false);
-    let found = until(&mut scan, "the orphan", |found| !sleepers(found).is_empty());
-    let orphans = sleepers(&found);
-    assert_eq!(orphans.len(), 1, "{found:?}");
-    assert_eq!(orphans[0].parent, shell.0.id() as i32);
-    assert!(scan.take_new_descendants().contains(&orphans[0].id));
+    let found = until(&mut scan, "three processes", |found| found.len() >= 3);
+    let names: BTreeSet<&str> = found.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, BTreeSet::from(["cat", "sh", "sleep"]));
+    assert_eq!(found.len(), 3);
+    let orphan = sleepers(&found)[0];
+    assert_eq!(orphan.parent, shell.0.id() as i32);
+    assert!(scan.take_new_descendants().contains(&orphan.id));
 }
 
-/// A program that another launcher has not started itself inherits the variable of this launcher.
+#[test]
+fn an_orphan_is_found_after_the_end_of_the_program() {
+    let run = format!("{}.1", std::process::id());
+    let mut shell = Shell::start_as("sh -c 'sleep 600 &'", Some(&run));
+    let mut scan = shell.scan(true);
+    until(&mut scan, "the root", |found| found.len() == 1);
+    shell.go();
+    shell.0.wait().unwrap();
+    let found = until(&mut scan, "the orphan", |found| sleepers(found).len() == 1);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(scan.take_new_descendants().contains(&found[0].id));
+}
+
+/// The program inherits the variable from a process that another launcher has started.
 #[test]
 fn the_variable_of_another_launcher_is_ignored() {
     if !shows_orphans() {

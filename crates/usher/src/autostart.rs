@@ -59,13 +59,14 @@ const LAUNCH_LOCK: &str = "launch.lock";
 /// The name of the file with the messages of a daemon that Usher started.
 const LOG: &str = "daemon.log";
 
-/// Variables that the daemon must not inherit: those of the caller's service manager, of a
-/// program's page, and of a keeper.
-const REMOVED_VARIABLES: [&str; 6] = [
+/// Variables that the daemon must not inherit: those of the caller's service manager, of a managed
+/// program that calls `usher`, and of a keeper.
+const REMOVED_VARIABLES: [&str; 7] = [
     "NOTIFY_SOCKET",
     "LISTEN_FDS",
     "LISTEN_PID",
     "USHER_HEARTBEAT",
+    "USHER_RUN",
     "USHER_SHORT_LIFE_COUNT",
     "GLIBC_TUNABLES",
 ];

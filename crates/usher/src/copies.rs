@@ -52,7 +52,7 @@ fn sentence(group: &api::CopyGroup) -> String {
     let others = [
         (
             Copy_state::waiting,
-            "sleeping, so that the other copies may use its CPUs too",
+            "waiting; other copies may use the same CPUs",
         ),
         (
             Copy_state::widened,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             text,
             "process 7 started 4 copies of python3 (forks): 1 confined to 1 CPU each, on CPU 0, 1 \
-             sleeping, so that the other copies may use its CPUs too, 1 may use all CPUs of the \
+             waiting; other copies may use the same CPUs, 1 may use all CPUs of the \
              program, because the thread pools exist, 1 chose the CPUs; new copies inherit the CPUs \
              of a copy from the launcher"
         );

@@ -5,9 +5,10 @@
 //!
 //! If a program has no cgroup, each scan also records new descendants in the journal. Otherwise, a
 //! process whose parent ends before the next housekeeping would keep the mask of the seat. One gap
-//! remains: a process that starts less than one scan interval before the end of its parent may keep
-//! the mask. Restoring such a process by its mask and its process group alone could change a
-//! process of another program.
+//! remains for attached programs, and for processes without the variable of their launcher: a
+//! process that starts less than one scan interval before the end of its parent may keep the mask.
+//! Restoring such a process by its mask and its process group alone could change a process of
+//! another program.
 
 use usher_act::CopyPlacement;
 use usher_model::{ProcessId, ProgramId};
@@ -85,7 +86,7 @@ impl RealWorld {
     /// Scans an ending program without a cgroup once more, because the masks of its remaining
     /// processes are restored only if the processes are recorded. The scan finds children of living
     /// processes. If a process starts a child after the previous scan and ends before this scan,
-    /// nothing proves the origin of the child.
+    /// only the variable of the launcher proves the origin of the child.
     pub(super) fn record_remaining(&mut self, id: ProgramId) {
         let Some(member) = self.state.members.get_mut(&id) else {
             return;

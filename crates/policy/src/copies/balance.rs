@@ -5,10 +5,14 @@
 //! The kernel cannot balance copies that are confined to different CPUs. If a part is shared by
 //! several copies (more copies than CPUs), it may have two running copies while all copies of
 //! another part sleep. An exchange of a running and a sleeping copy changes neither the number of
-//! copies per part nor the number of CPUs that a copy can use, so that its thread pools get the
-//! same size. The state of a process is a single observation, and sleeps between two messages are
-//! short. Copies are therefore exchanged only if [`STEPS`] consecutive observations show the same
-//! pair of parts.
+//! copies per part nor the number of CPUs that a copy can use. Thread pools keep their size.
+//!
+//! A copy that exchanges messages with its launcher often sleeps for a short time. Copies are
+//! therefore exchanged only if [`OBSERVATIONS`] successive scans show the same pair of parts, and
+//! the next exchange needs further scans. The state of a process with several threads is that of
+//! its main thread; such a copy counts as sleeping only if its CPU time did not rise either.
+//!
+//! *Cost.* O(n) for n processes, and one comparison of each pair of parts.
 
 use std::collections::BTreeMap;
 
@@ -16,26 +20,26 @@ use usher_model::{CpuSet, ProcessId};
 
 use super::{CopyState, Group, Tree};
 
-/// Number of consecutive observations of an idle and an overloaded part before copies are
+/// Number of successive scans that must find the same idle and overloaded part before copies are
 /// exchanged.
-const STEPS: u32 = 2;
+const OBSERVATIONS: u32 = 2;
 
-/// An overloaded and an idle part, observed in several consecutive steps.
+/// An overloaded and an idle part, found by several successive scans.
 #[derive(Debug, Default)]
 pub(super) struct Imbalance {
     parts: Option<(CpuSet, CpuSet)>,
-    steps: u32,
+    observations: u32,
 }
 
 impl Imbalance {
     /// Records an observation. Returns whether it was made often enough.
-    fn lasts(&mut self, parts: Option<(CpuSet, CpuSet)>) -> bool {
-        self.steps = match parts.is_some() && self.parts == parts {
-            true => self.steps + 1,
+    fn record(&mut self, parts: Option<(CpuSet, CpuSet)>) -> bool {
+        self.observations = match parts.is_some() && self.parts == parts {
+            true => self.observations + 1,
             false => u32::from(parts.is_some()),
         };
         self.parts = parts;
-        self.steps >= STEPS
+        self.observations >= OBSERVATIONS
     }
 }
 
@@ -44,6 +48,8 @@ impl Imbalance {
 struct Load {
     running: Vec<ProcessId>,
     sleeping: Vec<ProcessId>,
+    /// Whether another copy may run or sleep.
+    has_unknown: bool,
 }
 
 impl Group {
@@ -52,7 +58,7 @@ impl Group {
         let loads = self.loads(tree);
         let pair = exchange(&loads);
         let observed = pair.map(|(from, to, ..)| (from.clone(), to.clone()));
-        if !self.imbalance.lasts(observed) {
+        if !self.imbalance.record(observed) {
             return;
         }
         let Some((_, _, running, sleeping)) = pair else {
@@ -80,9 +86,10 @@ impl Group {
                 continue;
             };
             let load = loads.entry(part.clone()).or_default();
-            match tree.runs(process.pid) {
+            match tree.is_runnable(process.pid) {
                 true => load.running.push(process),
-                false => load.sleeping.push(process),
+                false if tree.is_asleep(process.pid) => load.sleeping.push(process),
+                false => load.has_unknown = true,
             }
         }
         loads
@@ -95,7 +102,8 @@ fn exchange(loads: &BTreeMap<CpuSet, Load>) -> Option<(&CpuSet, &CpuSet, Process
     let (from, load) = loads.iter().max_by_key(|(_, load)| load.running.len())?;
     let running = *load.running.get(from.len())?;
     let is_idle = |(to, load): &(&CpuSet, &Load)| {
-        to.len() == from.len() && load.running.is_empty() && !load.sleeping.is_empty()
+        let sleeps = load.running.is_empty() && !load.has_unknown;
+        to.len() == from.len() && sleeps && !load.sleeping.is_empty()
     };
     let (to, load) = loads.iter().find(is_idle)?;
     Some((from, to, running, *load.sleeping.first()?))

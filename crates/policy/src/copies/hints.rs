@@ -3,7 +3,8 @@
 //! the copies of a run that are stored for the next run.
 //!
 //! 1. In a run with copies, the division with the most copies at a time is stored
-//!    ([`CopyRecord`]): the CPUs of its smallest part, and the CPUs of the program.
+//!    ([`CopyRecord`]): the CPUs of its smallest part, and the CPUs of the program. Parts of waiting
+//!    copies are left out.
 //! 2. The next run of the program gets the CPUs of one copy as its number of threads
 //!    ([`thread_count`]). On fewer CPUs than in that run, the number is reduced in
 //!    proportion, to at least 1. On more CPUs, the number is not increased.
@@ -14,7 +15,7 @@
 
 use usher_model::StoredCopies;
 
-use super::GroupReport;
+use super::{CopyState, GroupReport};
 
 /// Minimum CPU time of a run without copies that deletes the copies of earlier runs.
 const FORGET_CPU_NS: u64 = 1_000_000_000;
@@ -60,7 +61,10 @@ impl CopyRecord {
     pub fn update(&mut self, groups: &[GroupReport], program_cpus: usize) -> Option<StoredCopies> {
         let copies = groups.iter().flat_map(|group| &group.copies);
         let count = copies.clone().count();
-        let parts = copies.map(|copy| copy.cpus.len());
+        // A waiting copy has the part of a division among more copies.
+        let parts = copies
+            .filter(|copy| copy.state != CopyState::Waiting)
+            .map(|copy| copy.cpus.len());
         let smallest = parts.filter(|&cpus| cpus > 0).min()?;
         let number = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
         let new = StoredCopies {
@@ -82,7 +86,7 @@ impl CopyRecord {
 mod tests {
     use usher_model::ProcessId;
 
-    use super::super::{CopyReport, CopyState};
+    use super::super::CopyReport;
     use super::*;
 
     fn stored(cpus_per_copy: u32, program_cpus: u32) -> StoredCopies {
@@ -158,6 +162,15 @@ mod tests {
         let mut record = CopyRecord::default();
         let nested = [group(&["0-3", "4-7"]), group(&["0-1", "2-3"])];
         assert_eq!(record.update(&nested, 8), Some(stored(2, 8)));
+    }
+
+    #[test]
+    fn waiting_copies_are_no_part_of_the_division() {
+        let mut record = CopyRecord::default();
+        let mut server = group(&["0-7", "0-1"]);
+        server.copies[1].state = CopyState::Waiting;
+        let groups = [server, group(&["0-3", "4-7"])];
+        assert_eq!(record.update(&groups, 8), Some(stored(4, 8)));
     }
 
     #[test]

@@ -31,8 +31,8 @@
 //!    uses at most `LAUNCHER_SHARE` of a CPU. The launcher gets its mask back when it has at most
 //!    one copy and has started no copy for `LAUNCHER_NS`.
 //! 6. *Serial programs.* After `TRIALS` copies of an executable ended with one working thread
-//!    each, later copies are not confined (compilers under `make -j`). Copies that used no CPU time
-//!    show nothing about threads, and do not count. When a copy works with
+//!    each, later copies are not confined (compilers under `make -j`). Copies that used less
+//!    than 10 ms of CPU time show nothing about threads, and do not count. When a copy works with
 //!    several threads, all later copies of the executable are confined again.
 //!
 //! *Cost.* [`CopyPlanner::step`] takes O(n²) time for n processes, O(k²) for each new copy of a
@@ -44,6 +44,7 @@
 mod balance;
 mod divide;
 pub mod hints;
+mod tree;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +55,7 @@ use usher_model::{CpuSet, ProcessId, Topology, TreeProcess};
 pub use divide::divide;
 
 use balance::Imbalance;
+use tree::Tree;
 
 /// Longest time between the first scans that found two siblings, for siblings to form a group.
 const WINDOW_NS: u64 = 2_000_000_000;
@@ -217,13 +219,11 @@ impl CopyPlanner {
             let uses = self.uses.entry(key.executable).or_default();
             group.note_threads(&tree, key, uses);
             group.note_waiting(at_ns, &tree);
+            group.balance(&tree);
             group.resize(at_ns);
         }
         self.divide_all(topology, seat, &tree);
         self.widen(&tree);
-        self.groups
-            .values_mut()
-            .for_each(|group| group.balance(&tree));
         self.narrow_launchers(at_ns, &tree);
         self.changes(&tree)
     }
@@ -548,67 +548,4 @@ fn is_burst(siblings: &[&TreeProcess]) -> bool {
 fn is_mature(process: &TreeProcess) -> bool {
     let settled_ns = process.mapped_at_cpu_ns.map(|then| then + SETTLED_NS);
     process.cpu_ns >= MATURE_NS.max(settled_ns.unwrap_or(MATURE_NS + SETTLED_NS))
-}
-
-/// The processes of a program by pid.
-struct Tree<'a> {
-    by_pid: BTreeMap<i32, &'a TreeProcess>,
-    children: BTreeMap<i32, Vec<i32>>,
-}
-
-impl<'a> Tree<'a> {
-    fn new(processes: &'a [TreeProcess]) -> Self {
-        let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-        for process in processes {
-            let of_parent = children.entry(process.parent).or_default();
-            of_parent.push(process.id.pid);
-        }
-        let by_pid = processes.iter().map(|process| (process.id.pid, process));
-        Self {
-            by_pid: by_pid.collect(),
-            children,
-        }
-    }
-
-    fn has_children(&self, pid: i32) -> bool {
-        self.children.contains_key(&pid)
-    }
-
-    fn get(&self, pid: i32) -> Option<&'a TreeProcess> {
-        self.by_pid.get(&pid).copied()
-    }
-
-    /// Returns a process and its ancestors in the program, the process first. The number of steps
-    /// is bounded, because a reused pid could make a cycle.
-    fn ancestors(&self, pid: i32) -> impl Iterator<Item = &'a TreeProcess> + '_ {
-        let next = |process: &&'a TreeProcess| self.get(process.parent);
-        std::iter::successors(self.get(pid), next).take(self.by_pid.len())
-    }
-
-    /// Returns a process and its descendants.
-    fn below(&self, pid: i32) -> impl Iterator<Item = &'a TreeProcess> + '_ {
-        let mut left = vec![pid];
-        let mut visited = BTreeSet::new();
-        let next = move || {
-            while let Some(pid) = left.pop() {
-                if visited.insert(pid) {
-                    left.extend(self.children.get(&pid).into_iter().flatten());
-                    return Some(pid);
-                }
-            }
-            None
-        };
-        std::iter::from_fn(next).filter_map(|pid| self.get(pid))
-    }
-
-    /// Returns the most working threads of a process among a process and its descendants.
-    fn working_threads(&self, pid: i32) -> u32 {
-        let threads = self.below(pid).map(|process| process.working_threads);
-        threads.max().unwrap_or(1)
-    }
-
-    /// Returns whether a process or a descendant runs or waits for a CPU.
-    fn runs(&self, pid: i32) -> bool {
-        self.below(pid).any(|process| process.runs)
-    }
 }

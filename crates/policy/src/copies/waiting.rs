@@ -8,13 +8,17 @@
 //! **Rule.** A copy waits while another copy of its group has child processes, and
 //!
 //! 1. the copy has one thread and no child processes,
-//! 2. the copy has slept for `WAIT_NS`, and had used at most `START_NS` of CPU time by then, and
-//! 3. the copy has used at most `WAKE_NS` of CPU time since its last sleep of `WAIT_NS`.
+//! 2. each scan of the last `WAIT_NS` found the copy asleep and its CPU time unchanged (in steps of
+//!    10 ms), and the copy had used at most `START_NS` of CPU time by then, and
+//! 3. the copy has used at most `WAKE_NS` of CPU time since it last slept in this sense.
 //!
 //! The seat is divided among the other copies. A waiting copy stays confined to the part that it had
 //! before. The others may use this part too, until the copy works: each scan checks the rule, and
 //! the next division contains the copy again. A pool that a waiting copy starts therefore has the
 //! right size, and a copy that has worked keeps its part.
+//!
+//! *Limits.* A copy that works for less than 10 ms at a time may count as waiting; it keeps its own
+//! part, but shares it. A pool that another copy starts meanwhile has the size of the larger part.
 //!
 //! *Cost.* O(n) for n copies, and the time of two divisions after each change.
 
@@ -24,7 +28,7 @@ use usher_model::{CpuSet, Topology, TreeProcess};
 
 use super::{CopyState, Group, Tree, divide};
 
-/// Time for which a copy must sleep before it waits. Forks count as workers at this age too.
+/// Time for which a copy must sleep before it waits.
 const WAIT_NS: u64 = 20_000_000;
 /// Largest CPU time of a copy that begins to wait: the start of an interpreter on a slow machine.
 const START_NS: u64 = 500_000_000;

@@ -138,7 +138,7 @@ fn launch(options: &RunOptions) -> Outcome {
     options.check_regulation()?;
     let page = PageFile::offer();
     let spec = options.spec(page.path(), &signals);
-    let spec = spec.env(usher_probe::RUN_VARIABLE, run_name());
+    let spec = spec.env(usher_probe::RUN_VARIABLE, run_id());
     // A command that does not exist starts no daemon.
     spec.resolve()?;
     let (child, registered) = options.register(&spec, page.path(), &signals)?;
@@ -191,9 +191,9 @@ fn unmanaged(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
     wait(held.start_with_threads(threads)?.finish()?, signals)
 }
 
-/// Returns a value of [`usher_probe::RUN_VARIABLE`]: the pid of this process and the time. By the
-/// value, the daemon recognises processes of the program whose parents have ended.
-fn run_name() -> String {
+/// Returns a value of [`usher_probe::RUN_VARIABLE`]: the pid of this process and the time. The daemon
+/// recognises by this value processes of the program whose parents have ended.
+fn run_id() -> String {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     format!("{}.{}{:09}", std::process::id(), now.tv_sec, now.tv_nsec)
 }

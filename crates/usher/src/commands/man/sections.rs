@@ -72,6 +72,11 @@ const PAGE_ENVIRONMENT: &[Entry] = &[
         "Path of the OpenMP tool libusher_ompt.so, if the tool is not in the installation \
          directory.",
     ),
+    (
+        "USHER_RUN",
+        "Set by Usher for a managed program, to a value that is unique to the run. Usher recognises \
+         by this value processes of the program whose parents have ended.",
+    ),
 ];
 const RUNTIME_FILES: &[Entry] = &[
     (
