@@ -277,9 +277,6 @@ pub(crate) fn descendants(
 /// reads no other processes. Returns `None` if the kernel has no such lists, or if the tree has more
 /// than `threads_max` threads. Each thread has a list of its own, so that a search of all processes
 /// of the machine is cheaper for many threads.
-///
-/// If a child ends while the kernel lists it, the list may lack another child
-/// ([`Procs::children`]).
 pub(crate) fn descendants_by_children(
     procs: &Procs,
     roots: &[ProcessId],

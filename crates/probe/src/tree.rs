@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::{ProcStat, ProcessId};
+use usher_model::{ChildList, ProcStat, ProcessId, read_children};
 
 use crate::error::ProbeError;
 use crate::file;
@@ -151,11 +151,11 @@ impl TrackedProcesses {
             if start.is_some_and(|start| start != stat.start_ticks) {
                 continue;
             }
-            found.insert(pid, stat);
             let children = match &by_parent {
                 Some(scan) => scan.get(&pid).cloned().unwrap_or_default(),
-                None => children(&self.proc_root, pid),
+                None => children(&self.proc_root, pid, stat.threads),
             };
+            found.insert(pid, stat);
             known.extend(children.into_iter().map(|child| (child, None)));
         }
         found
@@ -222,17 +222,24 @@ fn numbered(dir: &Path) -> Vec<i32> {
 }
 
 /// Returns the children from `task/TID/children`, a file of kernels with `CONFIG_PROC_CHILDREN`.
-fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
+/// `threads`: the number of threads of the process.
+fn children(proc_root: &Path, pid: i32, mut threads: i64) -> BTreeSet<i32> {
     let task = proc_root.join(pid.to_string()).join("task");
-    let lists = tasks(proc_root, pid)
-        .into_iter()
-        .filter_map(|tid| file::read(&task.join(tid.to_string()).join("children")).ok());
-    lists
-        .flat_map(|list| {
-            let pids = list.split_whitespace().map(str::to_owned);
-            pids.filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
-        })
-        .collect()
+    let read = || {
+        let mut list = ChildList::default();
+        let tids = tasks(proc_root, pid);
+        // If a thread ends while the kernel lists the threads, the list may lack other threads.
+        if (tids.len() as i64) < threads {
+            list.lacks_threads = true;
+            threads = read_stat(proc_root, pid).map_or(0, |stat| stat.threads);
+        }
+        for tid in tids {
+            let text = file::read(&task.join(tid.to_string()).join("children"));
+            list.add_thread(text.ok().as_deref());
+        }
+        Some(list)
+    };
+    read_children(read).unwrap_or_default()
 }
 
 /// Returns all processes by parent if the kernel has no `children` files; `None` if it has such
@@ -240,7 +247,7 @@ fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
 fn children_by_scan(
     proc_root: &Path,
     known: &[(i32, Option<u64>)],
-) -> Option<BTreeMap<i32, Vec<i32>>> {
+) -> Option<BTreeMap<i32, BTreeSet<i32>>> {
     if known.is_empty() {
         return None;
     }
@@ -252,10 +259,10 @@ fn children_by_scan(
     if has_children_file {
         return None;
     }
-    let mut by_parent: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let mut by_parent: BTreeMap<i32, BTreeSet<i32>> = BTreeMap::new();
     for pid in numbered(proc_root) {
         if let Ok(stat) = read_stat(proc_root, pid) {
-            by_parent.entry(stat.parent).or_default().push(pid);
+            by_parent.entry(stat.parent).or_default().insert(pid);
         }
     }
     Some(by_parent)
@@ -354,7 +361,7 @@ mod tests {
         let root = machine.0.path();
         assert_eq!(children_by_scan(root, &[]), None);
         let listed = children_by_scan(root, &[(10, Some(10))]).unwrap();
-        assert_eq!(listed[&10], [11]);
+        assert_eq!(listed[&10], BTreeSet::from([11]));
     }
 
     #[test]

@@ -264,8 +264,8 @@ impl Actuator {
         let root = managed.and_then(|managed| Some(managed.home.as_ref()?.root));
         let mut roots: Vec<ProcessId> = state.members.keys().copied().collect();
         roots.extend(was_inside.into_iter().chain(root).chain(now_inside.clone()));
-        // All processes of a stopped program must be found at once. In other cases, the next call
-        // finds a process that the lists of children lack.
+        // All processes of a stopped program must be found at once. Lists of children do not contain
+        // orphans, and can lack children if siblings end all the time.
         let walked = match frozen {
             true => None,
             false => tree::descendants_by_children(&self.procs, &roots, WALKED_THREADS_MAX),

@@ -19,6 +19,7 @@
 
 mod liveness;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use usher_model::cpuset::CPU_ID_MAX;
-use usher_model::{CpuSet, ProcStat, ProcessId};
+use usher_model::{ChildList, CpuSet, ProcStat, ProcessId, read_children};
 
 pub(crate) use self::liveness::has_died;
 use crate::config::ActConfig;
@@ -275,27 +276,28 @@ impl Procs {
 
     /// Returns the children of a process, from each thread's `children` file. `None` if the kernel
     /// has no such file (`CONFIG_PROC_CHILDREN`).
-    ///
-    /// If a child ends while the kernel lists it, the list may lack the next child.
-    pub(crate) fn children(&self, pid: i32) -> Option<Vec<i32>> {
-        let mut children = Vec::new();
+    pub(crate) fn children(&self, pid: i32) -> Option<BTreeSet<i32>> {
+        read_children(|| self.listed_children(pid))
+    }
+
+    /// Reads the children of a process once. If a child ends while the kernel lists it, the list may
+    /// lack the next child.
+    fn listed_children(&self, pid: i32) -> Option<ChildList> {
+        let mut children = ChildList::default();
         for tid in self.threads(pid) {
             if !self.exists(tid) {
+                children.add_thread(None);
                 continue;
             }
             let path = self
                 .path(pid, "task")
                 .join(tid.to_string())
                 .join("children");
-            let text = match files::read_text(&path) {
-                Ok(text) => text,
-                Err(_) if self.get(pid).is_none() => return Some(Vec::new()),
+            match files::read_text(&path) {
+                Ok(text) => children.add_thread(Some(&text)),
+                Err(_) if self.get(pid).is_none() => return Some(ChildList::default()),
                 Err(_) => return None,
-            };
-            children.extend(
-                text.split_whitespace()
-                    .filter_map(|pid| pid.parse::<i32>().ok()),
-            );
+            }
         }
         Some(children)
     }
@@ -457,6 +459,44 @@ mod tests {
         child.wait().unwrap();
         assert!(!procs.exists(pid), "a reaped process");
         assert!(!procs.exists(0) && !procs.exists(-1));
+    }
+
+    /// The first reading is interrupted after the entry of a child, which then ends. The kernel omits
+    /// the next child.
+    #[test]
+    fn a_child_that_one_reading_omits_is_found() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let path = format!("/proc/self/task/{}/children", own_tid());
+        let Ok(mut file) = fs::File::open(path) else {
+            usher_skip::skip!("the kernel has no lists of children");
+            return;
+        };
+        let mut children = [(); 3].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
+        let [first, others @ ..] = &mut children;
+        let mut interrupted = Some(|| {
+            let mut text = vec![0];
+            file.read_exact(&mut text).unwrap();
+            first.kill().unwrap();
+            first.wait().unwrap();
+            file.read_to_end(&mut text).unwrap();
+            let mut list = ChildList::default();
+            list.add_thread(str::from_utf8(&text).ok());
+            list
+        });
+        let found = read_children(|| match interrupted.take() {
+            Some(mut read) => Some(read()),
+            None => procs.listed_children(std::process::id() as i32),
+        });
+        for child in others.iter_mut() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let found = found.unwrap();
+        let expected = others.iter().map(|child| child.id() as i32);
+        assert!(
+            expected.clone().all(|pid| found.contains(&pid)),
+            "{found:?}"
+        );
     }
 
     #[test]
