@@ -156,6 +156,30 @@ fn copies_of_an_attached_program_are_recognised() {
     assert_eq!(pids(&group_of(&first, 2)), expected);
 }
 
+/// One of the copies has chosen another CPU than that of its part.
+#[test]
+fn a_copy_that_chose_its_cpus_is_reported_with_its_own_mask() {
+    let bench = Bench::new();
+    if !has_two_cpus(&bench) {
+        return;
+    }
+    let engine = engine(&bench);
+    let cpu = bench.first_cpu();
+    let copy = format!("taskset -c {cpu} sleep 600");
+    let script = format!("{copy} & {copy} & wait");
+    let _program = Launched::start(&engine, &["sh", "-c", &script]);
+    until("a copy is left alone", || {
+        let groups = only(&engine).copies;
+        let group = groups.into_iter().find(|group| group.name == "sleep")?;
+        let copies = group.copies.into_iter();
+        let own: Vec<CpuSet> = copies
+            .filter(|copy| copy.state == CopyState::LeftAlone)
+            .map(|copy| copy.cpus)
+            .collect();
+        (!own.is_empty() && own.iter().all(|cpus| *cpus == cpu)).then_some(())
+    });
+}
+
 #[test]
 fn forks_are_confined_too() {
     let bench = Bench::new();

@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use usher_model::{ProcStat, ProcessId, TreeProcess};
+use usher_model::{CpuSet, ProcStat, ProcessId, TreeProcess};
 
 use crate::file;
 use crate::text;
@@ -55,7 +55,7 @@ const FREE_MAX: usize = 64;
 const EXEC_NS: u64 = 2_000_000_000;
 /// Shortest time between two measurements of the threads and the libraries of a process.
 const MEASURE_NS: u64 = 50_000_000;
-/// Upper limit of the threads of a process that are measured.
+/// Upper limit of the threads of a process that are read.
 const THREADS_MAX: usize = 256;
 /// A thread works if it used this CPU time, and this share of the CPU time of its process.
 const WORK_NS: u64 = 2_000_000;
@@ -203,6 +203,24 @@ impl ForkScan {
     /// launcher are included.
     pub fn take_new_descendants(&mut self) -> Vec<ProcessId> {
         std::mem::take(&mut self.new_descendants)
+    }
+
+    /// Returns the CPUs that at least one thread of a process may use; `None` if the process has
+    /// ended. At most 256 threads are read.
+    pub fn allowed_cpus(&self, process: ProcessId) -> Option<CpuSet> {
+        let stat = read_stat(&self.proc_root, process.pid).ok()?;
+        if stat.start_ticks != process.start_ticks {
+            return None;
+        }
+        let dir = self.proc_root.join(process.pid.to_string()).join("task");
+        let cpus_of = |tid: i32| {
+            let path = dir.join(tid.to_string()).join("status");
+            let status = file::parse(&path, "a thread's status", text::status);
+            Some(status.ok()?.cpus_allowed)
+        };
+        let tids = tasks(&self.proc_root, process.pid).into_iter();
+        let masks = tids.take(THREADS_MAX).filter_map(cpus_of);
+        masks.reduce(|all, mask| all.or(&mask))
     }
 
     /// Measures the working threads of the given processes, and reads whether they have mapped

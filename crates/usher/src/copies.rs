@@ -52,7 +52,7 @@ fn sentence(group: &api::CopyGroup) -> String {
     let others = [
         (
             Copy_state::waiting,
-            "waiting; other copies may use the same CPUs",
+            "waiting (other copies may use the same CPUs)",
         ),
         (
             Copy_state::widened,
@@ -62,7 +62,6 @@ fn sentence(group: &api::CopyGroup) -> String {
             Copy_state::serial,
             "may use all CPUs of the program, because copies work with one thread",
         ),
-        (Copy_state::left_alone, "chose the CPUs"),
     ];
     for (state, does) in others {
         let count = group.copies.iter().filter(|one| one.state == state).count();
@@ -70,6 +69,7 @@ fn sentence(group: &api::CopyGroup) -> String {
             parts.push(format!("{count} {does}"));
         }
     }
+    parts.extend(left_alone(group));
     let narrowed = match group.narrows_launcher {
         true => "; new copies inherit the CPUs of a copy from the launcher",
         false => "",
@@ -80,6 +80,23 @@ fn sentence(group: &api::CopyGroup) -> String {
         group.program,
         parts.join(", ")
     )
+}
+
+/// Describes the copies of a group that Usher does not change; `None` if there are none.
+fn left_alone(group: &api::CopyGroup) -> Option<String> {
+    let copies = group.copies.iter();
+    let left_alone = copies.filter(|one| one.state == Copy_state::left_alone);
+    let masks: Vec<CpuSet> = left_alone.filter_map(|one| one.cpus.parse().ok()).collect();
+    let all = masks.iter().fold(CpuSet::new(), |all, one| all.or(one));
+    let keeps = match masks.len() {
+        0 => return None,
+        1 => "1 keeps its own affinity mask".to_owned(),
+        count => format!("{count} keep their own affinity masks"),
+    };
+    Some(match all.is_empty() {
+        true => keeps,
+        false => format!("{keeps}, on {}", text::cpus(&all.to_string())),
+    })
 }
 
 /// Describes the confined copies of a group; `None` if no copy is confined.
@@ -179,9 +196,9 @@ mod tests {
         assert_eq!(
             text,
             "process 7 started 4 copies of python3 (forks): 1 confined to 1 CPU each, on CPU 0, 1 \
-             waiting; other copies may use the same CPUs, 1 may use all CPUs of the \
-             program, because the thread pools exist, 1 chose the CPUs; new copies inherit the CPUs \
-             of a copy from the launcher"
+             waiting (other copies may use the same CPUs), 1 may use all CPUs of the program, \
+             because the thread pools exist, 1 keeps its own affinity mask, on CPU 0; new copies \
+             inherit the CPUs of a copy from the launcher"
         );
     }
 }

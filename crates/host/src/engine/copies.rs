@@ -173,7 +173,7 @@ impl RealWorld {
         let Some(tracker) = self.tracker(id) else {
             return;
         };
-        let groups = tracker.groups();
+        let groups = tracker.planner.report();
         let before = std::mem::replace(&mut tracker.logged, groups.len());
         if groups.len() <= before {
             return;

@@ -22,7 +22,7 @@
 
 use usher_model::ProcessId;
 use usher_policy::copies::hints::CopyRecord;
-use usher_policy::copies::{CopyPlanner, GroupReport};
+use usher_policy::copies::{CopyPlanner, CopyState, GroupReport};
 use usher_probe::ForkScan;
 
 /// Interval of scans of a program that is young or has recently started a process.
@@ -124,9 +124,15 @@ impl CopyTracker {
         self.planner.masks_changed();
     }
 
-    /// Returns the recognised copies.
+    /// Returns the recognised copies. A copy that Usher leaves alone is reported with the CPUs of its
+    /// own masks, which are read now.
     pub fn groups(&self) -> Vec<GroupReport> {
-        self.planner.report()
+        let mut groups = self.planner.report();
+        let copies = groups.iter_mut().flat_map(|group| &mut group.copies);
+        for copy in copies.filter(|copy| copy.state == CopyState::LeftAlone) {
+            copy.cpus = self.scan.allowed_cpus(copy.process).unwrap_or_default();
+        }
+        groups
     }
 
     /// Returns the number of children of launchers that are no copies.

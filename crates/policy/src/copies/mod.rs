@@ -108,7 +108,8 @@ pub enum CopyState {
 pub struct CopyReport {
     /// The process.
     pub process: ProcessId,
-    /// The part of the seat.
+    /// The part of the seat. In the status of an engine, a copy that is left alone has the CPUs of
+    /// its own masks here.
     pub cpus: CpuSet,
     /// How the copy runs.
     pub state: CopyState,
