@@ -15,7 +15,7 @@
 //!    [`ForkScan::take_new_descendants`] leaves out processes that were found by their process
 //!    group, and their children.
 //! 4. Read `stat` of each known process. If the process may have executed a program since the last
-//!    scan, read its executable and its command line again. The children of an ended process become
+//!    scan, read its executable, command line and name again. The children of an ended process become
 //!    children of its parent.
 //!
 //! If the numbers wrapped around, or if more than [`NUMBERS_MAX`] are new, the scan lists `/proc`
@@ -373,17 +373,23 @@ impl KnownProcess {
         process.cpu_ns = cpu_ns;
         process.is_runnable = stat.state == 'R';
         process.executed = stat.flags & FORK_NO_EXEC == 0;
-        process.name.clone_from(&stat.name);
         self.stat = stat;
     }
 
-    /// Reads the executable and the shape of the command line.
+    /// Reads the executable, the shape of the command line and the name. The process may execute a
+    /// program meanwhile, or may have since its `stat` was read. The name is therefore read last: it
+    /// belongs to the executable, or the next scan finds another executable.
     fn identify(&mut self, proc_root: &Path) {
         let dir = proc_root.join(self.process.id.pid.to_string());
         let found = std::fs::metadata(dir.join("exe"));
         self.process.executable = found.ok().map(|found| (found.dev(), found.ino()));
         let words = std::fs::read(dir.join("cmdline")).unwrap_or_default();
         self.process.shape = shape(&words);
+        let name = std::fs::read(dir.join("comm")).unwrap_or_default();
+        self.process.name = match String::from_utf8_lossy(&name).trim_end_matches('\n') {
+            "" => self.stat.name.clone(),
+            name => name.to_owned(),
+        };
     }
 }
 

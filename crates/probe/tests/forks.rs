@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -124,6 +125,31 @@ fn finds_children_that_execute_a_program_and_drops_ended_ones() {
     until(&mut scan, "one child", |found| {
         found.iter().all(|one| one.id != ended)
     });
+}
+
+/// The process has executed `sleep` between the reading of its `stat` and that of its executable.
+#[test]
+fn the_name_belongs_to_the_executable() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("10");
+    fs::create_dir(&dir).unwrap();
+    let own = fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, rest) = own.rsplit_once(") ").unwrap();
+    fs::write(dir.join("stat"), format!("10 (sh) {rest}")).unwrap();
+    fs::write(dir.join("comm"), "sleep\n").unwrap();
+    fs::write(dir.join("cmdline"), "sleep\x00600\0").unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let own_pid = format!("\t{}\n", std::process::id());
+    fs::write(dir.join("status"), status.replace(&own_pid, "\t10\n")).unwrap();
+    fs::write(root.path().join("loadavg"), "0.00 0.00 0.00 1/1 10\n").unwrap();
+    let process = process_id(root.path(), 10).unwrap();
+    let mut scan = ForkScan::new(root.path(), process, true);
+    for at_ns in [0, 5_000_000] {
+        scan.scan(at_ns);
+        let found = scan.processes();
+        let names: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["sleep"]);
+    }
 }
 
 #[test]
