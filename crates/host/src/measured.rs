@@ -143,6 +143,18 @@ impl std::fmt::Display for RunCondition {
     }
 }
 
+/// A run of a program alone, which must succeed.
+pub(crate) struct RunAlone<'a> {
+    /// The name of the program, for errors.
+    pub name: &'a str,
+    /// Upper limit of the time of the run.
+    pub timeout: Duration,
+    /// The exit statuses of a successful run.
+    pub ok_exit_codes: &'a [u8],
+    /// Whether the user has cancelled.
+    pub cancel: &'a AtomicBool,
+}
+
 /// A program under measurement. Dropping it kills all of its processes.
 #[derive(Debug)]
 pub(crate) struct MeasuredProcess {
@@ -219,6 +231,35 @@ impl MeasuredProcess {
             tick();
         }
         self.finish().map(Some)
+    }
+
+    /// Waits for the end of a run alone, as [`Self::wait`] does.
+    ///
+    /// # Errors
+    /// The run fails or does not end in time, or the user has cancelled.
+    pub fn complete_alone(
+        &mut self,
+        run: &RunAlone<'_>,
+        tick: impl FnMut(),
+    ) -> Result<Repetition, RunError> {
+        let (name, condition) = (run.name.to_owned(), RunCondition::Alone);
+        let Some(ended) = self.wait(run.timeout, run.cancel, tick)? else {
+            return Err(RunError::TimedOut {
+                name,
+                condition,
+                seconds: run.timeout.as_secs_f64(),
+            });
+        };
+        let exit = ended.exit;
+        match exit.status.is_some_and(|s| run.ok_exit_codes.contains(&s)) {
+            true => Ok(ended),
+            false => Err(RunError::Failed {
+                name,
+                exit,
+                condition,
+                stderr: self.stderr_tail(),
+            }),
+        }
     }
 
     /// Returns the end of the program's standard error.

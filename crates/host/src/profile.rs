@@ -35,7 +35,7 @@ use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError};
 
 use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
 use crate::launch::{LaunchSpec, OWN_FAILURE};
-use crate::measured::{MeasuredProcess, RunCondition, RunError, file_tail};
+use crate::measured::{MeasuredProcess, RunAlone, RunError};
 use crate::quiet::{LoadGuard, LoadRule};
 
 /// Maximum number of cores of a machine that is measured at all core counts. Larger machines are
@@ -463,30 +463,16 @@ impl ProfileSession<'_> {
                 active_wait = program.active_wait.max(active_wait);
             }
         };
-        let timeout = Duration::from_secs_f64(self.options.timeout_seconds);
-        let ended = process.wait(timeout, self.cancel, read_waits)?;
+        let run = RunAlone {
+            name: &self.target.name,
+            timeout: Duration::from_secs_f64(self.options.timeout_seconds),
+            ok_exit_codes: &self.target.ok_exit_codes,
+            cancel: self.cancel,
+        };
+        let ended = process.complete_alone(&run, read_waits);
         self.spinners = self.spinners.max(spinners);
         self.active_wait = self.active_wait.max(active_wait);
-        let name = self.target.name.clone();
-        let Some(ended) = ended else {
-            return Err(RunError::TimedOut {
-                name,
-                condition: RunCondition::Alone,
-                seconds: self.options.timeout_seconds,
-            });
-        };
-        if !ended
-            .exit
-            .status
-            .is_some_and(|s| self.target.ok_exit_codes.contains(&s))
-        {
-            return Err(RunError::Failed {
-                name,
-                exit: ended.exit,
-                condition: RunCondition::Alone,
-                stderr: file_tail(self.stderr),
-            });
-        }
+        let ended = ended?;
         // The check precedes the end of `process`, which kills remaining processes of the program.
         let disturbance = self.guard.end(before.as_ref())?;
         let run = ProfileRun {

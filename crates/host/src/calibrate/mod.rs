@@ -41,7 +41,7 @@ pub use trace::WorkTrace;
 use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse, now_ns};
 use crate::kernel::kernel_release;
 use crate::launch::{LaunchSpec, OWN_FAILURE, Stream};
-use crate::measured::{MeasuredProcess, RunCondition, RunError, file_tail};
+use crate::measured::{MeasuredProcess, RunAlone, RunError};
 use crate::profile::{SeatAsBound, seat_of};
 use crate::quiet::{LoadGuard, LoadRule};
 
@@ -282,25 +282,13 @@ impl CalibrationSession<'_> {
         })?;
         process.start()?;
         let mut samples = Vec::new();
-        let timeout = self.options.run_time + GRACE;
-        let ended = process.wait(timeout, self.cancel, || samples.extend(sampler.sample()))?;
-        let (name, condition) = (program.name().to_owned(), RunCondition::Alone);
-        let Some(ended) = ended else {
-            let seconds = timeout.as_secs_f64();
-            return Err(RunError::TimedOut {
-                name,
-                condition,
-                seconds,
-            });
+        let run = RunAlone {
+            name: program.name(),
+            timeout: self.options.run_time + GRACE,
+            ok_exit_codes: &[0],
+            cancel: self.cancel,
         };
-        if ended.exit.status != Some(0) {
-            return Err(RunError::Failed {
-                name,
-                exit: ended.exit,
-                condition,
-                stderr: file_tail(&stderr),
-            });
-        }
+        process.complete_alone(&run, || samples.extend(sampler.sample()))?;
         let disturbance = self.guard.end(before.as_ref())?;
         // The next run creates a page at the same path.
         heartbeat.remove().map_err(page_error)?;
