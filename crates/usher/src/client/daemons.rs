@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 
-use super::{Daemon, DaemonError};
+use super::daemon::Daemon;
+use super::error::DaemonError;
 use crate::api::State;
 use crate::runtime;
 

@@ -10,8 +10,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+use super::daemon::Daemon;
 use super::daemons::{self, SEARCHING};
-use super::{Daemon, DaemonError};
+use super::error::DaemonError;
 
 /// The program that contains a process.
 pub struct ManagingProgram {
