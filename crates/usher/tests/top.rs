@@ -11,9 +11,8 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use common::{DEADLINE, World, signal, stdout, wait_for};
+use common::{DEADLINE, World, signal, stdout, terminal, wait_for};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// `usher top` on a pseudoterminal.
@@ -28,19 +27,14 @@ struct Top {
 
 impl Top {
     fn start(mut command: Command, columns: u16, rows: u16) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let path = ptsname(&master, Vec::new()).unwrap();
-        let path = path.to_str().unwrap().to_owned();
-        let slave = File::options().read(true).write(true).open(path).unwrap();
+        let (master, slave) = terminal();
         resize(&slave, columns, rows);
         let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
         let child = command.env("TERM", "xterm-256color");
         let child = child.stdin(end()).stdout(end()).stderr(end()).spawn();
         Self {
             child: child.unwrap(),
-            master: File::from(master),
+            master,
             slave,
             screen: vt100::Parser::new(rows.try_into().unwrap(), columns.try_into().unwrap(), 0),
             bytes: Vec::new(),

@@ -294,8 +294,14 @@ impl ChildProcess {
         }
     }
 
-    /// Sends a signal to the process group of the process, which must have been launched with a new
-    /// session.
+    /// Returns whether the process leads a process group, which it or its new session has created.
+    pub fn leads_group(&self) -> bool {
+        let group = rustix::process::getpgid(Some(self.pid));
+        self.ended.is_none() && group == Ok(self.pid)
+    }
+
+    /// Sends a signal to the process group of the process, which must lead it: it was launched with
+    /// a new session, or [`Self::leads_group`] is true.
     pub fn signal_group(&self, signal: i32) {
         if let (None, Some(signal)) = (self.ended, Signal::from_named_raw(signal)) {
             let _ = rustix::process::kill_process_group(self.pid, signal);

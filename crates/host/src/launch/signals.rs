@@ -4,8 +4,9 @@
 //! A terminal sends its signals (Ctrl-C, Ctrl-Z, a changed window) to the whole foreground
 //! process group. A program in the launcher's session belongs to this group and receives these
 //! signals itself. In this case, only signals that another process sent to the launcher are
-//! forwarded. If the program has a session of its own, all signals are forwarded to its process
-//! group.
+//! forwarded. A program that leads another group in this session, such as `timeout`, does not
+//! receive the signals of the terminal; they are forwarded to its group. If the program has a
+//! session of its own, all signals are forwarded to its process group.
 //!
 //! Fourteen signals are forwarded ([`FROM_TERMINAL`] and [`FROM_OTHERS`]), except those that the
 //! launcher ignores. SIGTSTP also stops the launcher. Signals that arrive several times between two
@@ -127,6 +128,9 @@ impl Forwarder {
                     // without a shell.
                     true if origin.signal == SIGTSTP => program.signal_group(SIGSTOP),
                     true => program.signal_group(origin.signal),
+                    false if from_terminal && program.leads_group() => {
+                        program.signal_group(origin.signal);
+                    }
                     false if from_terminal => {}
                     false => program.signal(origin.signal),
                 }

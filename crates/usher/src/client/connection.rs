@@ -3,9 +3,10 @@
 //! when another descriptor becomes readable.
 
 use std::io::{self, BufReader, Read};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
@@ -48,12 +49,37 @@ impl WaitLimits<'_> {
     }
 }
 
+/// A descriptor that ends the waits of a connection when it becomes readable, until it is ignored.
+#[derive(Debug)]
+pub(super) struct EndOfWaits {
+    fd: Option<OwnedFd>,
+    is_ignored: AtomicBool,
+}
+
+impl EndOfWaits {
+    fn new(fd: Option<BorrowedFd<'_>>) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            fd: fd.map(|fd| fd.try_clone_to_owned()).transpose()?,
+            is_ignored: AtomicBool::new(false),
+        }))
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        let fd = self.fd.as_ref().map(AsFd::as_fd);
+        fd.filter(|_| !self.is_ignored.load(Ordering::Relaxed))
+    }
+
+    pub fn ignore(&self) {
+        self.is_ignored.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Reads from a daemon's socket, until the time limit or the readiness of another descriptor. Both
 /// are an error of the kind `TimedOut`.
 struct LimitedReader {
     stream: UnixStream,
     timeout: Duration,
-    end: Option<OwnedFd>,
+    end: Arc<EndOfWaits>,
 }
 
 impl Read for LimitedReader {
@@ -63,8 +89,8 @@ impl Read for LimitedReader {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
             let mut fds = vec![PollFd::new(&self.stream, PollFlags::IN)];
-            let end = self.end.as_ref();
-            fds.extend(end.map(|end| PollFd::new(end, PollFlags::IN)));
+            let end = self.end.fd();
+            fds.extend(end.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
             match rustix::event::poll(&mut fds, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -103,6 +129,8 @@ pub struct TrustedConnection {
     pub stream: UnixStream,
     /// The process that listens.
     pub process: ListeningProcess,
+    /// The end of the waits.
+    pub(super) end: Arc<EndOfWaits>,
 }
 
 impl TrustedConnection {
@@ -122,10 +150,11 @@ impl TrustedConnection {
             return Err(io::ErrorKind::Unsupported.into());
         };
         stream.set_read_timeout(Some(limits.timeout))?;
+        let end = EndOfWaits::new(limits.end)?;
         let reader = LimitedReader {
             stream: stream.try_clone()?,
             timeout: limits.timeout,
-            end: limits.end.map(|end| end.try_clone_to_owned()).transpose()?,
+            end: end.clone(),
         };
         let mut connection = varlink::Connection::default();
         connection.reader = Some(BufReader::new(Box::new(reader)));
@@ -137,6 +166,7 @@ impl TrustedConnection {
                 pid,
                 uid: owner.uid,
             },
+            end,
         })
     }
 }

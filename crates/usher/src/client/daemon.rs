@@ -4,16 +4,17 @@
 
 use std::io::{self, Read};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::de::DeserializeOwned;
 
-use super::connection::{ENDED_BY_SIGNAL, TrustedConnection, WaitLimits, connect};
+use super::connection::{ENDED_BY_SIGNAL, EndOfWaits, TrustedConnection, WaitLimits, connect};
 use super::error::{DaemonError, has_timed_out};
 use super::unanswered::ListeningProcess;
 use crate::api::{self, VarlinkClient, VarlinkClientInterface};
@@ -28,8 +29,7 @@ pub struct Daemon {
     stream: UnixStream,
     pub(super) path: PathBuf,
     timeout: Duration,
-    /// A descriptor that ends each wait when it becomes readable.
-    end: Option<OwnedFd>,
+    end: Arc<EndOfWaits>,
     process: ListeningProcess,
 }
 
@@ -141,7 +141,7 @@ impl Daemon {
             stream: trusted.stream,
             path: path.to_owned(),
             timeout: limits.timeout,
-            end: limits.end.map(|end| end.try_clone_to_owned()).transpose()?,
+            end: trusted.end,
             process: trusted.process,
         })
     }
@@ -149,8 +149,14 @@ impl Daemon {
     fn limits(&self) -> WaitLimits<'_> {
         WaitLimits {
             timeout: self.timeout,
-            end: self.end.as_ref().map(AsFd::as_fd),
+            end: self.end.fd(),
         }
+    }
+
+    /// Ignores [`WaitLimits::end`] from now on: a signal that requests the end of the program then
+    /// ends no later call, such as the release of the program.
+    pub fn ignore_end(&self) {
+        self.end.ignore();
     }
 
     /// Converts the result of a call.

@@ -16,7 +16,8 @@
 //!
 //! Bounds: one undo takes up to 2.2 s, during which the launcher handles neither signals nor the
 //! program's end. A registration waits up to 60 s for the daemon. Background work that has received
-//! a signal to end is released and not registered again. A refusal or an error of an undo is
+//! a signal to end is released and not registered again. If it still runs after 2 s, one line states
+//! this. A refusal or an error of an undo is
 //! printed when the text differs from the last printed text.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -72,6 +73,8 @@ pub struct ManagedWait {
     started: Instant,
     /// Whether background work has received a signal to end. From then on, it is not stopped again.
     ending: bool,
+    /// The time at which the release of background work is reported.
+    report_release_at: Option<Instant>,
 }
 
 /// The progress of undoing a dead daemon's changes.
@@ -82,6 +85,8 @@ enum UndoProgress {
     Failed,
 }
 
+/// Time after which background work that has received a signal to end is reported to run still.
+const END_TIME: Duration = Duration::from_secs(2);
 /// First interval of the search for a new daemon; each wait doubles the interval.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Upper limit of the interval.
@@ -116,11 +121,13 @@ impl ManagedWait {
             registration: None,
             started: Instant::now(),
             ending: false,
+            report_release_at: None,
         }
     }
 
     /// Records that a daemon has admitted the program.
     pub fn is_managed_by(&mut self, daemon: Daemon, reply: &Register_Reply) {
+        daemon.ignore_end();
         self.program = reply.id;
         self.instance = PathBuf::from(&reply.instance);
         self.is_regulated = reply.regulation.is_some();
@@ -207,6 +214,16 @@ impl ManagedWait {
                 );
             }
         }
+        if self
+            .report_release_at
+            .is_some_and(|at| at <= Instant::now())
+        {
+            self.report_release_at = None;
+            failure::print_error(
+                "the program still runs after a signal that requests its end; it is not regulated \
+                 any more",
+            );
+        }
         self.take_registration();
         if self.daemon.is_none() && self.registration.is_none() && !self.ending {
             self.housekeeping();
@@ -217,7 +234,10 @@ impl ManagedWait {
     /// next search for a daemon is due. Returns whether the descriptor is readable.
     fn poll(&mut self, program: BorrowedFd<'_>, signals: &Forwarder) -> anyhow::Result<bool> {
         let searches = self.daemon.is_none() && self.registration.is_none();
-        let interval = searches.then(|| self.next_interval());
+        let interval = match self.report_release_at {
+            Some(at) => Some(at.saturating_duration_since(Instant::now())),
+            None => searches.then(|| self.next_interval()),
+        };
         let mut fds = vec![
             PollFd::from_borrowed_fd(program, PollFlags::IN),
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
@@ -243,12 +263,18 @@ impl ManagedWait {
         interval
     }
 
-    /// Releases stopped background work, which could not handle a signal to end.
+    /// Releases stopped background work, which could not handle a signal to end. The daemon then
+    /// closes the connection.
     fn release(&mut self) {
         self.ending = true;
-        if let Some(daemon) = self.daemon.as_mut() {
-            // An error is ignored, because the program may have ended meanwhile.
-            let _ = daemon.detach(self.program);
+        let Some(mut daemon) = self.daemon.take() else {
+            return;
+        };
+        match daemon.detach(self.program) {
+            Ok(()) => self.report_release_at = Some(Instant::now() + END_TIME),
+            // The program has ended meanwhile.
+            Err(error) if DaemonError::is_lasting(&error) => {}
+            Err(_) => self.daemon = Some(daemon),
         }
     }
 

@@ -3,7 +3,7 @@
 //! querying the daemon, other users and PID namespaces, and polling with a deadline of 60 s.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 /// Upper limit of any wait on a loaded machine.
@@ -327,6 +328,18 @@ pub fn children(pid: i32) -> Vec<i32> {
     list.split_whitespace()
         .map(|pid| pid.parse().unwrap())
         .collect()
+}
+
+/// Returns both ends of a new terminal, first the end that a user reads and writes.
+pub fn terminal() -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap();
+    let mut options = File::options();
+    let options = options.read(true).write(true);
+    let slave = options.open(path.to_str().unwrap()).unwrap();
+    (File::from(master), slave)
 }
 
 /// A process that sleeps until it is dropped.

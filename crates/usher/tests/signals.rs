@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests of signals to launchers: from a terminal to a program with a process group of its own, and
+//! to background work that handles a signal that requests its end.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+
+use common::{World, children, signal, terminal, wait_for};
+
+/// `timeout` moves to a process group of its own, to which the terminal sends no signals.
+#[test]
+fn keys_of_a_terminal_reach_a_program_with_a_group_of_its_own() {
+    let world = World::new();
+    for (key, number) in [("\x03", libc::SIGINT), ("\x1c", libc::SIGQUIT)] {
+        let (mut master, slave) = terminal();
+        let usher = world.usher(&["run", "--", "timeout", "600", "sleep", "600"]);
+        // `setsid` makes the terminal the controlling terminal of the launcher.
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(usher.get_program());
+        command.args(usher.get_args());
+        let variables = usher.get_envs();
+        command.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+        let command = command.stdin(end()).stdout(end()).stderr(end());
+        let mut launcher = command.spawn().unwrap();
+        let pid = launcher.id() as i32;
+        wait_for("the process below timeout", || {
+            let timeout = *children(pid).first()?;
+            children(timeout).first().copied()
+        });
+        master.write_all(key.as_bytes()).unwrap();
+        assert_eq!(launcher.wait().unwrap().code(), Some(128 + number));
+    }
+}
+
+#[test]
+fn background_work_that_continues_after_a_signal_is_released_and_reported() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let (ready, caught) = (world.path("ready"), world.path("caught"));
+    let script = format!(
+        "ulimit -t 60; trap ': >{}' TERM; : >{}; while :; do :; done",
+        caught.display(),
+        ready.display()
+    );
+    let mut launcher = world.usher(&["bg", "--", "sh", "-c", &script]);
+    let mut launcher = launcher.stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("the program to start", || ready.exists().then_some(()));
+    signal(launcher.id() as i32, libc::SIGTERM);
+    wait_for("the signal", || caught.exists().then_some(()));
+    world.programs(0);
+    let mut line = String::new();
+    let mut errors = BufReader::new(launcher.stderr.take().unwrap());
+    errors.read_line(&mut line).unwrap();
+    let expected = "usher: the program still runs after a signal that requests its end; it is not \
+                    regulated any more\n";
+    assert_eq!(line, expected);
+    for pid in children(launcher.id() as i32) {
+        signal(pid, libc::SIGKILL);
+    }
+    assert_eq!(launcher.wait().unwrap().code(), Some(128 + libc::SIGKILL));
+}
