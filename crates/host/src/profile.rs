@@ -21,16 +21,14 @@
 //! machine with at most 8 cores has one count per core. A larger machine has the powers of two and,
 //! with at most 16 domains, one count per domain.
 
+mod seats;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use usher_model::{
-    Action, CoreId, CpuSet, Curve, CurvePoint, Decision, Event, Observation, ProgramKey,
-    ProgressSource, Topology,
-};
-use usher_policy::Policy;
+use usher_model::{CpuSet, Curve, CurvePoint, ProgramKey, ProgressSource, Topology};
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError};
 
 use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
@@ -38,12 +36,8 @@ use crate::launch::{LaunchSpec, OWN_FAILURE};
 use crate::measured::{MeasuredProcess, RunAlone, RunError};
 use crate::quiet::{LoadGuard, LoadRule};
 
-/// Maximum number of cores of a machine that is measured at all core counts. Larger machines are
-/// measured only at powers of two and at whole domains.
-const ALL_COUNTS_MAX: u32 = 8;
-/// Maximum number of domains of a machine that is measured at whole domains. Machines with more
-/// domains are measured only at powers of two.
-const ALL_DOMAINS_MAX: usize = 16;
+pub(crate) use seats::SeatAsBound;
+pub use seats::{default_counts, seat_of};
 
 /// The reason for which a curve was not measured. When this error is returned, all actions have
 /// been undone, and all started programs have ended.
@@ -183,39 +177,6 @@ pub struct MeasuredProfile {
     pub active_wait: Option<bool>,
     /// How other programs disturbed the measurement; `None` if it was undisturbed.
     pub disturbance: Option<String>,
-}
-
-/// Returns the core counts at which curves are measured by default. On a small machine these are
-/// all counts. On other machines these are powers of two, the cores of whole domains, and all
-/// cores.
-pub fn default_counts(topology: &Topology) -> Vec<u32> {
-    let all = topology.cores.len() as u32;
-    if all <= ALL_COUNTS_MAX {
-        return (1..=all).collect();
-    }
-    let mut counts: BTreeSet<u32> = (0..32).map(|bit| 1 << bit).collect();
-    if topology.domains.len() <= ALL_DOMAINS_MAX {
-        let sizes = topology.domains.iter().map(|d| d.cores.len() as u32);
-        counts.extend(sizes.scan(0, |sum, size| {
-            *sum += size;
-            Some(*sum)
-        }));
-    }
-    counts.insert(all);
-    counts.into_iter().filter(|&n| n <= all).collect()
-}
-
-/// Returns the seat with this number of cores. The seat fills the domains one after another, the
-/// fastest domain first.
-pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
-    let mut domains: Vec<_> = topology.domains.iter().collect();
-    let fastest = |cores: &[CoreId]| {
-        let capacities = cores.iter().map(|&c| topology.cores[c].capacity);
-        capacities.fold(0.0, f64::max)
-    };
-    domains.sort_by(|a, b| fastest(&b.cores).total_cmp(&fastest(&a.cores)));
-    let in_order = domains.into_iter().flat_map(|d| d.cores.iter().copied());
-    topology.cpus_of_cores(in_order.take(cores as usize))
 }
 
 /// Measures a program's curve. The profile store of `config` is not used; [`store_curve`] stores a
@@ -431,13 +392,8 @@ impl ProfileSession<'_> {
         }
     }
 
-    /// Runs the program once. The second value states why the run must be repeated, if it must.
-    fn run_once(
-        &mut self,
-        cores: u32,
-        repetition: u32,
-        cpus: &CpuSet,
-    ) -> Result<(ProfileRun, Option<String>), RunError> {
+    /// Launches the program on these CPUs without starting it.
+    fn launch(&mut self, cpus: &CpuSet) -> Result<MeasuredProcess, RunError> {
         let spec = &self.target.spec;
         let mut adopt = AdoptOptions::new(&spec.argv).named(&self.target.name);
         adopt.cwd = spec.cwd.clone();
@@ -449,10 +405,21 @@ impl ProfileSession<'_> {
             new_session: true,
             ..spec.clone()
         };
-        let mut process = MeasuredProcess::launch(Some(self.engine), spec, adopt, self.stderr)?;
+        let process = MeasuredProcess::launch(Some(self.engine), spec, adopt, self.stderr)?;
         if self.key.is_none() {
             self.key = process.adopted().and_then(|adopted| adopted.key.clone());
         }
+        Ok(process)
+    }
+
+    /// Runs the program once. The second value states why the run must be repeated, if it must.
+    fn run_once(
+        &mut self,
+        cores: u32,
+        repetition: u32,
+        cpus: &CpuSet,
+    ) -> Result<(ProfileRun, Option<String>), RunError> {
+        let mut process = self.launch(cpus)?;
         let before = self.guard.begin()?;
         process.start()?;
         let (mut spinners, mut active_wait) = (0, None);
@@ -484,30 +451,6 @@ impl ProfileSession<'_> {
             busy_cpus: ended.exit.cpu_seconds / ended.seconds(),
         };
         Ok((run, disturbance))
-    }
-}
-
-/// A policy that seats every program on the CPUs to which the program is bound.
-#[derive(Debug)]
-pub(crate) struct SeatAsBound;
-
-impl Policy for SeatAsBound {
-    fn name(&self) -> &'static str {
-        "as-bound"
-    }
-
-    fn decide(&mut self, observation: &Observation) -> Decision {
-        let seat = |event: &Event| match event {
-            Event::Arrived(program) => Some(Action::Seat {
-                program: program.id,
-                cpus: program.bound_to.clone()?,
-            }),
-            _ => None,
-        };
-        Decision {
-            actions: observation.events.iter().filter_map(seat).collect(),
-            ..Decision::default()
-        }
     }
 }
 

@@ -16,6 +16,7 @@
 //! seconds at most, plus 0.7 s for each program that cannot be released. A panic of the policy ends
 //! the loop; all changes are undone then, too.
 
+mod admission;
 mod arrival;
 mod background;
 mod clock;
@@ -23,6 +24,7 @@ mod config;
 mod copies;
 mod copy_tracker;
 mod cpu_budget;
+mod departure;
 mod exec_notifications;
 mod hotplug;
 mod learn;
