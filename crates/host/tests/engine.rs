@@ -15,10 +15,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::bench::{Bench, Idler, ROOT, busy, programs};
 use common::{FirstCpuPolicy, allowed, allowed_in, until};
 use rustix::event::{EventfdFlags, eventfd};
+use usher_act::ActError;
 use usher_host::engine::{
     AdoptOptions, Engine, EngineConfig, EngineError, LogChange, PolicyFactory, SoftSeats,
 };
@@ -174,9 +176,19 @@ fn a_process_that_is_still_being_released_is_attached_after_its_release() {
     let rivals = cpus.iter().map(|cpu| busy_loop(&CpuSet::single(cpu), "0"));
     let _rivals: Vec<_> = rivals.collect();
     let starved = busy_loop(&cpus, "19");
+    let attach = || {
+        let began = Instant::now();
+        match engine.attach(starved.pid(), AdoptOptions::new([""; 0]), ROOT) {
+            // On a busy machine, the thread may not run within this time.
+            Err(EngineError::Act(ActError::Departing { .. })) => {
+                assert!(began.elapsed() >= Duration::from_secs(5));
+                None
+            }
+            attached => Some(attached.unwrap()),
+        }
+    };
     for _ in 0..3 {
-        let adopt = AdoptOptions::new([""; 0]);
-        let adopted = engine.attach(starved.pid(), adopt, ROOT).unwrap();
+        let adopted = until("the process is attached", attach);
         engine.release(adopted.id, ROOT).unwrap();
     }
 }
