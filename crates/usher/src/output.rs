@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Standard output of all commands: text or JSON, colour, columns, files of reports, and the filter
-//! against control characters.
+//! Standard output of all commands: text or JSON, colour, files of reports, and the filter against
+//! control characters. The module `layout` aligns columns and wraps lines.
 //!
 //! Names of programs are foreign text. [`shown`] escapes control characters, characters without
 //! width and changes of text direction, so that a name can neither move the cursor nor imitate
@@ -12,6 +12,7 @@
 //! is returned; a closed reader is handled in `failure`.
 
 mod json;
+mod layout;
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -19,7 +20,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
-use unicode_width::UnicodeWidthStr;
+
+pub use layout::{columns, columns_within, cut, entry, wrapped};
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -218,201 +220,6 @@ fn is_invisible(c: char) -> bool {
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-#[cfg(test)]
-mod shown_tests {
-    use super::{named, shown};
-
-    #[test]
-    fn a_name_is_accepted_as_it_is_shown() {
-        let names = ["a\u{1b}[1m", "b\u{fffd}", " c ", "a", "a"];
-        let is_found = |wanted: &str| named(&names, |name| name, wanted).len();
-        for name in &names[..3] {
-            assert_eq!(is_found(name), 1, "{name:?}");
-            assert_eq!(is_found(&shown(name)), 1, "{name:?}");
-        }
-        assert_eq!((is_found("c"), is_found("a"), is_found("d")), (1, 2, 0));
-        // An exact name has precedence over a name that is shown alike.
-        let alike = ["x\u{1b}", "x\\u{1b}"];
-        assert_eq!(named(&alike, |name| name, alike[1]), [&alike[1]]);
-    }
-
-    #[test]
-    fn control_and_direction_characters_do_not_reach_a_terminal() {
-        assert_eq!(shown("naïve 日本"), "naïve 日本");
-        assert_eq!(shown("a\x1b[31m\u{9b}"), "a\\u{1b}[31m\\u{9b}");
-        for bidi in ('\u{202a}'..='\u{202e}')
-            .chain('\u{2066}'..='\u{2069}')
-            .chain(['\u{200e}', '\u{200f}', '\u{200b}'])
-        {
-            let text = shown(&format!("x{bidi}y"));
-            assert!(
-                text.is_ascii() && text.contains(&format!("{:x}", u32::from(bidi))),
-                "{text}"
-            );
-        }
-    }
-}
-
-/// Returns a line `mark name  text`, with the text wrapped beside the name.
-pub fn entry(mark: &str, name_width: usize, name: &str, text: &str, width: usize) -> String {
-    let room = width.saturating_sub(name_width + 4).max(20);
-    let mut lines: Vec<String> = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last().map_or(0, |line| visible(line));
-        match lines.last_mut() {
-            Some(last) if line > 0 && line + 1 + visible(word) > room => {
-                let _ = last;
-                lines.push(word.to_owned());
-            }
-            Some(last) => {
-                if line > 0 {
-                    last.push(' ');
-                }
-                last.push_str(word);
-            }
-            None => {}
-        }
-    }
-    let mut out = String::new();
-    for (at, line) in lines.iter().enumerate() {
-        let head = match at {
-            0 => format!("{mark} {name:name_width$}  "),
-            _ => " ".repeat(name_width + 4),
-        };
-        out.push_str(format!("{head}{line}").trim_end());
-        out.push('\n');
-    }
-    out
-}
-
-/// Returns the number of visible characters, without escape sequences.
-fn visible(text: &str) -> usize {
-    anstream::adapter::strip_str(text).to_string().width()
-}
-
-/// Returns columns of text, left-aligned, two spaces apart, without trailing spaces. Widths are
-/// those on a terminal, without escape sequences.
-pub fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count)
-        .map(|i| {
-            rows.iter()
-                .filter_map(|row| row.get(i))
-                .map(|t| visible(t))
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, &room) in row.iter().zip(&widths) {
-            let pad = room.saturating_sub(visible(cell)) + 2;
-            line.push_str(cell);
-            line.push_str(&" ".repeat(pad));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// Returns columns as [`columns`] does, no line wider than `width`. The last column is shortened to
-/// the room that the other columns leave, at least [`LAST_WIDTH_MIN`]. If the room is too small, the
-/// last column is left out, then the columns `optional`, in this order. If the lines are still too
-/// wide, they are cut.
-pub fn columns_within(rows: &[Vec<String>], width: usize, optional: &[usize]) -> String {
-    let fits = |rows: &[Vec<String>]| {
-        let text = columns(rows);
-        text.lines()
-            .all(|line| visible(line) <= width)
-            .then_some(text)
-    };
-    let last = rows
-        .iter()
-        .map(Vec::len)
-        .max()
-        .unwrap_or(0)
-        .saturating_sub(1);
-    let without = |dropped: &[usize]| -> Vec<Vec<String>> {
-        let keep = |row: &Vec<String>| {
-            let cells = row.iter().enumerate();
-            let cells = cells.filter(|(at, _)| !dropped.contains(at));
-            cells.map(|(_, cell)| cell.clone()).collect()
-        };
-        rows.iter().map(keep).collect()
-    };
-    let head = columns(&without(&[last]));
-    let head = head.lines().map(visible).max().unwrap_or(0);
-    let room = width.saturating_sub(head + 2);
-    if room >= LAST_WIDTH_MIN {
-        let mut shortened = rows.to_vec();
-        for row in &mut shortened {
-            if let Some(cell) = row.get_mut(last) {
-                *cell = cut(cell, room);
-            }
-        }
-        // Trailing spaces of shorter rows do not count.
-        if let Some(text) = fits(&shortened) {
-            return text;
-        }
-    }
-    let mut dropped = vec![last];
-    let mut present = without(&dropped);
-    for &column in optional {
-        if let Some(text) = fits(&present) {
-            return text;
-        }
-        dropped.push(column);
-        present = without(&dropped);
-    }
-    let text = columns(&present);
-    let lines = text.lines().map(|line| cut(line, width) + "\n");
-    lines.collect()
-}
-
-/// Least width of a shortened last column.
-const LAST_WIDTH_MIN: usize = 12;
-
-/// Shortens a text to `width` columns; "…" marks a shortened text. A text that is shortened loses
-/// its styles.
-pub fn cut(text: &str, width: usize) -> String {
-    if visible(text) <= width {
-        return text.to_owned();
-    }
-    let plain = anstream::adapter::strip_str(text).to_string();
-    let mut short = String::new();
-    let mut used = 0;
-    for c in plain.chars() {
-        used += c.to_string().width();
-        if used + 1 > width {
-            break;
-        }
-        short.push(c);
-    }
-    if width > 0 {
-        short.push('…');
-    }
-    short
-}
-
-/// Returns a text with lines of at most `width` columns, broken between words.
-pub fn wrapped(text: &str, width: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let used = lines.last().map_or(0, |line| visible(line));
-        match lines.last_mut() {
-            Some(last) if used == 0 => last.push_str(word),
-            Some(last) if used + 1 + visible(word) <= width => {
-                last.push(' ');
-                last.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
-}
-
 /// Writes texts by file name into a directory. Returns the paths of the written files, and the
 /// errors of the files that could not be written.
 pub fn write_files<N: AsRef<Path>>(
@@ -509,51 +316,32 @@ mod tests {
     }
 
     #[test]
-    fn the_last_column_is_shortened_to_the_width() {
-        let rows: Vec<Vec<String>> = [
-            ["ID", "NAME", "COMMAND"],
-            ["1", "日本", "cc -c a_long_file_name.c"],
-        ]
-        .map(|row| row.map(str::to_owned).to_vec())
-        .to_vec();
-        let within = |width| columns_within(&rows, width, &[1, 0]);
-        assert_eq!(within(80), columns(&rows));
-        assert_eq!(within(24), "ID  NAME  COMMAND\n1   日本  cc -c a_long_…\n");
-        assert_eq!(within(20), "ID  NAME\n1   日本\n");
-        assert_eq!(within(5), "ID\n1\n");
-        assert_eq!(columns_within(&rows, 1, &[1]), "…\n1\n");
-    }
-
-    proptest! {
-        #[test]
-        fn no_line_is_wider_than_the_width(
-            cells in proptest::collection::vec("[a-z日]{0,30}", 12),
-            width in 1..120usize,
-        ) {
-            let rows: Vec<Vec<String>> = cells.chunks(4).map(<[String]>::to_vec).collect();
-            let text = columns_within(&rows, width, &[1, 2]);
-            for line in text.lines() {
-                prop_assert!(visible(line) <= width, "{line:?}");
-            }
+    fn a_name_is_accepted_as_it_is_shown() {
+        let names = ["a\u{1b}[1m", "b\u{fffd}", " c ", "a", "a"];
+        let is_found = |wanted: &str| named(&names, |name| name, wanted).len();
+        for name in &names[..3] {
+            assert_eq!(is_found(name), 1, "{name:?}");
+            assert_eq!(is_found(&shown(name)), 1, "{name:?}");
         }
+        assert_eq!((is_found("c"), is_found("a"), is_found("d")), (1, 2, 0));
+        // An exact name has precedence over a name that is shown alike.
+        let alike = ["x\u{1b}", "x\\u{1b}"];
+        assert_eq!(named(&alike, |name| name, alike[1]), [&alike[1]]);
     }
 
     #[test]
-    fn long_lines_are_broken_between_words() {
-        assert_eq!(wrapped("one two three", 7), "one two\nthree");
-        assert_eq!(wrapped("one", 1), "one");
-    }
-
-    #[test]
-    fn columns_align_by_visible_width() {
-        let wide =
-            columns(&[["日本", "x"], ["abcd", "y"]].map(|row| row.map(str::to_owned).to_vec()));
-        assert_eq!(wide, "日本  x\nabcd  y\n");
-        let red = format!("{GOOD}ok{GOOD:#}");
-        let rows = [
-            vec![red.clone(), "a".into()],
-            vec!["three".into(), "b".into()],
-        ];
-        assert_eq!(columns(&rows), format!("{red}     a\nthree  b\n"));
+    fn control_and_direction_characters_do_not_reach_a_terminal() {
+        assert_eq!(shown("naïve 日本"), "naïve 日本");
+        assert_eq!(shown("a\x1b[31m\u{9b}"), "a\\u{1b}[31m\\u{9b}");
+        for bidi in ('\u{202a}'..='\u{202e}')
+            .chain('\u{2066}'..='\u{2069}')
+            .chain(['\u{200e}', '\u{200f}', '\u{200b}'])
+        {
+            let text = shown(&format!("x{bidi}y"));
+            assert!(
+                text.is_ascii() && text.contains(&format!("{:x}", u32::from(bidi))),
+                "{text}"
+            );
+        }
     }
 }

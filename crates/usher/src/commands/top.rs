@@ -17,6 +17,7 @@
 mod draw;
 mod keys;
 mod live;
+mod sort_key;
 mod terminal;
 pub mod view;
 

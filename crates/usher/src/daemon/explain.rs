@@ -13,11 +13,14 @@
 //! (module `alternatives`). All other steps cost a pass over the programs, notes and loans per selected
 //! program. A name or number without a program is an error.
 
+mod place;
+
 use usher_host::engine::{ProgramStatus, Status};
-use usher_model::{CpuSet, ProfileMatch, SeatMode, Topology};
+use usher_model::{ProfileMatch, Topology};
 use usher_report::text;
 
-use super::alternatives::{alternatives, ntt};
+use self::place::{named, place};
+use super::alternatives::alternatives;
 use super::refusal::Refusal;
 use super::{regulated, view};
 use crate::{api, copies, output};
@@ -92,132 +95,6 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
             .collect(),
         notes,
     }
-}
-
-/// Describes the program's seat, and the effect of one core more or less.
-fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
-    let place = where_it_runs(program, status, topology);
-    match program.stopped_by_user {
-        true => {
-            format!(
-                "{place}; its user has stopped the program, and Usher continues to measure \
-                     it when it runs again"
-            )
-        }
-        false => place,
-    }
-}
-
-/// Describes a seat with a fixed number of cores that the program shares with other programs;
-/// `None` for other programs.
-fn overlapping_fixed_seat(
-    program: &ProgramStatus,
-    status: &Status,
-    topology: &Topology,
-) -> Option<String> {
-    let cores = program.cores?;
-    let mut seats = status.plan.seats.iter();
-    let cpus = &seats.find(|seat| seat.program == program.id)?.cpus;
-    let all = status.programs.iter().filter(|one| one.pinned_to.is_none());
-    let needed: usize = all
-        .filter_map(|one| one.cores)
-        .map(|cores| cores as usize)
-        .sum();
-    let present = topology.cores_in(&status.usable).len();
-    let count = |cores: usize| text::count(cores, "core");
-    let (reason, remedy) = match needed > present {
-        true => (
-            format!(
-                "the fixed seats together need {}, and programs may use {}",
-                count(needed),
-                count(present)
-            ),
-            "give the programs fewer cores, or run fewer programs at a time",
-        ),
-        false => (
-            "the fixed seats leave no core for the other programs".to_owned(),
-            "give the program fewer cores",
-        ),
-    };
-    Some(format!(
-        "the seat of the program is fixed at {} by --cores or a rule, and the program shares {} \
-         with other programs, because {reason}: {remedy}",
-        count(cores as usize),
-        named(cpus)
-    ))
-}
-
-fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
-    if let Some(background) = &program.background {
-        return regulated::place(program, background);
-    }
-    if program.mode == Some(SeatMode::InTurn) {
-        let now = if program.frozen { "is stopped" } else { "runs" };
-        return format!("the program takes turns with the others on all CPUs, and {now} now");
-    }
-    if program.frozen {
-        return "the program is stopped while another program is measured alone".to_owned();
-    }
-    let seated = program.mode == Some(SeatMode::Seated);
-    let Some(cpus) = view::seat(program, status).filter(|_| seated) else {
-        let quota = program
-            .cpu_quota
-            .map(|quota| format!(", within a quota of {quota:.1} CPUs"));
-        let quota = quota.unwrap_or_default();
-        if let Some(pinned) = &program.pinned_to {
-            return format!(
-                "the program has no seat, because it pinned threads to {}{quota}; other programs \
-                 get seats on the remaining CPUs, if there are any",
-                named(pinned)
-            );
-        }
-        if let Some(text) = overlapping_fixed_seat(program, status, topology) {
-            return text;
-        }
-        return format!(
-            "the program has no seat, and may use every CPU of its affinity \
-                        mask{quota}"
-        );
-    };
-    let own = cpus.minus(&program.borrowed).or(&program.lent);
-    let cores = topology.capacity_of(&own);
-    let size = match program.cpu_quota.filter(|&quota| quota < cores) {
-        Some(quota) => format!("{quota:.1} cores by its CPU quota"),
-        None => format!("{cores:.1} cores"),
-    };
-    let mut text = match program.soft {
-        true => format!("the program has a soft seat on {} ({size})", named(&own)),
-        false => format!("the program has a seat on {} ({size})", named(&own)),
-    };
-    if let Some(cores) = program.cores {
-        text.push_str(&format!(
-            ", fixed at {} by --cores or a rule",
-            text::count(cores as usize, "core")
-        ));
-    }
-    let Some(curve) = &program.profile else {
-        return text;
-    };
-    let curve = &curve.limited(program.cpu_quota);
-    let all = topology.capacity_of(&topology.all_cpus());
-    text.push_str(&format!(": NTT {:.2}", ntt(curve, cores, all)));
-    if cores + 1.0 <= all {
-        text.push_str(&format!(
-            ", {:.2} with one core more",
-            ntt(curve, cores + 1.0, all)
-        ));
-    }
-    if cores > 1.0 {
-        text.push_str(&format!(
-            ", {:.2} with one core less",
-            ntt(curve, cores - 1.0, all)
-        ));
-    }
-    text
-}
-
-fn named(cpus: &CpuSet) -> String {
-    text::cpus(&cpus.to_string())
 }
 
 /// Describes the known scalability of the program, with its source and its confidence.
@@ -351,7 +228,7 @@ pub mod samples {
 #[cfg(test)]
 mod tests {
     use usher_host::engine::BackgroundStatus;
-    use usher_model::Regulation;
+    use usher_model::{CpuSet, Regulation, SeatMode};
     use usher_topology::Source;
 
     use super::samples::{program, status};

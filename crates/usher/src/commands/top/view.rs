@@ -12,56 +12,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use usher_model::ProgressSource;
 
 use super::keys::Key;
+use super::sort_key::SortKey;
 use crate::api::{Program, State};
 use crate::peer::users::UserNames;
 
 /// Maximum number of values in the history of a program.
 pub const HISTORY_MAX: usize = 120;
-
-/// Column by which the rows are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SortKey {
-    /// Number of the program, lowest first.
-    Number,
-    /// Name, alphabetically.
-    Name,
-    /// User, alphabetically.
-    User,
-    /// Busy CPUs, highest first.
-    Busy,
-    /// CPU time, highest first.
-    Time,
-    /// Predicted NTT, highest first.
-    Ntt,
-}
-
-impl SortKey {
-    const ALL: [Self; 6] = [
-        Self::Number,
-        Self::Name,
-        Self::User,
-        Self::Busy,
-        Self::Time,
-        Self::Ntt,
-    ];
-
-    /// The title of the column.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Number => "ID",
-            Self::Name => "PROGRAM",
-            Self::User => "USER",
-            Self::Busy => "BUSY",
-            Self::Time => "TIME",
-            Self::Ntt => "NTT",
-        }
-    }
-
-    fn moved(self, by: usize) -> Self {
-        let at = Self::ALL.iter().position(|&key| key == self).unwrap_or(0);
-        Self::ALL[(at + by) % Self::ALL.len()]
-    }
-}
 
 /// What the keys do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
