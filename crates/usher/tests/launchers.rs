@@ -32,6 +32,15 @@ build b: wait
   seconds = 601
 default a b
 ";
+const CTESTS: &str = "add_test(a sleep 600)\nadd_test(b sleep 601)\n";
+/// Runs `sleep` in place of the compiler for the crates `a` and `b`.
+const RUSTC: &str = "\
+#!/bin/sh
+case \" $* \" in
+*' --crate-name a '* | *' --crate-name b '*) exec sleep 600 ;;
+esac
+exec \"$@\"
+";
 
 /// How a copy is expected to get its CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +70,9 @@ fn recognises(files: &[(&str, &str)], command: &[&str], expected: Placed) {
     let dir = world.path("work");
     fs::create_dir(&dir).unwrap();
     for (name, text) in files {
-        fs::write(dir.join(name), text).unwrap();
+        let path = dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
     let mut run = world.usher(&[&["run", "--"], command].concat());
     run.current_dir(&dir).process_group(0).stdin(Stdio::null());
@@ -187,6 +198,46 @@ fn copies_of_gnu_parallel() {
         "/dev/null",
     ];
     recognises(&[], &command, Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_ctest() {
+    let command = ["ctest", "-j2"];
+    recognises(
+        &[("CTestTestfile.cmake", CTESTS)],
+        &command,
+        Placed::ByUsher,
+    );
+}
+
+#[test]
+fn copies_of_prove() {
+    let files = [("a.t", "sleep 600;"), ("b.t", "sleep 601;")];
+    recognises(&files, &["prove", "-j2", "a.t", "b.t"], Placed::ByUsher);
+}
+
+#[test]
+fn copies_of_cargo() {
+    if !is_installed("cargo") {
+        usher_skip::skip!("cargo is not installed");
+        return;
+    }
+    let package = |name: &str| format!("[package]\nname = \"{name}\"\nedition = \"2021\"\n");
+    let (a, b) = (package("a"), package("b"));
+    let files = [
+        (
+            "Cargo.toml",
+            "workspace = { members = ['a', 'b'], resolver = '2' }",
+        ),
+        ("a/Cargo.toml", &a),
+        ("a/src/lib.rs", ""),
+        ("b/Cargo.toml", &b),
+        ("b/src/lib.rs", ""),
+        ("rustc", RUSTC),
+    ];
+    let build = "chmod +x rustc; export RUSTC_WRAPPER=$PWD/rustc
+        exec cargo build --quiet --offline -j2 --target-dir target";
+    recognises(&files, &["sh", "-c", build], Placed::ByUsher);
 }
 
 /// `mpirun` binds each of two processes to a CPU.
