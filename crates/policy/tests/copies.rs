@@ -384,7 +384,7 @@ fn a_waiting_copy_that_works_gets_its_part_for_itself() {
 fn a_copy_that_works_or_has_worked_does_not_wait() {
     let change: [fn(&mut TreeProcess); 3] = [
         |copy| copy.idle_since_ns = None,
-        |copy| copy.cpu_ns = 510 * MS,
+        |copy| (copy.cpu_ns, copy.mapped_at_cpu_ns) = (SECOND, Some(SECOND)),
         |copy| copy.threads = 2,
     ];
     for change in change {

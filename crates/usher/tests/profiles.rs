@@ -49,6 +49,15 @@ fn an_option_of_a_measurement_beside_a_command_is_an_error() {
     );
 }
 
+/// A busy machine does not delay this error.
+#[test]
+fn a_command_that_does_not_exist_is_refused_at_once() {
+    let world = World::new();
+    let refused = world.run(&["profile", "--max-wait", "600", "no-such-program"]);
+    assert_eq!(refused.status.code(), Some(127));
+    assert!(stderr(&refused).contains("no-such-program"));
+}
+
 #[test]
 fn a_measurement_beside_two_busy_loops_is_refused_with_one_reason() {
     let world = World::new();

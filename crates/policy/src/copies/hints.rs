@@ -3,11 +3,12 @@
 //! the copies of a run that are stored for the next run.
 //!
 //! 1. In a run with copies, the division with the most copies at a time is stored
-//!    ([`CopyRecord`]): the CPUs of its smallest part, and the CPUs of the program. Parts of waiting
-//!    copies are left out.
+//!    ([`CopyRecord`]): the CPUs of its smallest part, and the CPUs of the program. The parts of
+//!    waiting copies, such as the resource tracker of Python's fork server, are left out.
 //! 2. The next run of the program gets the CPUs of one copy as its number of threads
 //!    ([`thread_count`]). On fewer CPUs than in that run, the number is reduced in
-//!    proportion, to at least 1. On more CPUs, the number is not increased.
+//!    proportion, to at least 1. On more CPUs, the number is not increased. If all copies but one
+//!    waited, that copy had all CPUs, and the number is not used.
 //! 3. A run without copies that used `FORGET_CPU_NS` of CPU time deletes the record
 //!    ([`is_outdated`]). A shorter run, such as `make` without work, deletes nothing.
 //!
@@ -25,7 +26,10 @@ const FORGET_CPU_NS: u64 = 1_000_000_000;
 /// `always`: the user requests the variables (`--hints`). `cpus`: the number of CPUs that the
 /// program may use at its start.
 pub fn thread_count(always: bool, stored: Option<StoredCopies>, cpus: u32) -> Option<u32> {
-    match stored {
+    let has_all = |stored: StoredCopies| {
+        stored.program_cpus > 1 && stored.cpus_per_copy == stored.program_cpus
+    };
+    match stored.filter(|&stored| !has_all(stored)) {
         Some(stored) => {
             let reduced = u64::from(stored.cpus_per_copy) * u64::from(cpus)
                 / u64::from(stored.program_cpus.max(1));
@@ -61,10 +65,8 @@ impl CopyRecord {
     pub fn update(&mut self, groups: &[GroupReport], program_cpus: usize) -> Option<StoredCopies> {
         let copies = groups.iter().flat_map(|group| &group.copies);
         let count = copies.clone().count();
-        // A waiting copy has the part of a division among more copies.
-        let parts = copies
-            .filter(|copy| copy.state != CopyState::Waiting)
-            .map(|copy| copy.cpus.len());
+        let working = copies.filter(|copy| copy.state != CopyState::Waiting);
+        let parts = working.map(|copy| copy.cpus.len());
         let smallest = parts.filter(|&cpus| cpus > 0).min()?;
         let number = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
         let new = StoredCopies {
@@ -86,7 +88,7 @@ impl CopyRecord {
 mod tests {
     use usher_model::ProcessId;
 
-    use super::super::CopyReport;
+    use super::super::{CopyReport, CopyState};
     use super::*;
 
     fn stored(cpus_per_copy: u32, program_cpus: u32) -> StoredCopies {
@@ -135,6 +137,31 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_had_all_cpus_sets_no_number() {
+        assert_eq!(thread_count(false, Some(stored(4, 4)), 4), None);
+        assert_eq!(thread_count(true, Some(stored(4, 4)), 8), Some(8));
+        let one_cpu = Some(stored(1, 1));
+        assert_eq!(thread_count(false, one_cpu, 1), Some(1));
+    }
+
+    /// Python's fork server (first copy) and its resource tracker (second copy).
+    #[test]
+    fn the_parts_of_waiting_copies_are_left_out() {
+        let mut record = CopyRecord::default();
+        let begin = [group(&["0-1", "2-3"])];
+        assert_eq!(record.update(&begin, 4), Some(stored(2, 4)));
+        let mut server = group(&["0-3", "2-3"]);
+        server.copies[1].state = CopyState::Waiting;
+        let one_worker = [server.clone()];
+        assert_eq!(record.update(&one_worker, 4), Some(stored(4, 4)));
+        assert_eq!(record.update(&begin, 4), None, "the tracker works");
+        let before = [group(&["0-1", "2-3"]), group(&["0", "1"])];
+        assert_eq!(record.update(&before, 4), Some(stored(1, 4)));
+        let two_workers = [server, group(&["0-1", "2-3"])];
+        assert_eq!(record.update(&two_workers, 4), Some(stored(2, 4)));
+    }
+
+    #[test]
     fn the_division_with_the_most_copies_is_stored() {
         let mut record = CopyRecord::default();
         assert_eq!(record.update(&[], 4), None);
@@ -162,15 +189,6 @@ mod tests {
         let mut record = CopyRecord::default();
         let nested = [group(&["0-3", "4-7"]), group(&["0-1", "2-3"])];
         assert_eq!(record.update(&nested, 8), Some(stored(2, 8)));
-    }
-
-    #[test]
-    fn waiting_copies_are_no_part_of_the_division() {
-        let mut record = CopyRecord::default();
-        let mut server = group(&["0-7", "0-1"]);
-        server.copies[1].state = CopyState::Waiting;
-        let groups = [server, group(&["0-3", "4-7"])];
-        assert_eq!(record.update(&groups, 8), Some(stored(4, 8)));
     }
 
     #[test]

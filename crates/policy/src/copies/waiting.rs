@@ -9,7 +9,8 @@
 //!
 //! 1. the copy has one thread and no child processes,
 //! 2. each scan of the last `WAIT_NS` found the copy asleep and its CPU time unchanged (in steps of
-//!    10 ms), and the copy had used at most `START_NS` of CPU time by then, and
+//!    10 ms), and the copy had used less than `MATURE_NS` of CPU time by then (the start of an
+//!    interpreter), and
 //! 3. the copy has used at most `WAKE_NS` of CPU time since it last slept in this sense.
 //!
 //! The seat is divided among the other copies. A waiting copy stays confined to the part that it had
@@ -26,12 +27,10 @@ use std::collections::BTreeSet;
 
 use usher_model::{CpuSet, Topology, TreeProcess};
 
-use super::{CopyState, Group, Tree, divide};
+use super::{CopyState, Group, MATURE_NS, Tree, divide};
 
 /// Time for which a copy must sleep before it waits.
 const WAIT_NS: u64 = 20_000_000;
-/// Largest CPU time of a copy that begins to wait: the start of an interpreter on a slow machine.
-const START_NS: u64 = 500_000_000;
 /// CPU time that a waiting copy may use between two sleeps.
 const WAKE_NS: u64 = 20_000_000;
 
@@ -48,7 +47,7 @@ impl Group {
             let is_asleep = is_asleep(found, at_ns);
             let used_ns = found.cpu_ns.saturating_sub(copy.slept_cpu_ns);
             copy.state = match copy.state {
-                CopyState::Confined if can_wait && is_asleep && found.cpu_ns <= START_NS => {
+                CopyState::Confined if can_wait && is_asleep && found.cpu_ns < MATURE_NS => {
                     CopyState::Waiting
                 }
                 CopyState::Waiting if !can_wait || used_ns > WAKE_NS => CopyState::Confined,

@@ -131,6 +131,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 /// Measures, prints and stores.
 fn measure_program(args: &Args, global: &Global, out: Output) -> Outcome {
     crate::launch::check_named(&args.command)?;
+    // A command that does not exist waits for no idle machine.
+    LaunchSpec::new(&args.command).resolve()?;
     if let Some(path) = &args.svg {
         check_picture(path).with_context(|| unwritable(path))?;
     }

@@ -165,7 +165,8 @@ fn unmeasured(programs: &[&ProgramStatus]) -> api::Abstention {
     api::Abstention {
         cause: Cause::progress,
         reason,
-        remedy: lacking.first().map(|p| {
+        // The time of a launcher depends on its copies, which have CPUs of their own already.
+        remedy: lacking.iter().find(|p| p.copies.is_empty()).map(|p| {
             format!(
                 "{}, or run a program that reports progress (heartbeats)",
                 profile(p)
@@ -209,6 +210,7 @@ fn names(programs: &[&ProgramStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use usher_model::{CpuSet, ProgressSource, SeatMode};
+    use usher_policy::copies::GroupReport;
     use usher_topology::Source;
 
     use super::super::explain::samples::{program, status};
@@ -255,6 +257,21 @@ mod tests {
             "{remedy}"
         );
         assert_eq!((found.cause, found.programs), (Cause::progress, vec![1, 2]));
+    }
+
+    #[test]
+    fn a_profile_of_a_launcher_with_copies_is_no_remedy() {
+        let cause = Abstention::Unmeasured(vec![ProgramId(1)]);
+        let mut make = shared(1, "make", None);
+        make.copies = vec![GroupReport {
+            launcher: 1,
+            name: "cc".to_owned(),
+            forked: false,
+            narrows_launcher: false,
+            copies: Vec::new(),
+        }];
+        let found = of_all(&abstaining(vec![make], Some(cause))).unwrap();
+        assert_eq!(found.remedy, None);
     }
 
     #[test]
