@@ -75,51 +75,8 @@ impl From<api::Error> for DaemonError {
             E::AlreadyManaged(Some(e)) => Some(e.id),
             _ => None,
         };
-        let words = match error.kind() {
-            E::NoSuchProcess(Some(e)) => format!("process {} does not exist", e.pid),
-            E::ProcessEnded(Some(e)) => format!(
-                "process {} has ended and remains as a zombie until its parent reads its exit \
-                 status",
-                e.pid
-            ),
-            E::NotYours(Some(e)) => format!(
-                "process {} belongs to user {}; only that user and root may manage it",
-                e.pid, e.owner
-            ),
-            E::KernelThread(Some(e)) => {
-                format!(
-                    "process {} is a kernel thread; Usher can manage only programs",
-                    e.pid
-                )
-            }
-            E::NoSuchProgram(Some(e)) => format!(
-                "no managed program has the name or number '{}': 'usher status' lists the managed \
-                 programs",
-                e.program
-            ),
-            E::AlreadyManaged(Some(e)) => {
-                format!(
-                    "process {} already belongs to the managed program {}; to manage the process \
-                     differently, release that program first by 'usher detach id:{}'",
-                    e.pid, e.id, e.id
-                )
-            }
-            E::Ignored(Some(e)) => e.reason.clone(),
-            E::NotPermitted(Some(e)) => format!(
-                "only root and the user of the daemon ({}) may make this request",
-                e.owner
-            ),
-            E::QuotaExceeded(Some(e)) => format!(
-                "the quota '{}' of {} is exceeded: {}",
-                e.quota, e.limit, e.remedy
-            ),
-            E::BadArgument(Some(e)) => format!("{}: {}", e.argument, e.reason),
-            E::Failed(Some(e)) => e.reason.clone(),
-            E::Stopping(_) => "the daemon is ending and accepts no more requests".to_owned(),
-            _ => transport(&error),
-        };
         Self {
-            words,
+            words: words(&error),
             part_of,
             is_gone: matches!(error.kind(), E::NoSuchProcess(_) | E::ProcessEnded(_)),
             is_late: has_timed_out(error.source_varlink_kind()),
@@ -127,6 +84,54 @@ impl From<api::Error> for DaemonError {
             is_ending: matches!(error.kind(), E::Stopping(_))
                 || is_closed(error.source_varlink_kind()),
         }
+    }
+}
+
+/// Describes an error: its cause and, if there is one, the remedy.
+fn words(error: &api::Error) -> String {
+    use ErrorKind as E;
+    match error.kind() {
+        E::NoSuchProcess(Some(e)) => format!("process {} does not exist", e.pid),
+        E::ProcessEnded(Some(e)) => format!(
+            "process {} has ended and remains as a zombie until its parent reads its exit \
+                 status",
+            e.pid
+        ),
+        E::NotYours(Some(e)) => format!(
+            "process {} belongs to user {}; only that user and root may manage it",
+            e.pid, e.owner
+        ),
+        E::KernelThread(Some(e)) => {
+            format!(
+                "process {} is a kernel thread; Usher can manage only programs",
+                e.pid
+            )
+        }
+        E::NoSuchProgram(Some(e)) => format!(
+            "no managed program has the name or number '{}': 'usher status' lists the managed \
+                 programs",
+            e.program
+        ),
+        E::AlreadyManaged(Some(e)) => {
+            format!(
+                "process {} already belongs to the managed program {}; to manage the process \
+                     differently, release that program first by 'usher detach id:{}'",
+                e.pid, e.id, e.id
+            )
+        }
+        E::Ignored(Some(e)) => e.reason.clone(),
+        E::NotPermitted(Some(e)) => format!(
+            "only root and the user of the daemon ({}) may make this request",
+            e.owner
+        ),
+        E::QuotaExceeded(Some(e)) => format!(
+            "the quota '{}' of {} is exceeded: {}",
+            e.quota, e.limit, e.remedy
+        ),
+        E::BadArgument(Some(e)) => format!("{}: {}", e.argument, e.reason),
+        E::Failed(Some(e)) => e.reason.clone(),
+        E::Stopping(_) => "the daemon is ending and accepts no more requests".to_owned(),
+        _ => transport(error),
     }
 }
 
