@@ -2,9 +2,10 @@
 //! Stores the time of the next event of each CPU, and finds the earliest event.
 //!
 //! The data structure is a tournament tree: the leaves are CPUs, and each inner node holds the
-//! child with the earlier event. Changing the time of a CPU takes O(log n) for n CPUs; reading the
-//! earliest event takes O(1). Events at equal times are ordered by CPU index, so that their order
-//! does not depend on earlier changes.
+//! child with the earlier event. Changing the time of a CPU takes O(log n) for n CPUs, and ends at the
+//! first inner node that another CPU won before and still wins. Reading the earliest event takes
+//! O(1). Events at equal times are ordered by CPU index, so that their order does not depend on
+//! earlier changes.
 
 /// The time that is stored for a CPU without an event.
 pub const NEVER: u64 = u64::MAX;
@@ -55,7 +56,12 @@ impl Clock {
             let (left, right) = (self.winners[2 * node], self.winners[2 * node + 1]);
             // Equal times go to the left child, which has the lower index.
             let left_wins = self.times[left as usize] <= self.times[right as usize];
-            self.winners[node] = if left_wins { left } else { right };
+            let winner = if left_wins { left } else { right };
+            let before = std::mem::replace(&mut self.winners[node], winner);
+            if before == winner && winner as usize != cpu {
+                // The nodes above do not depend on the time of `cpu`.
+                return;
+            }
             node /= 2;
         }
     }
