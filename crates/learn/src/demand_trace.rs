@@ -14,16 +14,17 @@
 //! 1. The trace adds up the interval, its CPU time and its time alone, separately for each number
 //!    of cores. An interval in which a thread ended is left out, because the last wait of the
 //!    thread is unknown.
-//! 2. At the end of the run, the number of cores with the longest time gives a point. Its part of
-//!    the run's work is its part of the CPU time. The rate is this part divided by the time alone.
+//! 2. At the end of the run, each number of cores with at least a quarter of the time gives a point.
+//!    Its part of the run's work is its part of the CPU time. The rate is this part divided by the
+//!    time alone.
 //! 3. The relative error is 5 % for a run without waits on one number of cores. Waits for other
 //!    programs and time on other numbers of cores increase it.
 //!
 //! There is no point in these cases:
 //!
 //! - the run was shorter than 1 s;
-//! - the readings cover less than 70 % of the run;
-//! - less than half of the covered time was spent on one number of cores;
+//! - the readings cover less than 70 % of the run, or less than 0.7 s on this number of cores;
+//! - less than a quarter of the covered time was spent on this number of cores;
 //! - the time alone is less than a twentieth of the time;
 //! - the user or Usher stopped the program.
 //!
@@ -41,8 +42,8 @@ use crate::varied_time::VariedTime;
 const SECONDS_MIN: f64 = 1.0;
 /// Minimum part of the run that the readings cover.
 const COVERED_MIN: f64 = 0.7;
-/// Minimum part of the run on one number of cores.
-const PART_MIN: f64 = 0.5;
+/// Minimum part of the run on the number of cores of a point.
+const PART_MIN: f64 = 0.25;
 /// Maximum ratio of the time to the time alone.
 const STRETCH_MAX: f64 = 20.0;
 /// Additional relative error of a run in which the waits equal the time alone; proportional to the
@@ -74,26 +75,29 @@ struct DemandSum {
 }
 
 /// What a run shows about the program.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunDemand {
-    /// The point of the curve on the number of cores with the longest time.
-    pub point: CurvePoint,
-    /// CPUs that the program would have used alone.
+    /// The points of the curve, that on the number of cores with the longest time first.
+    pub points: Vec<CurvePoint>,
+    /// CPUs that the program would have used alone; 0 without readings.
     pub cpus: f64,
     /// Part of the CPU time on seats of deliberate variation, 0..=1.
     pub varied_part: f64,
 }
 
 impl RunDemand {
-    /// Returns the run of `seconds` for the history of deliberate variation.
-    pub fn finished(&self, seconds: f64, varied: &VariedTime) -> FinishedRun {
-        FinishedRun {
+    /// Returns the run of `seconds` for the history of deliberate variation. A run without points is
+    /// no ordinary run; `None` if it was not varied either. The time that a varied run has lost
+    /// always counts.
+    pub fn finished(&self, seconds: f64, varied: &VariedTime) -> Option<FinishedRun> {
+        let counts = !self.points.is_empty() || varied.seconds > 0.0;
+        counts.then_some(FinishedRun {
             seconds,
             cpus: self.cpus,
             varied_seconds: varied.seconds,
             varied_part: self.varied_part,
             lost_seconds: varied.lost_seconds,
-        }
+        })
     }
 }
 
@@ -158,45 +162,60 @@ impl DemandTrace {
         sum.alone_s += alone.clamp(0.0, 1.0) * seconds;
     }
 
-    /// Ends a run of `seconds`. Returns the point that it gives, if any.
-    pub fn ended(&self, seconds: f64) -> Option<RunDemand> {
-        let all = self
-            .sums
-            .values()
-            .fold(DemandSum::default(), |all, one| DemandSum {
-                seconds: all.seconds + one.seconds,
-                cpu_s: all.cpu_s + one.cpu_s,
-                alone_s: all.alone_s + one.alone_s,
-            });
-        let longest = self.sums.iter();
-        let longest = longest.max_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
-        let (&milli, most) = longest?;
-        let covered = all.seconds / seconds;
-        let part = most.seconds / all.seconds;
-        let stretch = most.seconds / most.alone_s;
-        let is_valid = !self.is_interrupted
-            && seconds >= SECONDS_MIN
-            && covered >= COVERED_MIN
-            && part >= PART_MIN
-            && most.cpu_s > 0.0
-            && stretch <= STRETCH_MAX;
-        if !is_valid {
-            return None;
+    /// Ends a run of `seconds`. Returns the points that it gives, and its demand.
+    pub fn ended(&self, seconds: f64) -> RunDemand {
+        let mut all = DemandSum::default();
+        for one in self.sums.values() {
+            all.seconds += one.seconds;
+            all.cpu_s += one.cpu_s;
+            all.alone_s += one.alone_s;
         }
-        // The time that no reading covers counts at the mean rate of the covered time.
-        let rate = most.cpu_s / all.cpu_s / most.alone_s * covered.min(1.0);
-        let relative_error =
-            CurvePoint::SINGLE_RUN_ERROR + WAIT_ERROR * (stretch - 1.0) + PART_ERROR * (1.0 - part);
-        let cpus = most.cpu_s / most.alone_s;
-        Some(RunDemand {
-            point: CurvePoint {
-                cores: milli as f64 * 1e-3,
-                rate,
-                relative_error,
-                busy_cpus: Some(cpus),
-            },
-            cpus: (all.cpu_s / all.alone_s).max(cpus),
-            varied_part: (self.varied_cpu_s / all.cpu_s).min(1.0),
+        let points = self.points(&all, seconds);
+        let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let cpus = ratio(all.cpu_s, all.alone_s);
+        let longest = points.first().and_then(|point| point.busy_cpus);
+        RunDemand {
+            points,
+            cpus: longest.map_or(cpus, |busy| busy.max(cpus)),
+            varied_part: ratio(self.varied_cpu_s, all.cpu_s).min(1.0),
+        }
+    }
+
+    /// Returns the points of a run of `seconds`. `all` is the sum over all numbers of cores.
+    fn points(&self, all: &DemandSum, seconds: f64) -> Vec<CurvePoint> {
+        let covered = all.seconds / seconds;
+        if self.is_interrupted || seconds < SECONDS_MIN || covered < COVERED_MIN {
+            return Vec::new();
+        }
+        let mut longest: Vec<_> = self.sums.iter().collect();
+        longest.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+        let points = longest.into_iter().filter_map(|(&milli, sum)| {
+            let point = sum.point(all, milli as f64 * 1e-3)?;
+            // The time that no reading covers counts at the mean rate of the covered time.
+            let rate = point.rate * covered.min(1.0);
+            Some(CurvePoint { rate, ..point })
+        });
+        points.collect()
+    }
+}
+
+impl DemandSum {
+    /// Returns the point on this number of cores, if the time suffices. `all` is the sum over all
+    /// numbers of cores.
+    fn point(&self, all: &Self, cores: f64) -> Option<CurvePoint> {
+        let part = self.seconds / all.seconds;
+        let stretch = self.seconds / self.alone_s;
+        let is_valid = self.seconds >= SECONDS_MIN * COVERED_MIN
+            && part >= PART_MIN
+            && self.cpu_s > 0.0
+            && stretch <= STRETCH_MAX;
+        is_valid.then(|| CurvePoint {
+            cores,
+            rate: self.cpu_s / all.cpu_s / self.alone_s,
+            relative_error: CurvePoint::SINGLE_RUN_ERROR
+                + WAIT_ERROR * (stretch - 1.0)
+                + PART_ERROR * (1.0 - part),
+            busy_cpus: Some(self.cpu_s / self.alone_s),
         })
     }
 }
@@ -242,7 +261,7 @@ mod tests {
             kept in 0.25f64..1.0,
         ) {
             let (trace, seconds, alone_s) = run(&phases, f64::from(cores), kept);
-            let found = trace.ended(seconds).unwrap().point;
+            let found = trace.ended(seconds).points[0];
             prop_assert!((found.rate * alone_s - 1.0).abs() < 1e-3, "{found:?} {alone_s}");
             prop_assert_eq!(found.cores, f64::from(cores));
             prop_assert!(found.relative_error >= 0.05 && found.relative_error <= 0.13);
@@ -260,7 +279,7 @@ mod tests {
             delay_ns: 500_000_000,
             is_complete: true,
         });
-        let rate = trace.ended(2.0).unwrap().point.rate;
+        let rate = trace.ended(2.0).points[0].rate;
         assert!((rate * 1.5 - 1.0).abs() < 1e-6, "{rate}");
     }
 
@@ -268,19 +287,19 @@ mod tests {
     fn short_partial_stopped_and_divided_runs_give_no_point() {
         let phases = [(4.0, 2)];
         let (trace, seconds, _) = run(&phases, 2.0, 0.5);
-        assert!(trace.ended(seconds).is_some());
+        assert_eq!(trace.ended(seconds).points.len(), 1);
         assert_eq!(
-            trace.ended(seconds / 0.69),
-            None,
+            trace.ended(seconds / 0.69).points,
+            [],
             "the readings miss too much"
         );
         let (short, seconds, _) = run(&[(0.9, 1)], 2.0, 1.0);
-        assert_eq!(short.ended(seconds), None);
+        assert_eq!(short.ended(seconds).points, []);
         let mut stopped = trace.clone();
         stopped.interrupted();
-        assert_eq!(stopped.ended(4.0), None);
+        assert_eq!(stopped.ended(4.0).points, []);
         let (crowded, seconds, _) = run(&phases, 2.0, 0.04);
-        assert_eq!(crowded.ended(seconds), None);
+        assert_eq!(crowded.ended(seconds).points, []);
         let mut ended = trace.clone();
         ended.add(DemandReading {
             at_ns: 9_000_000_000,
@@ -295,21 +314,22 @@ mod tests {
                 ..trace.clone()
             }
         );
-        let mut divided = trace;
-        for (cores, at_s, cpu_s) in [(1.0, 8.0, 8.0), (3.0, 11.0, 14.0)] {
-            divided.moved(cores);
+        // Five numbers of cores with a fifth of the time each.
+        let mut divided = DemandTrace::new(0);
+        for cores in 1..6 {
+            divided.moved(cores as f64);
             divided.add(DemandReading {
-                at_ns: 1_000 + (at_s * 1e9) as u64,
-                cpu_ns: (cpu_s * 1e9) as u64,
-                delay_ns: u64::MAX,
+                at_ns: cores * 2_000_000_000,
+                cpu_ns: cores * 2_000_000_000,
+                delay_ns: 0,
                 is_complete: true,
             });
         }
-        assert_eq!(divided.ended(11.0), None, "4 s, 4 s and 3 s");
+        assert_eq!(divided.ended(10.0).points, []);
     }
 
     #[test]
-    fn the_longest_number_of_cores_gives_the_point_of_a_divided_run() {
+    fn each_number_of_cores_with_a_quarter_of_the_time_gives_a_point() {
         // 2 s on two cores, then 6 s on one core, with two threads throughout.
         let mut trace = DemandTrace::new(0);
         for (cores, at_s, cpu_s, delay_s) in [(2.0, 2.0, 4.0, 0.0), (1.0, 8.0, 10.0, 6.0)] {
@@ -321,9 +341,36 @@ mod tests {
                 is_complete: true,
             });
         }
-        let found = trace.ended(8.0).unwrap().point;
-        assert_eq!(found.cores, 1.0);
-        assert!((found.rate - 0.1).abs() < 1e-9, "{found:?}");
-        assert!((found.relative_error - 0.075).abs() < 1e-9);
+        let points = trace.ended(8.0).points.into_iter();
+        let values: Vec<_> = points
+            .map(|p| (p.cores, p.rate, p.relative_error))
+            .collect();
+        for (found, expected) in values.iter().zip([(1.0, 0.1, 0.075), (2.0, 0.2, 0.125)]) {
+            assert_eq!(found.0, expected.0);
+            assert!((found.1 - expected.1).abs() < 1e-9, "{values:?}");
+            assert!((found.2 - expected.2).abs() < 1e-9, "{values:?}");
+        }
+        assert_eq!(values.len(), 2);
+    }
+
+    #[test]
+    fn a_varied_run_without_points_still_counts() {
+        let varied = |seconds: u64| {
+            let mut varied = VariedTime::default();
+            varied.set(0, Some(0.25));
+            varied.set(seconds * 1_000_000_000, None);
+            varied
+        };
+        let (mut stopped, seconds, _) = run(&[(4.0, 2)], 2.0, 0.5);
+        let unread = DemandTrace::new(0);
+        assert_eq!(unread.ended(9.0).finished(9.0, &varied(0)), None);
+        let finished = unread.ended(9.0).finished(9.0, &varied(4)).unwrap();
+        assert_eq!((finished.seconds, finished.varied_seconds), (9.0, 4.0));
+        assert_eq!((finished.lost_seconds, finished.varied_part), (1.0, 0.0));
+        stopped.interrupted();
+        let demand = stopped.ended(seconds);
+        assert!(demand.points.is_empty() && demand.cpus > 0.0);
+        assert_eq!(demand.finished(seconds, &varied(0)), None);
+        assert!(demand.finished(seconds, &varied(1)).is_some());
     }
 }

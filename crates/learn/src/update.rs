@@ -2,7 +2,7 @@
 //! Merges the result of a run into the store: the points of the curve, and the history of
 //! deliberate variation.
 
-use usher_model::{ProgramKey, ProgressSource};
+use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 use usher_policy::variation::{FinishedRun, VariationHistory};
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError, VariationRecord};
 
@@ -15,8 +15,10 @@ pub struct ProfileUpdate {
     pub key: ProgramKey,
     /// Name of the program for display.
     pub name: String,
-    /// The point of the curve.
-    pub sample: ProfileSample,
+    /// The point of the curve; `None` if the run gives no point.
+    pub sample: Option<ProfileSample>,
+    /// Repetitions per second on other numbers of cores, from parts of the run.
+    pub further: Vec<CurvePoint>,
     /// How the threads waited.
     pub waits: WaitBehaviour,
     /// Whether bytes did not measure the progress of the run.
@@ -37,24 +39,38 @@ impl ProfileUpdate {
         machine: &MachineKey,
         at_s: i64,
     ) -> Result<(), StoreError> {
-        let measurement = Measurement {
-            name: self.name.clone(),
-            at_s,
-            points: measured(&self.sample),
-            // Zero is stored as unknown, because the threads may have had no reason to wait in this
-            // run.
-            spinners: Some(self.waits.spinners).filter(|&n| n > 0),
-            active_wait: self.waits.active_wait,
-            ..Measurement::default()
-        };
         if self.distrusts_bytes {
             store.forget_source(&self.key, machine, ProgressSource::Bytes)?;
         }
-        store.merge(&self.key, machine, &measurement)?;
+        let points = self.points();
+        if !points.is_empty() {
+            let measurement = Measurement {
+                name: self.name.clone(),
+                at_s,
+                points,
+                // Zero is stored as unknown, because the threads may have had no reason to wait in
+                // this run.
+                spinners: Some(self.waits.spinners).filter(|&n| n > 0),
+                active_wait: self.waits.active_wait,
+                ..Measurement::default()
+            };
+            store.merge(&self.key, machine, &measurement)?;
+        }
         match self.run {
             Some(run) => add_run(store, &self.key, machine, &run),
             None => Ok(()),
         }
+    }
+
+    fn points(&self) -> Vec<MeasuredPoint> {
+        let whole = self.sample.iter().map(|sample| sample.repetition);
+        let repetitions = whole.chain(self.further.iter().copied());
+        let repetitions = repetitions.map(|point| (ProgressSource::Repetition, point));
+        let by_source = self.sample.iter().filter_map(|sample| sample.by_source);
+        let points = repetitions.chain(by_source);
+        points
+            .map(|(source, point)| MeasuredPoint { point, source })
+            .collect()
     }
 }
 
@@ -85,12 +101,4 @@ pub(crate) fn history(record: VariationRecord) -> VariationHistory {
         usual_cpus: record.usual_cpus,
         credit_seconds: record.credit_seconds,
     }
-}
-
-fn measured(sample: &ProfileSample) -> Vec<MeasuredPoint> {
-    let repetition = (ProgressSource::Repetition, sample.repetition);
-    let points = std::iter::once(repetition).chain(sample.by_source);
-    points
-        .map(|(source, point)| MeasuredPoint { point, source })
-        .collect()
 }

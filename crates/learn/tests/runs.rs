@@ -57,14 +57,15 @@ impl Runs {
         });
         varied.set(seconds * SECOND, None);
         self.at_s += 60;
-        let run = demand.ended(seconds as f64).unwrap();
+        let run = demand.ended(seconds as f64);
         let update = ProfileUpdate {
             key: Self::key(),
             name: "p".to_owned(),
-            sample: ProfileSample::corrected(run.point),
+            sample: run.points.first().copied().map(ProfileSample::corrected),
             waits: WaitBehaviour::default(),
             distrusts_bytes: false,
-            run: Some(run.finished(seconds as f64, &varied)),
+            run: run.finished(seconds as f64, &varied),
+            further: run.points.iter().skip(1).copied().collect(),
         };
         update
             .write(&mut self.store, &self.machine, self.at_s)

@@ -16,6 +16,7 @@
 //!    the measured loss. The measured loss is the time on the narrowed seat, minus the usual time of
 //!    the work done in it. This work is the same part of the run's work as its CPU time is of the
 //!    run's CPU time. Slow progress before or after the narrowed seat thus does not count as a loss.
+//!    A varied run counts even if its demand is unknown.
 //!
 //! *Bound.* For a program with a concave curve, the variation takes at most 5 % of the time of its
 //! runs, over the first five or more runs. Before the fifth run, it takes at most a quarter of one
@@ -60,7 +61,8 @@ pub struct VariationHistory {
 pub struct FinishedRun {
     /// Duration in seconds.
     pub seconds: f64,
-    /// CPUs that the program would have used alone on the CPUs of its seats.
+    /// CPUs that the program would have used alone on the CPUs of its seats. Of a varied run, this
+    /// number is not used.
     pub cpus: f64,
     /// Time on narrowed seats, in seconds.
     pub varied_seconds: f64,
@@ -75,10 +77,10 @@ impl VariationHistory {
     /// ordinary or not valid.
     pub fn after(history: Option<Self>, run: &FinishedRun) -> Option<Self> {
         let is_valid = |value: f64| value.is_finite() && value > 0.0;
-        if !is_valid(run.seconds) || !is_valid(run.cpus) {
+        let is_varied = run.varied_seconds > 0.0;
+        if !is_valid(run.seconds) || !(is_varied || is_valid(run.cpus)) {
             return history;
         }
-        let is_varied = run.varied_seconds > 0.0;
         let Some(old) = history else {
             return (!is_varied).then(|| Self {
                 runs: 1,

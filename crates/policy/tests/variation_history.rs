@@ -139,6 +139,32 @@ fn the_first_run_is_ordinary_and_an_invalid_run_changes_nothing() {
 }
 
 #[test]
+fn the_loss_of_a_varied_run_without_demand_counts() {
+    let history = VariationHistory {
+        runs: 1,
+        usual_seconds: 10.0,
+        usual_cpus: 4.0,
+        credit_seconds: 2.5,
+    };
+    let run = FinishedRun {
+        seconds: 12.0,
+        cpus: 0.0,
+        varied_seconds: 3.0,
+        varied_part: 0.0,
+        lost_seconds: 1.0,
+    };
+    let next = VariationHistory::after(Some(history), &run).unwrap();
+    assert_eq!((next.runs, next.credit_seconds), (2, -0.5));
+    assert_eq!((next.usual_seconds, next.usual_cpus), (10.0, 4.0));
+    let ordinary = FinishedRun {
+        varied_seconds: 0.0,
+        ..run
+    };
+    let same = VariationHistory::after(Some(history), &ordinary);
+    assert_eq!(same, Some(history));
+}
+
+#[test]
 fn a_used_up_credit_gives_a_budget_of_0_s_with_the_usual_run() {
     let history = VariationHistory {
         runs: 3,

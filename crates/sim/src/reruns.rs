@@ -72,6 +72,9 @@ pub struct CompletedRun {
     pub points: usize,
     /// Time on seats of deliberate variation, in virtual seconds.
     pub varied_seconds: f64,
+    /// Part of the run's work that was done on seats of deliberate variation, 0..=1. Policies do
+    /// not get this value.
+    pub varied_work: f64,
 }
 
 /// The runs of all programs of a mix.
@@ -148,6 +151,20 @@ struct PresentRun {
     /// Number of living threads at the last reading.
     alive: u32,
     varied: VariedTime,
+    /// Work on seats of deliberate variation, and the work at the last decision, in nanoseconds of
+    /// an undisturbed core.
+    varied_work_ns: f64,
+    last_work_ns: f64,
+}
+
+impl PresentRun {
+    /// Adds the work since the last decision. `work_ns` is the work since the arrival.
+    fn add_work(&mut self, work_ns: f64, is_varied: bool) {
+        if is_varied {
+            self.varied_work_ns += work_ns - self.last_work_ns;
+        }
+        self.last_work_ns = work_ns;
+    }
 }
 
 impl RerunWorld {
@@ -235,6 +252,8 @@ impl RerunWorld {
                     read_ns: at_ns,
                     alive: 0,
                     varied: VariedTime::default(),
+                    varied_work_ns: 0.0,
+                    last_work_ns: 0.0,
                 }
             });
         }
@@ -247,8 +266,9 @@ impl RerunWorld {
         let ended = self
             .present
             .extract_if(.., |id, _| !present.contains_key(id));
-        for (id, run) in ended.collect::<Vec<_>>() {
-            self.varied.remove(&id);
+        for (id, mut run) in ended.collect::<Vec<_>>() {
+            let work_ns = self.inner.engine().work_ns(run.arrival);
+            run.add_work(work_ns, self.varied.remove(&id).is_some());
             let program = run.program;
             self.complete(run, at_ns)?;
             let pause_ns = self.programs[program].random.rand_float() * PAUSE_NS_MAX;
@@ -267,22 +287,26 @@ impl RerunWorld {
             seconds,
             points: program.next.1,
             varied_seconds: run.varied.seconds,
+            varied_work: run.varied_work_ns / run.last_work_ns,
         });
         let script = &program.entry.script;
         let readable = script.threads() <= THREADS_MAX;
-        let Some(demand) = run.demand.ended(seconds).filter(|_| readable) else {
+        if !readable {
             return Ok(());
-        };
+        }
+        let demand = run.demand.ended(seconds);
+        let mut points = demand.points.iter().copied();
         let update = ProfileUpdate {
             key: key(&program.entry.name),
             name: program.entry.name.clone(),
-            sample: ProfileSample::corrected(demand.point),
+            sample: points.next().map(ProfileSample::corrected),
+            further: points.collect(),
             waits: WaitBehaviour {
                 spinners: 0,
                 active_wait: Some(script.adaptive_spin),
             },
             distrusts_bytes: false,
-            run: Some(demand.finished(seconds, &run.varied)),
+            run: demand.finished(seconds, &run.varied),
         };
         let at_s = (at_ns / 1_000_000_000) as i64;
         update.write(&mut self.store, &self.machine, at_s)
@@ -369,6 +393,10 @@ impl World for RerunWorld {
 
     fn decided(&mut self, observation: &Observation, decision: &Decision) {
         self.inner.decided(observation, decision);
+        for (id, run) in &mut self.present {
+            let work_ns = self.inner.engine().work_ns(run.arrival);
+            run.add_work(work_ns, self.varied.contains_key(id));
+        }
         if let Some(plan) = &decision.plan {
             self.varied.clone_from(&plan.varied);
         }

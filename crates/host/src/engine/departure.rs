@@ -75,9 +75,10 @@ impl RealWorld {
     }
 
     fn add_update(&self, update: Option<ProfileUpdate>) {
-        update
-            .into_iter()
-            .for_each(|update| self.profiles.queue(update));
+        let update = update.filter(|update| update.sample.is_some() || update.run.is_some());
+        if let Some(update) = update {
+            self.profiles.queue(update);
+        }
     }
 
     pub(super) fn release(&mut self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
@@ -206,17 +207,27 @@ impl EndedProgram {
             other_cpus_max,
         });
         let bytes = self.byte_trace.ended(self.ended_ns);
-        let demand = self.demand_trace.ended(seconds);
-        let demand = demand.filter(|_| corrects && self.waits.spinners == 0);
-        let sample = sample.or(demand.map(|demand| ProfileSample::corrected(demand.point)));
-        let run = demand.map(|demand| demand.finished(seconds, &self.varied));
+        let mut demand = self.demand_trace.ended(seconds);
+        if !corrects || self.waits.spinners > 0 {
+            demand.points.clear();
+        }
+        let run = demand.finished(seconds, &self.varied);
+        // A run without disturbance gives a single point.
+        if sample.is_some() {
+            demand.points.clear();
+        }
+        let mut points = demand.points.into_iter();
+        let sample = sample.or_else(|| points.next().map(ProfileSample::corrected));
         let update = profile_update(self.key.clone(), &self.name, self.waits, sample, bytes);
-        update.map(|update| ProfileUpdate { run, ..update })
+        update.map(|update| ProfileUpdate {
+            run,
+            further: points.collect(),
+            ..update
+        })
     }
 }
 
-/// Returns the profile update of a repetition; `None` if the program has no key or the repetition
-/// no sample.
+/// Returns the profile update of a repetition; `None` if the program has no key.
 fn profile_update(
     key: Option<ProgramKey>,
     name: &str,
@@ -227,9 +238,10 @@ fn profile_update(
     Some(ProfileUpdate {
         key: key?,
         name: name.to_owned(),
-        sample: sample?.with_bytes(bytes),
+        sample: sample.map(|sample| sample.with_bytes(bytes)),
         waits,
-        distrusts_bytes: bytes.is_some_and(|rate| !rate.is_progress()),
+        distrusts_bytes: sample.is_some() && bytes.is_some_and(|rate| !rate.is_progress()),
         run: None,
+        further: Vec::new(),
     })
 }
