@@ -96,6 +96,9 @@ pub struct LearningRow {
     pub usher: MixRuns,
     /// Results under policy `usher` with the true curves from the first run on.
     pub known: MixRuns,
+    /// Time that the runs of each program lost on seats of deliberate variation, as a fraction of the
+    /// time of the same runs under Linux.
+    pub variation_loss: Vec<f64>,
     /// Number of events of all simulations.
     pub events: u64,
 }
@@ -163,6 +166,7 @@ impl LearningCampaign<'_> {
         Ok(LearningRow {
             programs: entries.into_iter().map(|entry| entry.name).collect(),
             events: linux.events + usher.events + known.events,
+            variation_loss: variation_losses(&linux.runs, &usher.runs, self.runs),
             linux: MixRuns::new(&linux, &alone_s, self.runs),
             usher: MixRuns::new(&usher, &alone_s, self.runs),
             known: MixRuns::new(&known, &alone_s, self.runs),
@@ -203,6 +207,24 @@ impl MixRuns {
             varied_share: means(&per_run(&|run| run.varied_seconds / run.seconds)),
         }
     }
+}
+
+/// Returns the time that the first `runs` runs of each program lost on seats of deliberate variation,
+/// as a fraction of the time of these runs under Linux. The loss of a run is the time on these seats,
+/// minus the usual time of the work done in it. The usual time is the mean over the program's runs
+/// under Linux. Negative: the program was faster on these seats.
+pub fn variation_losses(
+    linux: &[Vec<CompletedRun>],
+    usher: &[Vec<CompletedRun>],
+    runs: usize,
+) -> Vec<f64> {
+    let loss = |(linux, usher): (&Vec<CompletedRun>, &Vec<CompletedRun>)| {
+        let usual_s = mean(linux.iter().map(|run| run.seconds));
+        let lost_s = |run: &CompletedRun| run.varied_seconds - run.varied_work * usual_s;
+        let usher = &usher[..runs];
+        usher.iter().map(lost_s).sum::<f64>() / (runs as f64 * usual_s)
+    };
+    linux.iter().zip(usher).map(loss).collect()
 }
 
 /// Returns for each run the geometric mean over all mixes of the ANTT of `results`, divided by the

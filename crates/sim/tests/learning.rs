@@ -5,11 +5,14 @@
 #![allow(clippy::unwrap_used)]
 
 use usher_policy::Usher;
-use usher_sim::learning::{LearningCampaign, LearningRow, gains, with_equal_durations};
+use usher_policy::variation::LOSS_MAX;
+use usher_sim::learning::{
+    LearningCampaign, LearningRow, gains, variation_losses, with_equal_durations,
+};
 use usher_sim::machine::Machine;
 use usher_sim::mix::MixEntry;
 use usher_sim::parsec::programs;
-use usher_sim::reruns::{RerunError, RerunSettings, Reruns, run};
+use usher_sim::reruns::{CompletedRun, RerunError, RerunSettings, Reruns, run};
 use usher_sim::setup::EvaluationSetup;
 use usher_topology::Source;
 
@@ -147,4 +150,56 @@ fn a_campaign_compares_each_run_with_linux() {
     let gains = gains(std::slice::from_ref(&row), |row| &row.usher, 1);
     let ratio = gains[4].unwrap().value;
     assert!((ratio - row.usher.antt[4] / row.linux.antt[4]).abs() < 1e-12);
+}
+
+#[test]
+fn the_loss_is_the_varied_time_without_the_usual_time_of_its_work() {
+    let run = |seconds, varied_seconds, varied_work| CompletedRun {
+        seconds,
+        points: 0,
+        varied_seconds,
+        varied_work,
+    };
+    let ordinary = |seconds| run(seconds, 0.0, 0.0);
+    let linux = [vec![ordinary(9.0), ordinary(11.0)], vec![ordinary(20.0); 3]];
+    // Half of the work, which usually takes 5 s, takes 6 s. Runs after the first two do not count.
+    let usher = [
+        vec![ordinary(50.0), run(30.0, 6.0, 0.5), run(30.0, 30.0, 1.0)],
+        vec![run(15.0, 15.0, 1.0), ordinary(20.0)],
+    ];
+    let losses = variation_losses(&linux, &usher, 2);
+    for (loss, expected) in losses.iter().zip([1.0 / 20.0, -5.0 / 40.0]) {
+        assert!((loss - expected).abs() < 1e-12, "{losses:?}");
+    }
+}
+
+/// The bound of 5 % holds for concave curves. That of dedup, a pipeline, is not concave on few cores.
+#[test]
+fn variation_takes_at_most_5_percent_of_the_time_of_five_runs() {
+    let mut losses = Vec::new();
+    for (names, varied) in [
+        (["blackscholes", "dedup"], "blackscholes"),
+        (["bodytrack", "freqmine"], "bodytrack"),
+    ] {
+        let fixture = Fixture::new(names);
+        for seed in 1..4 {
+            let row = fixture.campaign(true, seed);
+            let shares = row.usher.varied_share.iter();
+            assert!(
+                shares.sum::<f64>() > 0.1,
+                "few runs of {names:?} were varied"
+            );
+            for (name, &loss) in row.programs.iter().zip(&row.variation_loss) {
+                let limit = if name == varied {
+                    LOSS_MAX
+                } else {
+                    2.0 * LOSS_MAX
+                };
+                assert!(loss <= limit, "{name}: {loss} with seed {seed}");
+                losses.push(loss);
+            }
+        }
+    }
+    let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+    assert!(mean <= LOSS_MAX, "{losses:?}");
 }

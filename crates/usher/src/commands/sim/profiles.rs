@@ -5,6 +5,7 @@
 //! Mixes run in parallel, one thread per CPU of the host. There are 210 mixes, divided by
 //! `--stride`. The result depends only on the options and the seed.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::bail;
@@ -39,7 +40,8 @@ some runs deliberately (docs/policies.md).
 The table shows the ANTT of the first runs, the second runs, and so on: under Linux, under Usher,
 and under Usher with the true curves from the first run on. The last row contains all later runs,
 too. NTT is the time of a run relative to the program's best time alone; ANTT is the mean of the
-NTTs of a mix. Means over the mixes are geometric.
+NTTs of a mix. Means over the mixes are geometric. The second table shows the time that each program
+lost on seats of deliberate variation.
 
 Examples:
   usher sim profiles --stride 10    simulates every tenth mix
@@ -179,11 +181,37 @@ fn text(answer: &ProfilesAnswer, out: Output) -> String {
     format!(
         "Simulated: geometric means of the ANTT of {} mixes of four programs on {}, without PMU\n\
          KNOWN: Usher with the true curves; POINTS: of a profile at the start of the run; VARIED: \
-         share of the time on seats of deliberate variation\n\n{}",
+         share of the time on seats of deliberate variation\n\n{}\n\
+         LOST: time lost on seats of deliberate variation, of the time of {runs} runs under Linux, \
+         mean over the mixes of the program; MOST: the largest loss in a mix\n\n{}",
         answer.mixes.len(),
         answer.machine,
-        output::columns(&rows)
+        output::columns(&rows),
+        output::columns(&losses(answer, out))
     )
+}
+
+/// Returns the table of the time that each program lost to deliberate variation.
+fn losses(answer: &ProfilesAnswer, out: Output) -> Vec<Vec<String>> {
+    let mut losses: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for row in &answer.mixes {
+        for (program, &loss) in row.programs.iter().zip(&row.variation_loss) {
+            losses.entry(program).or_default().push(loss);
+        }
+    }
+    let head = ["PROGRAM", "MIXES", "LOST", "MOST"];
+    let mut rows = vec![head.map(|word| out.paint(STRONG, word)).to_vec()];
+    for (program, losses) in losses {
+        let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+        let most = losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        rows.push(vec![
+            program.to_owned(),
+            losses.len().to_string(),
+            format!("{:.1} %", 100.0 * mean),
+            format!("{:.1} %", 100.0 * most),
+        ]);
+    }
+    rows
 }
 
 /// Formats an estimate with its 95 % interval.
@@ -217,6 +245,7 @@ mod tests {
             linux: runs(2.0),
             usher: runs(1.6),
             known: runs(1.5),
+            variation_loss: vec![0.02],
             events: 7,
         }];
         let answer = ProfilesAnswer {
@@ -238,8 +267,15 @@ mod tests {
             },
         );
         assert!(text.starts_with("Simulated: "), "{text}");
-        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
-        let expected = "1 and later 2.00 1.60 0.800 0.750 1.5 25 %";
-        assert_eq!(last.join(" "), expected);
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        for expected in [
+            "1 and later 2.00 1.60 0.800 0.750 1.5 25 %",
+            "ferret 1 2.0 % 2.0 %",
+        ] {
+            assert!(lines.iter().any(|line| line == expected), "{text}");
+        }
     }
 }
