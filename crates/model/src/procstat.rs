@@ -42,6 +42,10 @@ pub struct ProcStat {
     /// address space layout randomisation. The kernel shows 0 or 1 to processes without permission
     /// to trace the process. `None` if the text ends before this field.
     pub code_start: Option<u64>,
+    /// Address of the command line; also differs after most executions of programs at fixed
+    /// addresses. The kernel shows 0 without permission to trace the process. `None` if the text
+    /// ends before this field.
+    pub arguments_start: Option<u64>,
     /// Scheduling policy (sched(7)); `None` if the text ends before this field.
     pub policy: Option<u32>,
 }
@@ -71,6 +75,7 @@ impl ProcStat {
             threads: field(20)?.parse().ok()?,
             start_ticks: ticks(22)?,
             code_start: ticks(26),
+            arguments_start: ticks(48),
             policy: field(41).and_then(|text| text.parse().ok()),
         })
     }
@@ -108,6 +113,7 @@ mod tests {
             threads: 5,
             start_ticks: 4711,
             code_start: Some(1),
+            arguments_start: None,
             policy: Some(5),
         };
         assert_eq!(ProcStat::parse(TEXT), Some(expected));

@@ -24,6 +24,7 @@
 //! Cost: about 5 us per number and per known process. A scan misses a process that ends between two
 //! scans, and finds the children of this process only by rule 3.
 
+mod files;
 mod orphans;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,7 @@ use usher_model::{CpuSet, ProcStat, ProcessId, TreeProcess};
 use crate::file;
 use crate::text;
 use crate::tree::{read_stat, tasks};
+use files::{by_start, executable_mappings, is_process, last_pid, shape, working_threads};
 use orphans::{Origin, OrphanRules};
 
 pub use orphans::RUN_VARIABLE;
@@ -50,18 +52,16 @@ const LIST_NS: u64 = 200_000_000;
 /// such numbers.
 const FREE_NS: u64 = 20_000_000;
 const FREE_MAX: usize = 64;
-/// Time after which a process is assumed to execute another program only if the address of its code
-/// changes.
-const EXEC_NS: u64 = 2_000_000_000;
+/// Time for which the executable and the command line are read at each scan, after a process was found
+/// or has executed a program: an `exec` may be in progress.
+const EXEC_NS: u64 = 50_000_000;
+/// The same time for a process whose addresses the kernel does not show, so that a later `exec` may
+/// not be noticed.
+const HIDDEN_EXEC_NS: u64 = 2_000_000_000;
 /// Shortest time between two measurements of the threads and the libraries of a process.
 const MEASURE_NS: u64 = 50_000_000;
 /// Upper limit of the threads of a process that are read.
 const THREADS_MAX: usize = 256;
-/// A thread works if it used this CPU time, and this share of the CPU time of its process.
-const WORK_NS: u64 = 2_000_000;
-const WORK_SHARE: f64 = 0.05;
-/// Upper limit of the length of a shape, in bytes.
-const SHAPE_MAX: usize = 1024;
 
 /// The process tree of one program.
 #[derive(Debug)]
@@ -95,6 +95,8 @@ struct KnownProcess {
     stat: ProcStat,
     /// Whether a chain of known parents led from the process to the root when it was found.
     descends: bool,
+    /// Time at which the process was found, or at which it was last found to execute a program.
+    executed_ns: u64,
     measured_ns: u64,
     mappings: usize,
     /// CPU time of the main thread when the scan last compared it.
@@ -263,10 +265,11 @@ impl ForkScan {
                 }
                 return false;
             };
-            let is_young = at_ns.saturating_sub(known.process.found_ns) < EXEC_NS;
-            let has_executed = known.stat.code_start != stat.code_start;
+            if known.has_executed(&stat) {
+                known.executed_ns = at_ns;
+            }
             known.update(stat, ns_per_tick, at_ns);
-            if is_young || has_executed {
+            if at_ns.saturating_sub(known.executed_ns) < known.identified_for_ns() {
                 known.identify(proc_root);
             }
             true
@@ -346,6 +349,7 @@ impl ForkScan {
             process,
             stat: stat.clone(),
             descends,
+            executed_ns: at_ns,
             measured_ns: 0,
             mappings: 0,
             run_ns: None,
@@ -361,6 +365,23 @@ impl ForkScan {
 }
 
 impl KnownProcess {
+    /// Returns whether the process seems to have executed a program since the last scan.
+    fn has_executed(&self, stat: &ProcStat) -> bool {
+        let image = |stat: &ProcStat| {
+            let has_executed = stat.flags & FORK_NO_EXEC == 0;
+            (stat.code_start, stat.arguments_start, has_executed)
+        };
+        image(&self.stat) != image(stat) || self.stat.name != stat.name
+    }
+
+    /// Returns the time after an `exec` for which the process is identified at each scan.
+    fn identified_for_ns(&self) -> u64 {
+        match self.stat.code_start {
+            None | Some(0 | 1) => HIDDEN_EXEC_NS,
+            Some(_) => EXEC_NS,
+        }
+    }
+
     fn update(&mut self, stat: ProcStat, ns_per_tick: u64, at_ns: u64) {
         let process = &mut self.process;
         process.threads = u32::try_from(stat.threads).unwrap_or(1).max(1);
@@ -390,118 +411,5 @@ impl KnownProcess {
             "" => self.stat.name.clone(),
             name => name.to_owned(),
         };
-    }
-}
-
-/// Returns the number that the kernel assigned last to a process or thread.
-fn last_pid(proc_root: &Path) -> Option<i32> {
-    let text = file::read(&proc_root.join("loadavg")).ok()?;
-    text.split_whitespace().last()?.parse().ok()
-}
-
-/// Returns all processes, the oldest first, so that parents precede their children.
-fn by_start(proc_root: &Path) -> Vec<i32> {
-    let entries = std::fs::read_dir(proc_root).into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let stat = |pid| Some((read_stat(proc_root, pid).ok()?.start_ticks, pid));
-    let mut all: Vec<(u64, i32)> = pids.filter_map(stat).collect();
-    all.sort_unstable();
-    all.into_iter().map(|(_, pid)| pid).collect()
-}
-
-/// Returns whether a number belongs to a process and not to another thread of a process.
-fn is_process(proc_root: &Path, pid: i32) -> bool {
-    let path = proc_root.join(pid.to_string()).join("status");
-    let status = file::parse(&path, "a process's status", text::status);
-    status.is_ok_and(|status| status.tgid == pid)
-}
-
-/// Counts the threads that use a considerable part of the CPU time of a process.
-fn working_threads(proc_root: &Path, process: &TreeProcess) -> u32 {
-    let dir = proc_root.join(process.id.pid.to_string()).join("task");
-    let time = |tid: i32| {
-        let path = dir.join(tid.to_string()).join("schedstat");
-        let found = file::parse(&path, "a thread's schedstat", text::sched_stat);
-        found.map_or(0, |found| found.cpu_ns)
-    };
-    let tids = tasks(proc_root, process.id.pid).into_iter();
-    let times: Vec<u64> = tids.take(THREADS_MAX).map(time).collect();
-    let share_ns = (times.iter().sum::<u64>() as f64 * WORK_SHARE) as u64;
-    let working = times.iter().filter(|&&ns| ns >= WORK_NS.max(share_ns));
-    u32::try_from(working.count()).unwrap_or(u32::MAX).max(1)
-}
-
-/// Returns the number of executable mappings of files; `None` if they cannot be read.
-fn executable_mappings(proc_root: &Path, pid: i32) -> Option<usize> {
-    let text = file::read(&proc_root.join(pid.to_string()).join("maps")).ok()?;
-    let is_code = |line: &&str| {
-        let mut words = line.split_ascii_whitespace();
-        words.nth(1).is_some_and(|rights| rights.contains('x')) && line.contains('/')
-    };
-    Some(text.lines().filter(is_code).count())
-}
-
-/// Returns the number of words of a command line and its options, with each number replaced by `0`.
-fn shape(cmdline: &[u8]) -> String {
-    let words: Vec<&[u8]> = cmdline.split(|&byte| byte == 0).collect();
-    let mut shape = format!("{}", words.len().saturating_sub(1));
-    let options = words.iter().skip(1).filter(|word| word.starts_with(b"-"));
-    for option in options {
-        shape.push(' ');
-        let mut in_number = false;
-        for character in String::from_utf8_lossy(option).chars() {
-            let is_digit = character.is_ascii_digit();
-            match is_digit {
-                true if in_number => {}
-                true => shape.push('0'),
-                false => shape.push(character),
-            }
-            in_number = is_digit;
-        }
-        if shape.len() > SHAPE_MAX {
-            shape.truncate(shape.floor_char_boundary(SHAPE_MAX));
-            break;
-        }
-    }
-    shape
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shapes_ignore_numbers_and_operands() {
-        let of = |words: &[&str]| {
-            let line: Vec<u8> = words
-                .iter()
-                .flat_map(|word| word.bytes().chain([0]))
-                .collect();
-            shape(&line)
-        };
-        let worker = |name: &str, pipe: &str| {
-            of(&[
-                "python3",
-                "-m",
-                "joblib.popen_loky_posix",
-                "--process-name",
-                name,
-                pipe,
-            ])
-        };
-        assert_eq!(
-            worker("LokyProcess-1", "--pipe=12"),
-            worker("LokyProcess-20", "--pipe=9")
-        );
-        assert_ne!(worker("LokyProcess-1", "12"), worker("x", "--pipe=9"));
-        assert_eq!(of(&["cc", "-c", "a.c"]), of(&["cc", "-c", "b.c"]));
-        assert_ne!(of(&["cc", "-c", "a.c"]), of(&["cc", "-E", "a.c"]));
-        assert_eq!(of(&[]), "0");
-    }
-
-    #[test]
-    fn a_shape_is_bounded() {
-        let line = [b"prog\0-".to_vec(), vec![b'x'; 10_000]].concat();
-        assert!(shape(&line).len() <= SHAPE_MAX);
     }
 }

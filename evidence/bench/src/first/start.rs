@@ -21,6 +21,9 @@ use usher_report::stats::{self, Estimate, Statistic};
 use crate::bars::{Bar, Part};
 use crate::processes::{cpu_seconds, end_daemons, runs, terminate, usher, wait_for};
 
+/// Time after the start of the program, before the daemon is observed. In the first second, the daemon
+/// scans the new program more often, and is not idle.
+const SETTLE: Duration = Duration::from_secs(2);
 /// Time for which the idle daemon is observed.
 const REST: Duration = Duration::from_secs(30);
 /// Upper limit of the time until a daemon has its program, and until it has ended.
@@ -91,7 +94,8 @@ pub fn run(binary: &Path, starts: usize, seed: u64) -> Result<Part> {
     };
     part.notes = vec![format!(
         "{starts} rounds, interleaved. Medians: first run {}, first run without a profile store {}, \
-         later run {} more than 'true'. A/A band of 'true': {}. CPU use was measured for {} s.",
+         later run {} more than 'true'. A/A band of 'true': {}. CPU use was measured for {} s, \
+         from {} s after the start of the program.",
         shown(&first),
         shown(&new_store),
         shown(&later),
@@ -100,6 +104,7 @@ pub fn run(binary: &Path, starts: usize, seed: u64) -> Result<Part> {
             band.low, band.high
         )),
         REST.as_secs(),
+        SETTLE.as_secs(),
     )];
     part.raw = serde_json::json!({ "rounds": rounds, "idle": idle });
     Ok(part)
@@ -155,6 +160,7 @@ fn observe(binary: &Path) -> Result<IdleDaemon> {
         daemon.is_some()
     })?;
     let daemon = daemon.context("no daemon")?;
+    std::thread::sleep(SETTLE);
     let (cpu, begun) = (cpu_seconds(daemon)?, Instant::now());
     std::thread::sleep(REST);
     let cpu_percent = 100.0 * (cpu_seconds(daemon)? - cpu) / begun.elapsed().as_secs_f64();
