@@ -232,6 +232,8 @@ pub struct ProfileAnswer {
     pub source: Option<ProgressSource>,
     /// The scalability curve, if measured.
     pub curve: Option<Curve>,
+    /// The highest measured speed-up over one core; `null` until the curve has two points.
+    pub speed_up: Option<f64>,
     /// Number of threads that busy-wait for one another.
     pub spinners: u32,
     /// Whether the threads busy-wait if they have enough cores; `null` if unknown.

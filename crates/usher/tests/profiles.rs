@@ -218,6 +218,25 @@ fn stored_profiles_are_listed_shown_and_removed_by_name_and_identifier() {
     assert_eq!(profiles(&world), 0);
 }
 
+/// The speed-up of a single point would be an assumption.
+#[test]
+fn a_profile_has_a_speed_up_from_its_second_point_on() {
+    let world = World::new();
+    let mut single = profile("once", "hash:04");
+    single["points"] = json!([point(2, 0.9)]);
+    let given = document(&[single, profile("zip", "hash:01")]);
+    assert!(import(&world, &[], &given).status.success());
+    let listed = world.json(&["profile", "list"]).unwrap();
+    assert_eq!(listed["profiles"][0]["speed_up"], Value::Null);
+    assert_eq!(listed["profiles"][1]["speed_up"], 1.8);
+    for args in [&["profile", "list"][..], &["profile", "show", "once"]] {
+        let text = stdout(&world.run(args));
+        assert!(!text.contains("2.00") && text.contains('–'), "{text}");
+    }
+    let text = stdout(&world.run(&["profile", "show", "zip"]));
+    assert!(text.contains("1.80"), "{text}");
+}
+
 #[test]
 fn exported_profiles_are_imported_unchanged() {
     let (from, to) = (World::new(), World::new());

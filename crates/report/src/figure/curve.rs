@@ -43,6 +43,12 @@ pub fn speed_up(curve: &Curve, cores: f64) -> Option<f64> {
     ratio.is_finite().then_some(ratio)
 }
 
+/// Returns the same ratio, but `None` if the curve has fewer than two points: the speed-up of a
+/// single point is the assumption of proportional scaling.
+pub fn measured_speed_up(curve: &Curve, cores: f64) -> Option<f64> {
+    speed_up(curve, cores).filter(|_| curve.points().len() >= 2)
+}
+
 /// Width and height of a standalone figure.
 const STANDALONE: (f64, f64) = (560.0, 400.0);
 /// Space above the curve of a standalone figure for the title and the legend.

@@ -11,7 +11,9 @@ pub(crate) mod svg;
 mod timeline;
 
 pub use bars::{antt, ntt};
-pub use curve::{CurveFigure, curve_svg, full as curve_figure, panel as curve_panel, speed_up};
+pub use curve::{
+    CurveFigure, curve_svg, full as curve_figure, measured_speed_up, panel as curve_panel, speed_up,
+};
 pub use dots::{Dot, DotRow, Dots, Series, dots};
 pub use ratio::ratio;
 pub use svg::{policy_class, program_class};

@@ -6,7 +6,7 @@
 use comfy_table::Cell;
 use usher_model::Curve;
 
-use crate::figure::speed_up;
+use crate::figure::measured_speed_up;
 use crate::table::{TerminalStyle, lines, table};
 use crate::text;
 
@@ -21,10 +21,10 @@ pub const CURVE_HEAD: [&str; 6] = [
 ];
 
 /// One row per point: cores, rate, relative standard error, speed-up over one core, speed-up per
-/// core, mean busy CPUs.
+/// core, mean busy CPUs. A single point has no speed-up.
 pub fn curve_rows(curve: &Curve) -> Vec<[String; 6]> {
     let row = |p: &usher_model::CurvePoint| {
-        let speed = speed_up(curve, p.cores);
+        let speed = measured_speed_up(curve, p.cores);
         [
             text::short(p.cores, 2),
             text::short(p.rate, 4),

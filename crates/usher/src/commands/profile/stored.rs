@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use usher_model::Curve;
-use usher_report::figure::speed_up;
+use usher_report::figure::measured_speed_up;
 use usher_report::{table, text as words};
 use usher_store::{MachineKey, ProfileEntry, Store, exchange};
 
@@ -207,11 +207,12 @@ fn row(entry: &ProfileEntry, here: Option<&MachineKey>) -> [String; 7] {
     ]
 }
 
-/// Returns the highest speed-up over one core; `None` if the curve does not show it.
+/// Returns the highest measured speed-up over one core; `None` if the curve has fewer than two
+/// points.
 fn best_speed_up(curve: &Curve) -> Option<f64> {
     let points = curve.points().iter();
     points
-        .filter_map(|p| speed_up(curve, p.cores))
+        .filter_map(|p| measured_speed_up(curve, p.cores))
         .max_by(f64::total_cmp)
 }
 
@@ -242,6 +243,7 @@ fn described(entry: &ProfileEntry, here: Option<&MachineKey>) -> ProfileAnswer {
         runs: profile.runs,
         at_s: profile.at_s,
         source,
+        speed_up: curve.as_ref().and_then(best_speed_up),
         curve,
         spinners: profile.spinners,
         active_wait: profile.active_wait,
