@@ -8,8 +8,11 @@
 //! and write. If one of several daemons does not answer, the command prints the states of the
 //! others, and the exit status is 125.
 
+mod headline;
+
 use std::path::Path;
 
+pub use headline::{headline, no_seats};
 use usher_model::ProgressSource;
 
 use crate::answers::{DaemonState, StatusAnswer};
@@ -105,10 +108,11 @@ pub fn daemon_title(runtime_dir: &Path) -> String {
 pub fn text(state: &api::State, out: Output) -> String {
     let mut text = head(state, out);
     if state.programs.is_empty() {
-        text.push_str(
-            "the daemon manages no program; 'usher run -- CMD' or 'usher attach PID' adds a \
-             program\n",
-        );
+        let line = match state.seating_forbidden {
+            Some(_) => "the daemon manages no program",
+            None => "'usher run -- CMD' or 'usher attach PID' adds a program",
+        };
+        text.push_str(&format!("{}\n", output::wrapped(line, out.text_width())));
         text.push_str(&warnings(state, out));
         return text;
     }
@@ -176,21 +180,7 @@ fn head(state: &api::State, out: Output) -> String {
         Some(pid) => format!("keeper {pid}"),
         None => "no keeper".to_owned(),
     };
-    let antt = match (state.abstains, state.antt, state.antt_time_sharing) {
-        _ if state.seating_forbidden.is_some() => {
-            let reason = state.seating_forbidden.as_deref().unwrap_or_default();
-            format!("the daemon assigns no CPUs to programs: {}", shown(reason))
-        }
-        (true, ..) => no_seats(state).to_owned(),
-        (false, Some(antt), Some(sharing)) => {
-            format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
-        }
-        (false, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
-        (false, None, _) if is_background_only(state) => {
-            "only background work runs: no program needs a seat".to_owned()
-        }
-        (false, None, _) => "ANTT (mean normalised turnaround time): no prediction yet".to_owned(),
-    };
+    let headline = headline(state);
     let about = format!(
         "policy {}, CPUs {} assigned by {}, running for {}, daemon {}, {keeper}",
         state.policy,
@@ -209,7 +199,7 @@ fn head(state: &api::State, out: Output) -> String {
     let reason = state.abstention.as_ref().map(|why| reason(why, out));
     format!(
         "{}\n{}{}\n{scheduler}",
-        out.paint(STRONG, &output::wrapped(&antt, out.text_width())),
+        out.paint(STRONG, &output::wrapped(&headline, out.text_width())),
         reason.unwrap_or_default(),
         out.paint(FAINT, &output::wrapped(&about, out.text_width()))
     )
@@ -230,21 +220,6 @@ pub fn reason(why: &api::Abstention, out: Output) -> String {
         output::entry(" ", name.len(), &name, &text, out.text_width())
     });
     lines.collect()
-}
-
-/// Returns the headline of a plan that gives no seats. Seats of a fixed size are no part of the plan.
-pub fn no_seats(state: &api::State) -> &'static str {
-    match state.programs.iter().any(|program| program.cores.is_some()) {
-        true => {
-            "only programs with a fixed number of cores have seats: the others share the other CPUs"
-        }
-        false => "no program has a seat: all programs share all CPUs",
-    }
-}
-
-fn is_background_only(state: &api::State) -> bool {
-    let mut programs = state.programs.iter();
-    !state.programs.is_empty() && programs.all(|program| program.background.is_some())
 }
 
 /// Width to which names are shortened on terminals with less than 100 columns, so that the seats are

@@ -193,14 +193,7 @@ impl Lines<'_> {
 
 fn head(view: &View, lines: &mut Lines) {
     let state = view.first();
-    let headline = match (state.abstains, state.antt, state.antt_time_sharing) {
-        (true, ..) => status::no_seats(state).to_owned(),
-        (_, Some(antt), Some(sharing)) => {
-            format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
-        }
-        (_, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
-        (_, None, _) => "ANTT (mean normalised turnaround time): no prediction yet".to_owned(),
-    };
+    let headline = status::headline(state);
     lines.wrapped(&headline, STRONG);
     let reason = state.abstention.as_ref();
     let detail = match reason {
