@@ -428,10 +428,23 @@ fn of_two_daemons_on_one_machine_one_seats() {
     assert!(reason.contains(&format!("process {daemon}")), "{reason}");
     let text = second.run(&["status"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let (reason, remedy) = reason.split_once("; ").unwrap();
+    let lines = [
+        "the daemon assigns no CPUs to programs",
+        "reason:",
+        "remedy:",
+    ];
+    for (line, begin) in text.lines().zip(lines) {
+        assert!(line.trim_start().starts_with(begin), "{text}");
+    }
+    assert!(text.contains(reason) && text.contains(remedy), "{text}");
+    assert!(!text.contains("assigned by"), "{text}");
+    // Another daemon can be ended only by its user.
     assert!(
-        text.starts_with(&format!("the daemon assigns no CPUs to programs: {reason}")),
-        "{text}"
+        remedy.starts_with("wait until that daemon ends"),
+        "{remedy}"
     );
+    assert_eq!(second.status()["abstention"]["reason"], reason);
     first.end(daemon);
     wait_for("the second daemon to seat", || {
         second.status()["seating_forbidden"].is_null().then_some(())

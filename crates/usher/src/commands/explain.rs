@@ -130,7 +130,7 @@ fn why_all(state: &api::State, out: Output) -> String {
     match &state.abstention {
         // The note of a prediction contains more than the reason.
         Some(why) if !matches!(why.cause, api::Abstention_cause::gain) => {
-            let mut text = format!("{}\n", super::status::no_seats(state));
+            let mut text = format!("{}\n", super::status::headline(state));
             text.push_str(&super::status::reason(why, out));
             text
         }

@@ -12,7 +12,7 @@ mod headline;
 
 use std::path::Path;
 
-pub use headline::{headline, no_seats};
+pub use headline::headline;
 use usher_model::ProgressSource;
 
 use crate::answers::{DaemonState, StatusAnswer};
@@ -181,11 +181,13 @@ fn head(state: &api::State, out: Output) -> String {
         None => "no keeper".to_owned(),
     };
     let headline = headline(state);
+    let cpus = match state.seating_forbidden {
+        Some(_) => String::new(),
+        None => format!("CPUs {} assigned by {}, ", state.usable, state.acting),
+    };
     let about = format!(
-        "policy {}, CPUs {} assigned by {}, running for {}, daemon {}, {keeper}",
+        "policy {}, {cpus}running for {}, daemon {}, {keeper}",
         state.policy,
-        state.usable,
-        state.acting,
         duration(state.uptime_seconds),
         state.pid
     );
@@ -207,10 +209,10 @@ fn head(state: &api::State, out: Output) -> String {
 
 /// Formats why programs have no seat, and the remedy, on a line each.
 pub fn reason(why: &api::Abstention, out: Output) -> String {
-    // The first line contains the reason for forbidden seats.
-    let reason =
-        Some(&why.reason).filter(|_| !matches!(why.cause, api::Abstention_cause::forbidden));
-    let lines = [("reason", reason), ("remedy", why.remedy.as_ref())];
+    let lines = [
+        ("reason", Some(&why.reason)),
+        ("remedy", why.remedy.as_ref()),
+    ];
     let lines = lines
         .iter()
         .filter_map(|(name, text)| Some((name, (*text)?)));

@@ -17,13 +17,9 @@ const NAMES_MAX: usize = 3;
 
 /// Returns the cause for which no program has a seat; `None` if seats are possible.
 pub fn of_all(status: &Status) -> Option<api::Abstention> {
-    if let Some(reason) = &status.seating_forbidden {
-        return Some(api::Abstention {
-            cause: Cause::forbidden,
-            reason: reason.clone(),
-            remedy: Some("end the other daemon, or use its runtime directory".to_owned()),
-            programs: Vec::new(),
-        });
+    if let Some(refusal) = &status.seating_forbidden {
+        let (reason, remedy) = super::claim::reason_and_remedy(refusal);
+        return Some(simple(Cause::forbidden, reason.to_owned(), remedy));
     }
     let foreground = status.programs.iter().any(|p| p.background.is_none());
     if !foreground || !status.plan.abstains {

@@ -254,23 +254,37 @@ impl Claim {
     }
 
     fn reason(&self, holder: &UnixStream, is_system: bool) -> String {
-        let Some(peer) = owner(holder) else {
-            return "another daemon already assigns the CPUs of this machine".to_owned();
+        let peer = owner(holder);
+        let pid = peer.and_then(|peer| peer.pid);
+        let process = match pid {
+            Some(pid) => format!("process {pid}"),
+            None => "of another PID namespace".to_owned(),
         };
-        let pid = peer
-            .pid
-            .map_or("of another PID namespace".to_owned(), |pid| pid.to_string());
-        match is_system {
-            true => format!(
-                "the system daemon (process {pid}) already assigns the CPUs of this machine; \
-                 start programs through it"
+        let (other, remedy) = match (is_system, peer) {
+            (true, _) => (
+                format!("the system daemon ({process})"),
+                "wait until that daemon ends, or start the programs again with 'usher run', which \
+                 uses the system daemon",
             ),
-            false => format!(
-                "the daemon of user {} (process {pid}) already assigns the CPUs of this machine; \
-                 a system daemon serves all users (as root: systemctl enable --now usher)",
-                peer.uid
+            (false, Some(peer)) => (
+                format!("the daemon of user {} ({process})", peer.uid),
+                SERVICE_REMEDY,
             ),
-        }
+            (false, None) => ("another daemon".to_owned(), SERVICE_REMEDY),
+        };
+        format!("{other} already assigns the CPUs of this machine; {remedy}")
+    }
+}
+
+/// What a user can do if the daemon of another user holds the claim.
+const SERVICE_REMEDY: &str = "wait until that daemon ends; an administrator can run the system \
+                              service for all users: 'systemctl enable --now usher'";
+
+/// Splits a refusal of a claim into the reason and the remedy.
+pub fn reason_and_remedy(refusal: &str) -> (&str, Option<&str>) {
+    match refusal.split_once("; ") {
+        Some((reason, remedy)) => (reason, Some(remedy)),
+        None => (refusal, None),
     }
 }
 
@@ -353,7 +367,15 @@ mod tests {
         let second = follow(&claim);
         let refused = second.recv_timeout(DEADLINE).unwrap();
         let reason = refused.expect("the second daemon may not seat");
-        assert!(reason.contains("systemctl enable --now usher"), "{reason}");
+        let (reason, remedy) = reason_and_remedy(&reason);
+        let process = format!("(process {})", std::process::id());
+        assert!(reason.contains(&process), "{reason}");
+        let remedy = remedy.expect("the refusal has a remedy");
+        assert!(
+            remedy.starts_with("wait until that daemon ends"),
+            "{remedy}"
+        );
+        assert!(remedy.contains("systemctl enable --now usher"), "{remedy}");
         // Dropping the claim closes the socket, as the kernel does when the process dies.
         drop(first);
         let allowed = std::iter::from_fn(|| second.recv_timeout(DEADLINE).ok());

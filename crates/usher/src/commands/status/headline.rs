@@ -9,8 +9,8 @@ use crate::output::shown;
 
 /// Returns the headline of a state.
 pub fn headline(state: &api::State) -> String {
-    if let Some(reason) = &state.seating_forbidden {
-        return format!("the daemon assigns no CPUs to programs: {}", shown(reason));
+    if state.seating_forbidden.is_some() {
+        return "the daemon assigns no CPUs to programs".to_owned();
     }
     if state.programs.is_empty() {
         return "the daemon manages no program".to_owned();
@@ -30,7 +30,7 @@ pub fn headline(state: &api::State) -> String {
 
 /// Returns the headline of a plan that gives no seats. Seats of a fixed size, and the parts of
 /// copies, are no part of the plan.
-pub fn no_seats(state: &api::State) -> String {
+fn no_seats(state: &api::State) -> String {
     if state.programs.iter().any(|program| program.cores.is_some()) {
         return "only programs with a fixed number of cores have seats: the others share the other \
                 CPUs"
