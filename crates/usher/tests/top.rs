@@ -23,6 +23,8 @@ struct Top {
     slave: File,
     screen: vt100::Parser,
     bytes: Vec<u8>,
+    /// The text of the screen before it was erased for the last time.
+    erased: String,
 }
 
 impl Top {
@@ -36,8 +38,9 @@ impl Top {
             child: child.unwrap(),
             master,
             slave,
-            screen: vt100::Parser::new(rows.try_into().unwrap(), columns.try_into().unwrap(), 0),
+            screen: parser(columns, rows),
             bytes: Vec::new(),
+            erased: String::new(),
         }
     }
 
@@ -54,19 +57,27 @@ impl Top {
         }
     }
 
-    /// Reads what the terminal has received; waits at most 10 ms.
-    fn read(&mut self) {
+    /// Reads what the terminal has received; waits at most 10 ms. Returns whether it received
+    /// something.
+    fn read(&mut self) -> bool {
         let mut polled = [PollFd::new(&self.master, PollFlags::IN)];
         let limit = rustix::time::Timespec {
             tv_sec: 0,
             tv_nsec: 10_000_000,
         };
-        if poll(&mut polled, Some(&limit)).unwrap_or(0) > 0 {
-            let mut bytes = [0; 4096];
-            let count = rustix::io::read(&self.master, &mut bytes).unwrap();
-            self.screen.process(&bytes[..count]);
-            self.bytes.extend(&bytes[..count]);
+        if poll(&mut polled, Some(&limit)).unwrap_or(0) == 0 {
+            return false;
         }
+        let mut bytes = [0; 4096];
+        let count = rustix::io::read(&self.master, &mut bytes).unwrap();
+        for &byte in &bytes[..count] {
+            if byte == b'J' && self.bytes.ends_with(b"\x1b[2") {
+                self.erased = self.screen.screen().contents();
+            }
+            self.screen.process(&[byte]);
+            self.bytes.push(byte);
+        }
+        true
     }
 
     fn press(&mut self, keys: &str) {
@@ -83,6 +94,10 @@ impl Top {
 
     /// Waits for the end, and checks that the terminal is as before. Returns the exit status.
     fn end(mut self) -> Option<i32> {
+        self.wait_for_end()
+    }
+
+    fn wait_for_end(&mut self) -> Option<i32> {
         let begun = Instant::now();
         let status = loop {
             assert!(begun.elapsed() < DEADLINE, "usher top has not ended");
@@ -91,13 +106,17 @@ impl Top {
                 break status;
             }
         };
-        self.read();
+        while self.read() {}
         let screen = self.screen.screen();
         assert!(!screen.alternate_screen() && !screen.hide_cursor());
         let modes = tcgetattr(&self.slave).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG));
         status.code()
     }
+}
+
+fn parser(columns: u16, rows: u16) -> vt100::Parser {
+    vt100::Parser::new(rows.try_into().unwrap(), columns.try_into().unwrap(), 0)
 }
 
 fn resize(terminal: &File, columns: u16, rows: u16) {
@@ -213,7 +232,19 @@ fn signals_and_the_end_of_the_daemon_restore_the_terminal() {
     top.until("the table", shows_both);
     let pid = managed.world.status()["pid"].as_i64().unwrap() as i32;
     assert_eq!(managed.world.end(pid), Some(0));
-    assert_eq!(top.end(), Some(125));
+    assert_eq!(top.wait_for_end(), Some(125));
+    let last = &top.erased;
+    let waits = "the daemon has ended; waiting for another daemon";
+    assert!(last.contains(waits) && shows_both(last), "{last}");
+    // A terminal without an alternate screen also shows the error on a line of its own.
+    let bytes = String::from_utf8_lossy(&top.bytes).into_owned();
+    let mut plain = parser(80, 24);
+    plain.process(bytes.replace("\x1b[?1049", "\x1b[?9999").as_bytes());
+    let error = "usher: the daemon has ended, and no other daemon started within 3 s";
+    for text in [plain.screen().contents(), top.screen.screen().contents()] {
+        assert!(text.trim_start().starts_with(error), "{text}");
+        assert!(!text.contains("q quit"), "{text}");
+    }
 }
 
 #[test]

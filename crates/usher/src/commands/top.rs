@@ -9,14 +9,16 @@
 //! 3. `q`, Ctrl-C, SIGINT, SIGTERM, SIGHUP and SIGQUIT end the command; the terminal is restored
 //!    then, after an error, and after a panic. Ctrl-Z and SIGTSTP stop it, and SIGCONT continues it.
 //!
-//! If the last daemon ends, the view waits up to 3 s for the next daemon, which the keeper starts. If
-//! no daemon listens then, or if a daemon does not answer, the command restores the screen and fails.
+//! If the last daemon ends, the view states this, and waits up to 3 s for the next daemon, which the
+//! keeper starts. If no daemon listens then, or if a daemon does not answer, the command restores the
+//! screen and fails.
 //! Without a terminal (also with `TERM=dumb`), or with `--json`, the state is printed once. The
 //! topology is read once at the start.
 
 mod draw;
 mod keys;
 mod live;
+mod notes;
 mod sort_key;
 mod terminal;
 pub mod view;
@@ -37,6 +39,8 @@ use crate::output::{Output, shown};
 The line CPUs contains one letter per CPU: the letter identifies the program whose seat contains
 the CPU; brackets enclose the CPUs of a last-level cache. The columns are those of `usher status`;
 HISTORY is the rate of progress at each update. Narrow terminals show fewer columns.
+In a short terminal, the table has priority: reasons and warnings that do not fit are counted.
+If the daemon ends and no other daemon starts within 3 s, the command fails.
 If standard output is not a terminal, a picture of the machine and the table are printed once.
 
 Keys:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Draws the view of `usher top` into a buffer: the headline, the CPUs with the letters of their
+//! Draws the view of `usher top` into a buffer: the notes (`notes`), the CPUs with the letters of their
 //! programs, the table with sparklines, and a line with the keys.
 //!
 //! Columns of the table that do not fit are left out, the least important first
@@ -16,6 +16,7 @@ use ratatui_widgets::sparkline::Sparkline;
 use unicode_width::UnicodeWidthStr;
 use usher_model::{CpuSet, Topology};
 
+use super::notes;
 use super::view::{Mode, Row, View, letter};
 use crate::api::Program_mode;
 use crate::commands::status;
@@ -28,11 +29,14 @@ const COMMAND_WIDTH_MIN: usize = 12;
 /// Maximum number of lines for the CPUs.
 const CPU_LINES_MAX: usize = 6;
 
-/// Maximum number of lines of each text above the table.
-const HEAD_LINES_MAX: usize = 3;
+/// Least height of a picture with a line for the CPUs, and with an empty line above the table.
+const HEIGHT_WITH_CPUS: usize = 7;
+const HEIGHT_WITH_SPACE: usize = 10;
 
-const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
-const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+/// Style of titles.
+pub const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Style of details.
+pub const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// A column of the table, except the command.
@@ -139,10 +143,19 @@ pub fn draw(view: &View, topology: &Topology, area: Rect) -> Buffer {
         area,
         y: 0,
     };
-    head(view, &mut lines);
-    cpus(view, topology, &mut lines);
     let bottom = usize::from(area.height).saturating_sub(1);
-    table(view, &mut lines, bottom);
+    let cpus = match usize::from(area.height) >= HEIGHT_WITH_CPUS {
+        true => cpus(view, topology, lines.width()),
+        false => Vec::new(),
+    };
+    let rows = view.rows();
+    let below = cpus.len() + usize::from(has_space(area)) + table_lines(&rows, area);
+    notes::draw(view, &mut lines, bottom.saturating_sub(below));
+    for line in cpus {
+        lines.line(&line, Style::new().fg(Color::Cyan));
+    }
+    lines.y += usize::from(has_space(area));
+    table(view, &rows, &mut lines, bottom);
     lines.y = bottom;
     keys(view, &mut lines);
     if view.mode == Mode::Help {
@@ -152,7 +165,7 @@ pub fn draw(view: &View, topology: &Topology, area: Rect) -> Buffer {
 }
 
 /// The lines of a picture, from the top to the bottom.
-struct Lines<'a> {
+pub struct Lines<'a> {
     picture: &'a mut Buffer,
     area: Rect,
     y: usize,
@@ -160,17 +173,14 @@ struct Lines<'a> {
 
 impl Lines<'_> {
     /// Writes a line, shortened to the width.
-    fn line(&mut self, text: &str, style: Style) {
+    pub fn line(&mut self, text: &str, style: Style) {
         self.part(0, text, style);
         self.y += 1;
     }
 
-    /// Writes a text in lines of the width, at most [`HEAD_LINES_MAX`].
-    fn wrapped(&mut self, text: &str, style: Style) {
-        let text = output::wrapped(text, self.area.width.into());
-        for line in text.lines().take(HEAD_LINES_MAX) {
-            self.line(line, style);
-        }
+    /// The width in columns.
+    pub fn width(&self) -> usize {
+        self.area.width.into()
     }
 
     /// Writes a text at a column of the present line.
@@ -191,35 +201,21 @@ impl Lines<'_> {
     }
 }
 
-fn head(view: &View, lines: &mut Lines) {
-    let state = view.first();
-    let headline = status::headline(state);
-    lines.wrapped(&headline, STRONG);
-    let reason = state.abstention.as_ref();
-    let detail = match reason {
-        Some(why) => shown(&why.reason),
-        None => format!(
-            "policy {}, {}, running for {}",
-            shown(&state.policy),
-            usher_report::text::count(view.programs().count(), "program"),
-            status::duration(state.uptime_seconds)
-        ),
-    };
-    lines.wrapped(&detail, FAINT);
-    if let Some(remedy) = reason.and_then(|why| why.remedy.as_ref()) {
-        lines.wrapped(&format!("remedy: {}", shown(remedy)), FAINT);
-    }
-    if let Some(warning) = state.warnings.last() {
-        lines.wrapped(
-            &format!("! {}", shown(warning)),
-            Style::new().fg(Color::Yellow),
-        );
-    }
+/// Returns whether a line above the table is empty.
+fn has_space(area: Rect) -> bool {
+    usize::from(area.height) >= HEIGHT_WITH_SPACE
 }
 
-/// Draws one character per CPU, in the order of the LLC domains, which brackets enclose: the letter
-/// of the program with this CPU in its seat, or a dot.
-fn cpus(view: &View, topology: &Topology, lines: &mut Lines) {
+/// Returns the number of lines that the table gets before the notes: the titles, and a row for each
+/// program, at most in half of the picture.
+fn table_lines(rows: &[Row], area: Rect) -> usize {
+    let most = usize::from(area.height / 2).max(1);
+    rows.len().clamp(1, most) + 1
+}
+
+/// Returns lines with one character per CPU, in the order of the LLC domains, which brackets
+/// enclose: the letter of the program with this CPU in its seat, or a dot.
+fn cpus(view: &View, topology: &Topology, width: usize) -> Vec<String> {
     let mut owners = std::collections::BTreeMap::new();
     for (at, program) in view.programs().enumerate() {
         let seated = matches!(program.mode, Program_mode::seated);
@@ -228,9 +224,8 @@ fn cpus(view: &View, topology: &Topology, lines: &mut Lines) {
             owners.insert(cpu, letter(at));
         }
     }
-    let width = usize::from(lines.area.width);
+    let mut lines = Vec::new();
     let mut text = String::from("CPUs ");
-    let first = lines.y;
     for domain in &topology.domains {
         let letters = domain
             .cpus
@@ -238,30 +233,28 @@ fn cpus(view: &View, topology: &Topology, lines: &mut Lines) {
             .map(|cpu| owners.get(&cpu).copied().unwrap_or('·'));
         let domain: String = std::iter::once('[').chain(letters).chain([']']).collect();
         if text.width() + domain.width() > width && text.width() > 5 {
-            lines.line(&text, Style::new().fg(Color::Cyan));
-            text = " ".repeat(5);
+            lines.push(std::mem::replace(&mut text, " ".repeat(5)));
         }
-        if lines.y - first == CPU_LINES_MAX {
-            return;
+        if lines.len() == CPU_LINES_MAX {
+            return lines;
         }
         text.push_str(&domain);
     }
-    lines.line(&text, Style::new().fg(Color::Cyan));
+    lines.push(text);
+    lines
 }
 
-fn table(view: &View, lines: &mut Lines, bottom: usize) {
-    let rows = view.rows();
-    lines.y += 1;
+fn table(view: &View, rows: &[Row], lines: &mut Lines, bottom: usize) {
     if rows.is_empty() {
         let text = match view.filter.is_empty() {
-            true => "the daemon manages no program; 'usher run -- CMD' adds a program",
+            true => "'usher run -- CMD' or 'usher attach PID' adds a program",
             false => "no program matches the filter",
         };
         lines.line(text, Style::new());
         return;
     }
     let width = usize::from(lines.area.width);
-    let columns = columns(&rows, width);
+    let columns = columns(rows, width);
     titles(view, &columns, lines);
     let room = bottom.saturating_sub(lines.y);
     let selected = rows.iter().position(|row| Some(row.key) == view.selected);
@@ -478,6 +471,75 @@ mod tests {
         for part in ["SEATS", " 0-3 ", "a-program-with-…", "for a moment"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    /// Returns a view of two programs with a reason, a remedy and two warnings.
+    fn with_notes() -> View {
+        let long = "is a text that fills more than one line of a terminal of sixty columns";
+        let programs = vec![
+            program(1, "encode", "0-3", 3.5),
+            program(2, "solver", "4-7", 0.5),
+        ];
+        let mut all = state(programs);
+        all.abstention = Some(crate::api::Abstention {
+            cause: crate::api::Abstention_cause::measuring,
+            reason: format!("the reason {long}"),
+            remedy: Some(format!("the remedy {long}")),
+            programs: Vec::new(),
+        });
+        all.warnings = vec![
+            format!("the first warning {long}"),
+            "the last warning".to_owned(),
+        ];
+        View::new(vec![all])
+    }
+
+    #[test]
+    fn short_terminals_show_the_programs_and_the_number_of_notes() {
+        for (width, height, count) in [
+            (60, 8, "3 more notes: usher status"),
+            (
+                60,
+                5,
+                "ANTT 1.25 predicted, 1.50 if all programs sh… (4 more notes)",
+            ),
+            (20, 5, "5 notes"),
+        ] {
+            let lines = lines(&with_notes(), width, height);
+            let text = lines.join("\n");
+            for part in ["encode", "solver", "0-3", count] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+            assert!(
+                lines[usize::from(height) - 1].starts_with("q quit"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn high_terminals_show_all_notes() {
+        let text = lines(&with_notes(), 60, 24).join("\n");
+        for part in [
+            "the reason",
+            "remedy: the",
+            "! the first",
+            "! the last",
+            "solver",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("more note"), "{text}");
+    }
+
+    #[test]
+    fn many_programs_leave_lines_to_the_notes() {
+        let programs = (1..=60).map(|id| program(id, &format!("p{id}"), "", 1.0));
+        let text = lines(&View::new(vec![state(programs.collect())]), 80, 24).join("\n");
+        assert!(
+            text.contains("ANTT 1.25") && text.contains("policy usher"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -22,8 +22,15 @@ use crate::api::State;
 use crate::client::{DaemonError, Daemons};
 use crate::output::Output;
 
-/// The states of the daemons, or the error with which the requests ended.
-type StatesResult = anyhow::Result<Vec<State>>;
+/// A message of the thread that requests the states.
+enum Update {
+    /// The states of the daemons.
+    States(Vec<State>),
+    /// The last daemon has ended; the thread waits for the next daemon.
+    Waiting,
+    /// The requests have ended.
+    Failed(anyhow::Error),
+}
 
 /// Time for which the view waits for the next daemon after the end of a daemon. The keeper starts
 /// the next daemon within a second.
@@ -77,7 +84,7 @@ pub fn run(
     }
     let signals = Signals::catch(&waker).context("catching signals")?;
     let mut view = View::new(states_of(&daemons));
-    let (refresh, states) = request_states(daemons, interval, waker)?;
+    let (refresh, updates) = request_states(daemons, interval, waker)?;
     terminal::restore_on_panic();
     let mut screen = Screen::enter(out.color)?;
     loop {
@@ -104,8 +111,15 @@ pub fn run(
         if signals.redraws.swap(false, Ordering::Relaxed) {
             screen.invalidate();
         }
-        while let Ok(states) = states.try_recv() {
-            view.update(states?);
+        while let Ok(update) = updates.try_recv() {
+            match update {
+                Update::States(states) => view.update(states),
+                Update::Waiting => {
+                    view.is_waiting = true;
+                    screen.draw(draw(&view, topology, terminal::area()))?;
+                }
+                Update::Failed(error) => return Err(error),
+            }
         }
     }
 }
@@ -117,18 +131,26 @@ fn request_states(
     mut daemons: Daemons,
     interval: f64,
     waker: UnixStream,
-) -> anyhow::Result<(Sender<()>, Receiver<StatesResult>)> {
+) -> anyhow::Result<(Sender<()>, Receiver<Update>)> {
     let (refresh, refreshes) = mpsc::channel();
-    let (sender, states) = mpsc::channel();
+    let (sender, updates) = mpsc::channel();
     let interval = Duration::from_secs_f64(interval);
+    let send = move |update| {
+        let sent = sender.send(update).is_ok();
+        // If the socket is full, the main thread will be woken anyway.
+        let _ = rustix::io::write(&waker, b"s");
+        sent
+    };
     let body = move || {
         while refreshes.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
-            let states = next_states(&mut daemons);
-            let failed = states.is_err();
-            let sent = sender.send(states).is_ok();
-            // If the socket is full, the main thread will be woken anyway.
-            let _ = rustix::io::write(&waker, b"s");
-            if failed || !sent {
+            let sent = match next_states(&mut daemons, &send) {
+                Ok(states) => send(Update::States(states)),
+                Err(error) => {
+                    send(Update::Failed(error));
+                    return;
+                }
+            };
+            if !sent {
                 return;
             }
         }
@@ -137,24 +159,36 @@ fn request_states(
         .name("states".to_owned())
         .spawn(body)
         .context("starting a thread")?;
-    Ok((refresh, states))
+    Ok((refresh, updates))
 }
 
-/// Returns the states of the daemons. If the last daemon has ended, waits up to [`NEXT_DAEMON`] for
-/// the next daemon, which the keeper starts.
-fn next_states(daemons: &mut Daemons) -> StatesResult {
-    let started = Instant::now();
+/// Returns the states of the daemons. If the last daemon has ended, reports this once by `send`, and
+/// waits up to [`NEXT_DAEMON`] for the next daemon, which the keeper starts.
+fn next_states(
+    daemons: &mut Daemons,
+    send: &impl Fn(Update) -> bool,
+) -> anyhow::Result<Vec<State>> {
+    let mut started = None;
     loop {
-        match daemons.refresh() {
+        let error = match daemons.refresh() {
             Ok(()) => match daemons.errors.pop() {
                 Some(error) => return Err(error),
                 None => return Ok(states_of(daemons)),
             },
-            Err(error) if DaemonError::is_lasting(&error) || started.elapsed() >= NEXT_DAEMON => {
-                return Err(error);
-            }
-            Err(_) => std::thread::sleep(PAUSE),
+            Err(error) if DaemonError::is_lasting(&error) => return Err(error),
+            Err(error) => error,
+        };
+        let since = *started.get_or_insert_with(|| {
+            send(Update::Waiting);
+            Instant::now()
+        });
+        if since.elapsed() >= NEXT_DAEMON {
+            let limit = NEXT_DAEMON.as_secs();
+            let ended =
+                format!("the daemon has ended, and no other daemon started within {limit} s");
+            return Err(error.context(ended));
         }
+        std::thread::sleep(PAUSE);
     }
 }
 

@@ -21,7 +21,9 @@ use rustix::termios::{self, OptionalActions, Termios};
 
 /// Alternate screen, hidden cursor, no line wrap.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-const LEAVE: &str = "\x1b[m\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// A terminal without an alternate screen would keep the picture, and the next line of text would
+/// begin inside of it. The picture is therefore erased.
+const LEAVE: &str = "\x1b[m\x1b[2J\x1b[H\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Upper limit of the columns and of the rows that are drawn: a terminal may report up to 65,535, and
 /// the memory of a picture is in proportion to their product.
 const SIZE_MAX: u16 = 2000;

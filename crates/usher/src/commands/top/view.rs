@@ -76,6 +76,8 @@ pub struct View {
     pub mode: Mode,
     /// The selected program.
     pub selected: Option<RowKey>,
+    /// Whether the last daemon has ended, so that the states are old.
+    pub is_waiting: bool,
     names: BTreeMap<i64, String>,
     users: UserNames,
     history: BTreeMap<RowKey, VecDeque<f64>>,
@@ -91,6 +93,7 @@ impl View {
             filter: String::new(),
             mode: Mode::Normal,
             selected: None,
+            is_waiting: false,
             names: BTreeMap::new(),
             users: UserNames::default(),
             history: BTreeMap::new(),
@@ -102,6 +105,7 @@ impl View {
     /// Replaces the states, and appends to the histories of their programs.
     pub fn update(&mut self, states: Vec<State>) {
         self.states = states;
+        self.is_waiting = false;
         let programs = self.states.iter().flat_map(programs);
         let mut living = BTreeSet::new();
         for (key, program) in programs {
