@@ -133,7 +133,7 @@ fn without_a_daemon_the_error_names_the_searched_sockets() {
         let (status, line) = refused(args);
         assert_eq!(status, 125);
         assert!(
-            line.contains("/run/usher.varlink; start one with 'usher daemon'"),
+            line.contains("/run/usher.varlink; 'usher run -- CMD' starts one"),
             "{line}"
         );
     }

@@ -483,7 +483,7 @@ fn a_user_without_a_session_gets_the_path_of_the_socket_and_starts_a_daemon_ther
     let output = run(&["status"]);
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(125), "{message}");
-    let expected = format!("/tmp/usher-{USER}/usher.varlink; start one with 'usher daemon'");
+    let expected = format!("/tmp/usher-{USER}/usher.varlink; 'usher run -- CMD' starts one");
     assert!(
         message.lines().count() == 1 && message.contains(&expected),
         "{message}"

@@ -84,7 +84,7 @@ impl Daemon {
                 return anyhow!(problem);
             }
             anyhow!(
-                "no daemon is listening at {}; start one with 'usher daemon'",
+                "no daemon is listening at {}; 'usher run -- CMD' starts one",
                 runtime::socket_list(runtime_dir)
             )
         })
