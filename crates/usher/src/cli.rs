@@ -213,10 +213,19 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
         if part.starts_with("Usage: ") || part.starts_with("For more information") {
             continue;
         }
-        let part = part.strip_prefix("error: ").unwrap_or(part);
-        let joint = if line.is_empty() { "" } else { "; " };
-        let words: Vec<&str> = part.split_whitespace().collect();
-        line = format!("{line}{joint}{}", words.join(" ").replace("tip: ", ""));
+        for (at, text) in part.lines().map(str::trim).enumerate() {
+            let text = text.strip_prefix("error: ").unwrap_or(text);
+            let (text, is_tip) = match text.strip_prefix("tip: ") {
+                Some(tip) => (tip, true),
+                None => (text, false),
+            };
+            let joint = match line.is_empty() {
+                true => "",
+                false if is_tip || at == 0 => "; ",
+                false => " ",
+            };
+            line = format!("{line}{joint}{text}");
+        }
     }
     let root = command();
     let (mut within, mut names) = (&root, String::new());
