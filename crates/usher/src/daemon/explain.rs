@@ -320,6 +320,32 @@ mod tests {
             "{alone}"
         );
         assert!(text([None, None]).contains("the program has no seat"));
+        let large = text([Some(99), None]);
+        assert!(
+            large.contains("is fixed at 2 cores (99 requested) by"),
+            "{large}"
+        );
+    }
+
+    #[test]
+    fn a_fixed_seat_has_its_actual_size() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let seated = ProgramStatus {
+            mode: Some(SeatMode::Seated),
+            cores: Some(99),
+            ..program(1, "a", &[])
+        };
+        let mut status = status(vec![seated.clone()], &machine);
+        status.plan.seats = vec![usher_model::Seat {
+            program: seated.id,
+            cpus: CpuSet::range(0, 1),
+            domains: Vec::new(),
+            mode: SeatMode::Seated,
+            ntt: None,
+        }];
+        let text = place(&seated, &status, &machine);
+        let expected = "(2.0 cores), fixed at 2 cores (99 requested) by --cores or a rule";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -53,12 +53,21 @@ fn overlapping_fixed_seat(
             "give the program fewer cores",
         ),
     };
+    let fixed = fixed(cores as usize, topology.cores_in(cpus).len());
     Some(format!(
-        "the seat of the program is fixed at {} by --cores or a rule, and the program shares {} \
-         with other programs, because {reason}: {remedy}",
-        count(cores as usize),
+        "the seat of the program is {fixed}, and the program shares {} with other programs, because \
+         {reason}: {remedy}",
         named(cpus)
     ))
+}
+
+/// Describes the fixed size of a seat, in cores. The program may have fewer cores than requested.
+fn fixed(requested: usize, actual: usize) -> String {
+    let size = match actual < requested {
+        true => format!("{} ({requested} requested)", text::count(actual, "core")),
+        false => text::count(requested, "core"),
+    };
+    format!("fixed at {size} by --cores or a rule")
 }
 
 fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
@@ -109,10 +118,8 @@ fn seat(program: &ProgramStatus, cpus: &CpuSet, topology: &Topology) -> String {
     let kind = if program.soft { "soft seat" } else { "seat" };
     let mut text = format!("the program has a {kind} on {} ({size})", named(&own));
     if let Some(cores) = program.cores {
-        text.push_str(&format!(
-            ", fixed at {} by --cores or a rule",
-            text::count(cores as usize, "core")
-        ));
+        let actual = topology.cores_in(&own).len();
+        text.push_str(&format!(", {}", fixed(cores as usize, actual)));
     }
     let Some(curve) = &program.profile else {
         return text;
