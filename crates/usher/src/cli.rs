@@ -110,6 +110,18 @@ pub enum Command {
 }
 
 impl Command {
+    /// Returns what the standard output of a command contains that has no answer in JSON; `None` for
+    /// other commands.
+    pub fn output_without_json(&self) -> Option<&'static str> {
+        match self {
+            Self::Run(_) => Some("the output of the program"),
+            Self::Bg(args) if !args.attaches() => Some("the output of the program"),
+            Self::Daemon(args) if !args.is_request() => Some("the output of the service"),
+            Self::Completions(_) => Some("the completion script"),
+            _ => None,
+        }
+    }
+
     /// Returns whether a user starts this command. Usher itself and the completion scripts start
     /// the others.
     pub fn is_public(&self) -> bool {

@@ -96,6 +96,13 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+impl Args {
+    /// Returns whether the command attaches running processes instead of starting a program.
+    pub fn attaches(&self) -> bool {
+        !self.attach.is_empty()
+    }
+}
+
 /// A policy by its name on the command line.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Policy {
@@ -117,7 +124,7 @@ impl From<Policy> for Regulation {
 
 /// Runs the command as background work, or attaches running processes.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    if !args.attach.is_empty() {
+    if args.attaches() {
         return args.take_in(global, out);
     }
     launch::run(&RunOptions {

@@ -29,6 +29,8 @@ pub mod topo;
 pub mod undo;
 pub mod wait;
 
+use anyhow::bail;
+
 use crate::cli::{Cli, Command};
 use crate::failure::Outcome;
 use crate::output::Output;
@@ -36,6 +38,11 @@ use crate::output::Output;
 /// Runs the given command.
 pub fn run(cli: Cli, out: &Output) -> Outcome {
     let global = &cli.global;
+    if let (true, Some(output)) = (out.json, cli.command.output_without_json()) {
+        bail!(
+            "--json has no effect on this command, whose standard output is {output}: omit --json"
+        );
+    }
     match cli.command {
         Command::Run(args) => run::run(&args, global),
         Command::Advise(args) => advise::run(&args, global, *out),

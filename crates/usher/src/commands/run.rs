@@ -5,8 +5,8 @@
 use std::ffi::OsString;
 
 use crate::cli::options::{Global, RegulationArgs, StoreArg};
-use crate::failure::Outcome;
-use crate::launch::{self, HintMode, RunOptions};
+use crate::failure::{self, Outcome};
+use crate::launch::{self, HintMode, RunOptions, placeholders};
 
 /// Runs a program on CPUs that the daemon assigns, and returns the program's exit status
 #[derive(Debug, clap::Args)]
@@ -68,10 +68,10 @@ pub struct Args {
     /// of CPUs of a copy if Usher recognised copies in an earlier run of CMD, else to the number of
     /// CPUs of the program at its start. By default, the variables are set only after a run with
     /// copies. A thread pool of that size does not use CPUs that the program gets later
-    #[arg(long, overrides_with = "no_hints")]
+    #[arg(long, conflicts_with = "no_hints")]
     hints: bool,
     /// Do not set OMP_NUM_THREADS and similar variables
-    #[arg(long, overrides_with = "hints")]
+    #[arg(long)]
     no_hints: bool,
     /// Run the program unmanaged, and neither use nor start a daemon
     #[arg(long)]
@@ -108,6 +108,22 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
     };
     match args.copies {
         Some(copies) => launch::copies::run(&options, copies),
-        None => launch::run(&options),
+        None => {
+            note_placeholders(&args.command);
+            launch::run(&options)
+        }
+    }
+}
+
+/// Prints a note if the command contains a placeholder, which only `--copies` replaces.
+fn note_placeholders(command: &[OsString]) {
+    let present = [placeholders::CPUS, placeholders::COPY];
+    let present = present
+        .iter()
+        .find(|text| placeholders::contains(command, text));
+    if let Some(text) = present {
+        failure::print_error(&format!(
+            "{text} in the command is passed unchanged: only --copies replaces it, also with 1 copy"
+        ));
     }
 }

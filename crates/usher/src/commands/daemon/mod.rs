@@ -88,6 +88,13 @@ pub struct Args {
     store: StoreArg,
 }
 
+impl Args {
+    /// Returns whether the command makes a request to the running daemon instead of serving.
+    pub fn is_request(&self) -> bool {
+        self.request.is_some()
+    }
+}
+
 /// A request to the running daemon.
 #[derive(Debug, clap::Subcommand)]
 enum Request {
