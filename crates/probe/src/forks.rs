@@ -10,7 +10,7 @@
 //!    scan, no process of the program can be new either.
 //! 2. Otherwise read `stat` of each new number. The number belongs to a new process of the program
 //!    if its parent is a known process.
-//! 3. A process whose parent has ended is adopted by init or another reaper. It is recognised by a
+//! 3. A process is an orphan after the end of its parent: init adopts it. It is recognised by a
 //!    variable of its launcher, or else by its process group ([`orphans`]).
 //!    [`ForkScan::take_new_descendants`] leaves out processes that were found by their process
 //!    group, and their children.
@@ -55,8 +55,8 @@ const FREE_MAX: usize = 64;
 /// Time for which the executable and the command line are read at each scan, after a process was found
 /// or has executed a program: an `exec` may be in progress.
 const EXEC_NS: u64 = 50_000_000;
-/// The same time for a process whose addresses the kernel does not show, so that a later `exec` may
-/// not be noticed.
+/// The same time for a process of which the kernel shows no addresses, so that a later `exec` may not
+/// be noticed.
 const HIDDEN_EXEC_NS: u64 = 2_000_000_000;
 /// Shortest time between two measurements of the threads and the libraries of a process.
 const MEASURE_NS: u64 = 50_000_000;
@@ -73,7 +73,7 @@ pub struct ForkScan {
     last_pid: Option<i32>,
     listed_ns: Option<u64>,
     known: BTreeMap<i32, KnownProcess>,
-    /// Numbers whose process did not exist, or could not be read, when they were examined, with the
+    /// Numbers of processes that did not exist, or could not be read, when examined, with the
     /// time of the first examination.
     free: Vec<(i32, u64)>,
     new_descendants: Vec<ProcessId>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recognises the orphans of a program: processes whose parents have ended.
+//! Recognises the orphans of a program: processes that outlived their parents.
 //!
 //! 1. If a launcher started the program with the variable [`RUN_VARIABLE`], a process belongs to the
 //!    program if it has the same value. The environment is that of the latest `exec`, or of the
