@@ -69,13 +69,15 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// Adds a warning, if its topic has no equal warning. `name` is the name of the topic's program.
+    /// Adds a warning. If its topic has a warning that differs only in numbers, the new text replaces
+    /// the old one. `name` is the name of the topic's program.
     pub fn add(&mut self, topic: WarningTopic, name: Option<String>, text: String) {
         let warning = Warning { topic, name, text };
         let mut groups = self.groups.iter_mut();
         if let Some(group) = groups.find(|group| group[0].is_like(&warning)) {
-            if group.iter().all(|known| known.topic != topic) {
-                group.push(warning);
+            match group.iter_mut().find(|known| known.topic == topic) {
+                Some(known) => *known = warning,
+                None => group.push(warning),
             }
             return;
         }
@@ -158,6 +160,17 @@ mod tests {
         );
         warnings.resolve(topic(9));
         assert!(warnings.texts().is_empty());
+    }
+
+    #[test]
+    fn a_warning_with_other_numbers_replaces_the_known_warning() {
+        let mut warnings = Warnings::default();
+        for text in ["3 threads failed", "4 threads failed"] {
+            add(&mut warnings, WarningTopic::Refresh(ProgramId(1)), text);
+        }
+        let texts = warnings.texts();
+        assert_eq!(texts.len(), 1);
+        assert!(texts[0].contains("4 threads failed"), "{texts:?}");
     }
 
     #[test]

@@ -31,12 +31,12 @@ impl ProcessSearch {
     /// Connects to the daemons that listen; there may be none.
     ///
     /// # Errors
-    /// One of several daemons cannot be connected.
+    /// A daemon that listens cannot be connected.
     pub fn open(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let (daemons, mut errors) = daemons::connect(runtime_dir, Vec::new());
         match errors.pop() {
-            Some(error) if !daemons.is_empty() => Err(error.context(SEARCHING)),
-            _ => Ok(Self { daemons }),
+            Some(error) => Err(error.context(SEARCHING)),
+            None => Ok(Self { daemons }),
         }
     }
 
@@ -61,20 +61,24 @@ impl ProcessSearch {
 }
 
 /// Checks that no daemon manages the process, before it is attached. A single daemon is not
-/// queried, because it makes this check with the attachment.
+/// queried, because it makes this check with the attachment. If no daemon can be connected, the
+/// attachment reports the error.
 ///
 /// # Errors
 /// A daemon manages the process, or does not answer.
 pub fn check_unmanaged(runtime_dir: Option<&Path>, pid: i32) -> anyhow::Result<()> {
     let attaching = || format!("attaching process {pid}");
-    let mut search = ProcessSearch::open(runtime_dir).with_context(attaching)?;
-    if search.daemons.len() < 2 {
-        return Ok(());
+    let (daemons, mut errors) = daemons::connect(runtime_dir, Vec::new());
+    match (daemons.len(), errors.pop()) {
+        (0, _) | (1, None) => return Ok(()),
+        (_, Some(error)) => return Err(error.context(SEARCHING)).with_context(attaching),
+        (_, None) => {}
     }
+    let mut search = ProcessSearch { daemons };
     if let Some(found) = search.find(pid).with_context(attaching)? {
         bail!(
-            "attaching process {pid}: it already belongs to program {} of {}; to manage the process differently, \
-             release that program first by 'usher detach pid:{pid}'",
+            "attaching process {pid}: it already belongs to program {} of {}; to manage the \
+             process differently, release that program first by 'usher detach pid:{pid}'",
             found.id,
             found.daemon
         );

@@ -52,35 +52,30 @@ pub fn add(
     })
 }
 
-/// The ratios of a configuration to the reference, one of each round, as an estimate.
-fn ratio(measured: &CaseRuns, at: usize, seed: u64) -> Option<Estimate> {
-    let ratios = measured
-        .runs
-        .iter()
-        .map(|round| round[at].seconds / round[measured.reference].seconds);
-    stats::estimate(&ratios.collect::<Vec<_>>(), Statistic::Median, seed)
+/// The ratios of a configuration to the reference, one of each round.
+fn ratios(measured: &CaseRuns, at: usize) -> Vec<f64> {
+    let rounds = measured.runs.iter();
+    let ratios = rounds.map(|round| round[at].seconds / round[measured.reference].seconds);
+    ratios.collect()
 }
 
-/// Returns how `usher run` and the default configuration compare with the reference.
+fn ratio(measured: &CaseRuns, at: usize, seed: u64) -> Option<Estimate> {
+    stats::estimate(&ratios(measured, at), Statistic::Median, seed)
+}
+
+/// Returns how the times of `usher run` and of the default configuration compare with the reference.
 fn conclusion(case: &Case, measured: &CaseRuns) -> String {
-    let median = |at: usize| {
-        let ratios = measured.runs.iter().map(|round| {
-            let reference = round[measured.reference].seconds;
-            round[at].seconds / reference
-        });
-        stats::median(&ratios.collect::<Vec<_>>()).unwrap_or(f64::NAN)
-    };
-    let usher = case.all(ConfigurationKind::Usher);
-    let usher = usher.iter().map(|&at| ("usher run", median(at)));
-    let default = (measured.reference != 0).then(|| ("the default configuration", median(0)));
-    let times = usher
-        .chain(default)
-        .map(|(name, ratio)| format!("{name} takes {ratio:.2} times"));
-    format!(
-        "{} as long as '{}'.",
-        times.collect::<Vec<_>>().join(", "),
-        case.configuration[measured.reference].name
-    )
+    let usher = case.all(ConfigurationKind::Usher).into_iter();
+    let usher = usher.map(|at| ("usher run", at));
+    let default = (measured.reference != 0).then_some(("default configuration", 0));
+    let reference = &case.configuration[measured.reference].name;
+    let compared = usher.chain(default).filter_map(|(name, at)| {
+        let median = stats::median(&ratios(measured, at))?;
+        Some(format!(
+            "{name}: {median:.2} times the time of '{reference}'"
+        ))
+    });
+    compared.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the times of all runs, one row for each configuration.
@@ -249,8 +244,8 @@ mod tests {
         assert!(part.notes[0].contains("A/A band 1.00 to 1.00"));
         assert_eq!(
             part.figures[0].caption,
-            "c: usher run takes 1.05 times, the default configuration takes 8.00 times as long as \
-             'one thread'."
+            "c: usher run: 1.05 times the time of 'one thread'; default configuration: 8.00 times \
+             the time of 'one thread'"
         );
         let plot = plot(&case, &measured);
         let dots: Vec<usize> = plot.rows.iter().map(|row| row.dots.len()).collect();
