@@ -9,6 +9,7 @@ mod common;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{World, allowed, signal, wait_for};
 use serde_json::Value;
@@ -114,12 +115,24 @@ impl Drop for PrintedAfterPanic<'_> {
     }
 }
 
-/// A launched program in a process group of its own, which is killed when the value is dropped.
+/// A launched program in a process group of its own. When the value is dropped, the processes of the
+/// group have a moment to end by themselves, and are then killed: Python's resource tracker removes
+/// semaphores of processes that were killed.
 struct Run(Child);
+
+/// Time for which processes may end by themselves.
+const END_TIME: Duration = Duration::from_secs(5);
 
 impl Drop for Run {
     fn drop(&mut self) {
-        signal(-(self.0.id() as i32), libc::SIGKILL);
+        let group = -(self.0.id() as i32);
+        // SAFETY: signal 0 is not sent; the call accesses no memory.
+        let lives = || unsafe { libc::kill(group, 0) } == 0;
+        let deadline = Instant::now() + END_TIME;
+        while !std::thread::panicking() && lives() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        signal(group, libc::SIGKILL);
         let _ = self.0.wait();
     }
 }

@@ -26,10 +26,11 @@ fn remove_stale_pages(prefix: &str) {
             .to_str()
             .and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
         let is_dead = |pid: u32| pid == own || !Path::new("/proc").join(pid.to_string()).exists();
+        if !pid.is_some_and(is_dead) {
+            continue;
+        }
         let path = entry.path();
-        if pid.is_some_and(is_dead)
-            && lock(&path, FlockOperation::NonBlockingLockExclusive).is_some()
-        {
+        if lock(&path, FlockOperation::NonBlockingLockExclusive).is_some() {
             let _ = std::fs::remove_file(path);
         }
     }
