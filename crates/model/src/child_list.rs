@@ -11,9 +11,9 @@
 //! 1. A reading without children has no omission if no thread ended during it. One reading is
 //!    enough.
 //! 2. Otherwise read again until the result is the same as before and no thread ended.
-//! 3. After [`READS_MAX`] readings, return the processes of all readings. Some of them have ended.
+//! 3. After `READS_MAX` readings, return the processes of all readings. Some of them have ended.
 //!
-//! *Limit.* A child is missed if each of [`READS_MAX`] readings omits it.
+//! *Limit.* A child is missed if each of `READS_MAX` readings omits it.
 
 use std::collections::BTreeSet;
 
