@@ -18,8 +18,10 @@ fn keys_of_a_terminal_reach_a_program_with_a_group_of_its_own() {
     for (key, number) in [("\x03", libc::SIGINT), ("\x1c", libc::SIGQUIT)] {
         let (mut master, slave) = terminal();
         let usher = world.usher(&["run", "--", "timeout", "600", "sleep", "600"]);
-        // `setsid` makes the terminal the controlling terminal of the launcher.
+        // `setsid` makes the terminal the controlling terminal of the launcher. SIGQUIT may write a core
+        // file to the working directory.
         let mut command = Command::new("setsid");
+        command.current_dir(world.path("."));
         command.arg("--ctty").arg(usher.get_program());
         command.args(usher.get_args());
         let variables = usher.get_envs();
