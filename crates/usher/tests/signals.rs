@@ -14,7 +14,8 @@ use common::{World, children, signal, terminal, wait_for};
 /// `timeout` moves to a process group of its own, to which the terminal sends no signals.
 #[test]
 fn keys_of_a_terminal_reach_a_program_with_a_group_of_its_own() {
-    let world = World::new();
+    let mut world = World::new();
+    world.daemon(&[]);
     for (key, number) in [("\x03", libc::SIGINT), ("\x1c", libc::SIGQUIT)] {
         let (mut master, slave) = terminal();
         let usher = world.usher(&["run", "--", "timeout", "600", "sleep", "600"]);
@@ -30,8 +31,12 @@ fn keys_of_a_terminal_reach_a_program_with_a_group_of_its_own() {
         let command = command.stdin(end()).stdout(end()).stderr(end());
         let mut launcher = command.spawn().unwrap();
         let pid = launcher.id() as i32;
+        let is_timeout = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name == "timeout\n")
+        };
         wait_for("the process below timeout", || {
-            let timeout = *children(pid).first()?;
+            let timeout = children(pid).into_iter().find(is_timeout)?;
             children(timeout).first().copied()
         });
         master.write_all(key.as_bytes()).unwrap();
