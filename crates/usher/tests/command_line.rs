@@ -10,16 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use common::{World, stderr, stdout, wait_for};
-
-/// Returns the exit status and the error line of an `usher` command that must fail.
-fn refused(args: &[&str]) -> (i32, String) {
-    let output = World::new().run(args);
-    let line = stderr(&output);
-    assert_eq!(line.trim_end().lines().count(), 1, "{line}");
-    assert!(output.stdout.is_empty(), "{}", stdout(&output));
-    (output.status.code().unwrap(), line.trim_end().to_owned())
-}
+use common::{World, refused, stderr, stdout, wait_for};
 
 /// The number of CPUs that other programs may use during a measurement: more than the machine has,
 /// because other tests run at the same time.

@@ -4,16 +4,7 @@
 
 mod common;
 
-use common::{World, stderr, stdout};
-
-/// Returns the exit status and the error line of an `usher` command that must fail.
-fn refused(args: &[&str]) -> (i32, String) {
-    let output = World::new().run(args);
-    let line = stderr(&output);
-    assert_eq!(line.trim_end().lines().count(), 1, "{line}");
-    assert!(output.stdout.is_empty(), "{}", stdout(&output));
-    (output.status.code().unwrap(), line.trim_end().to_owned())
-}
+use common::{World, refused, stderr, stdout};
 
 #[test]
 fn options_of_run_that_contradict_each_other_are_errors() {

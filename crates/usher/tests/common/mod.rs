@@ -330,9 +330,18 @@ pub fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// Returns the exit status and the error line of an `usher` command that must fail.
+pub fn refused(args: &[&str]) -> (i32, String) {
+    let output = World::new().run(args);
+    let line = stderr(&output);
+    assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+    assert!(output.stdout.is_empty(), "{}", stdout(&output));
+    (output.status.code().unwrap(), line.trim_end().to_owned())
+}
+
 /// Returns both ends of a new terminal, first the end that a user reads and writes.
 pub fn terminal() -> (File, File) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
     let path = ptsname(&master, Vec::new()).unwrap();
