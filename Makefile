@@ -86,7 +86,7 @@ new-skips:
 	@mkdir -p $(TARGET)
 	@: >$(USHER_SKIPPED)
 
-# The number and the list of skipped tests. A skip that .ci/skipped lacks is an error.
+# The number and the list of skipped tests. With STRICT=1, a skip that .ci/skipped lacks is an error.
 skips:
 	@scripts/skips $(USHER_SKIPPED) .ci/skipped
 
