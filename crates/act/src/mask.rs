@@ -106,14 +106,14 @@ pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
 /// Returns the whole mask of a thread, offline CPUs included. A thread that may use all online CPUs
 /// is not restricted: its mask consists of all possible CPUs, although the cpuset of a new cgroup
 /// leaves out CPUs that are offline when the cgroup gets its first process.
-fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
+fn whole(procs: &Procs, online: &CpuSet, pid: i32, tid: i32) -> Option<CpuSet> {
     let path = procs.path(pid, "task").join(tid.to_string()).join("status");
     let status = files::read_text(&path).ok()?;
     let list = status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let listed: CpuSet = list.parse().ok()?;
-    match procs.online_cpus().is_subset(&listed) {
+    match online.is_subset(&listed) {
         true => Some(listed.or(&procs.possible_cpus())),
         false => Some(listed),
     }
@@ -154,7 +154,10 @@ pub(crate) fn initial(procs: &Procs, pids: &BTreeSet<i32>) -> Option<CpuSet> {
     for &pid in pids {
         for tid in procs.listed_threads(pid) {
             let is_new = get(tid).is_ok_and(|mask| seen.insert(mask));
-            if let Some(mask) = is_new.then(|| whole(procs, pid, tid)).flatten() {
+            if let Some(mask) = is_new
+                .then(|| whole(procs, &procs.online_cpus(), pid, tid))
+                .flatten()
+            {
                 all = Some(all.map_or(mask.clone(), |all| all.or(&mask)));
             }
         }
@@ -495,7 +498,7 @@ impl<'a> SeatScan<'a> {
             Some(_) => None,
             None if ours => Some(inherited(state, thread)?.clone()),
             None if self.is_chosen(current) => None,
-            None => whole(self.procs, thread.pid, thread.tid),
+            None => whole(self.procs, self.online, thread.pid, thread.tid),
         }
     }
 

@@ -208,10 +208,14 @@ impl<'a> Membership<'a> {
         if !self.is_owned(id.pid) {
             return false;
         }
+        let Some(process) = self.procs.same(id) else {
+            return false;
+        };
+        // The cgroups are examined first, because they cost less than the ancestors.
         let parent = |process: &Process| self.procs.get(process.parent);
-        let lineage = std::iter::successors(self.procs.same(id), parent);
+        let lineage = std::iter::successors(Some(process), parent);
         let mut lineage = lineage.take(ANCESTORS_MAX);
-        lineage.any(|process| self.members.contains(&process.id)) || self.inside().contains(&id.pid)
+        self.inside().contains(&id.pid) || lineage.any(|process| self.members.contains(&process.id))
     }
 
     fn descends(&self, process: &Process) -> bool {

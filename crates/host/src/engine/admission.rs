@@ -234,6 +234,9 @@ impl RealWorld {
         let copies = self
             .places_copies
             .then(|| CopyTracker::new(&self.roots.proc, home.root, is_launched, at_ns));
+        if copies.is_some() {
+            self.exec_notifications.arm_for_active();
+        }
         ManagedProgram {
             copies,
             // Policies that place no copies set no variables either, unless the user requests them.

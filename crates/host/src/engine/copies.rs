@@ -43,10 +43,19 @@ impl RealWorld {
     /// Handles the notification that a process of the machine executes a program.
     pub(super) fn program_executed(&mut self) {
         let at_ns = now_ns();
-        self.exec_notifications.notified(at_ns);
+        let notified = self.exec_notifications.notified(at_ns);
+        let mut is_rearmed = false;
         let members = self.state.members.values_mut();
         for tracker in members.filter_map(|member| member.copies.as_mut()) {
-            tracker.scan_if_idle(at_ns);
+            if notified.idle {
+                tracker.scan_if_idle(at_ns);
+            }
+            if notified.active {
+                is_rearmed |= tracker.begin_burst(at_ns);
+            }
+        }
+        if is_rearmed {
+            self.exec_notifications.arm_for_active();
         }
     }
 
@@ -60,6 +69,9 @@ impl RealWorld {
             return;
         };
         let is_watched = tracker.is_idle() && self.exec_notifications.arm(at_ns);
+        if !tracker.is_idle() {
+            self.exec_notifications.arm_for_active();
+        }
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();

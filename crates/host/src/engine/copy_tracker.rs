@@ -12,18 +12,22 @@
 //! 4. 50 ms ([`IDLE_NS`]) otherwise, without notifications. The scan then reads one file, unless
 //!    the kernel has created a process or thread on the machine.
 //!
+//! In the first two cases, a notification begins a burst of scans (`burst_scans`).
+//!
 //! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
 //! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
 //!
 //! A costly scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
-//! most 1 % otherwise. Only the CPU time of the loop's thread counts. If elapsed time counted, one
-//! preemption of 50 ms on a busy machine would postpone the next scan by 1 to 5 s.
+//! most 1 % otherwise, apart from bursts. Only the CPU time of the loop's thread counts. If elapsed
+//! time counted, one preemption of 50 ms on a busy machine would postpone the next scan by 1 to 5 s.
 
 use usher_model::ProcessId;
 use usher_policy::copies::hints::CopyRecord;
 use usher_policy::copies::{CopyPlanner, CopyState, GroupReport};
 use usher_probe::ForkScan;
+
+use super::burst_scans::BurstScans;
 
 /// Interval of scans of a program that is young or has recently started a process.
 const YOUNG_NS: u64 = 5_000_000;
@@ -63,6 +67,9 @@ pub(super) struct CopyTracker {
     /// Time by which the next scan may be early.
     early_ns: u64,
     is_idle: bool,
+    bursts: BurstScans,
+    /// Whether the launched program has not executed its file yet.
+    is_before_exec: bool,
     /// Number of groups when the log was last written.
     pub logged: usize,
     /// The copies of this run that are stored for the next run.
@@ -90,6 +97,8 @@ impl CopyTracker {
             due_ns: at_ns + YOUNG_NS,
             early_ns: 0,
             is_idle: false,
+            bursts: BurstScans::new(at_ns),
+            is_before_exec: is_launched,
             logged: 0,
             record: CopyRecord::default(),
             has_gaps: false,
@@ -117,6 +126,21 @@ impl CopyTracker {
         if self.is_idle {
             self.due_ns = at_ns;
         }
+    }
+
+    /// Begins a burst of scans if the program is not idle, because a process of the machine executes
+    /// a program. The first notification after the arrival of a launched program is that of its own
+    /// `exec`, and begins no burst. Returns whether to arm the watch again at once in this case.
+    pub fn begin_burst(&mut self, at_ns: u64) -> bool {
+        if std::mem::take(&mut self.is_before_exec) {
+            return true;
+        }
+        if !self.is_idle
+            && let Some(due_ns) = self.bursts.begin(at_ns)
+        {
+            self.due_ns = self.due_ns.min(due_ns);
+        }
+        false
     }
 
     /// Records that the masks of the whole program were set or restored.
@@ -184,7 +208,9 @@ impl CopyTracker {
             true => interval_ns / EARLY_DIVISOR,
             false => 0,
         };
-        self.due_ns = began_ns + interval_ns.max(spent_ns * factor);
+        let regular_ns = began_ns + interval_ns.max(spent_ns * factor);
+        let burst_ns = self.bursts.next(began_ns, spent_ns);
+        self.due_ns = burst_ns.map_or(regular_ns, |burst_ns| burst_ns.min(regular_ns));
     }
 }
 

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Notifications that a process of the machine executes a program. They replace frequent scans of
-//! idle programs for new processes (`copy_tracker.rs`).
+//! Notifications that a process of the machine executes a program. For idle programs, they replace
+//! frequent scans for new processes (`copy_tracker.rs`). For other programs, they cause scans before
+//! a new process can read its affinity mask.
 //!
-//! 1. Before the scan of an idle program, the loop arms an [`ExecWatch`]: one notification will
-//!    follow. The loop polls the descriptor of an armed watch.
-//! 2. After a notification, the loop scans the idle programs at once. A hold-off of 50 ms
-//!    ([`HOLDOFF_NS`]) begins, in which the loop does not arm the watch.
-//! 3. A notification less than 200 ms ([`BUSY_NS`]) after step 1 shows a machine on which programs
-//!    are executed all the time. The hold-off is then 2 s ([`BUSY_HOLDOFF_NS`]). In a hold-off, the
-//!    loop scans at the interval for idle programs without notifications.
+//! 1. Before the scan of a program, the loop arms an [`ExecWatch`]: one notification will follow.
+//!    The loop polls the descriptor of an armed watch.
+//! 2. After a notification, the loop scans the programs for which the watch was armed.
+//! 3. *Idle programs.* A hold-off of 50 ms ([`HOLDOFF_NS`]) begins after a notification, in which
+//!    the loop does not arm the watch for idle programs. A notification less than 200 ms
+//!    ([`BUSY_NS`]) after step 1 shows a machine on which programs are executed all the time. The
+//!    hold-off is then 2 s ([`BUSY_HOLDOFF_NS`]). In a hold-off, the loop scans at the interval for
+//!    idle programs without notifications.
+//! 4. *Other programs.* There is no hold-off. The program's tracker limits the CPU time of the scans
+//!    (`burst_scans.rs`).
 //!
-//! Bound: the watch causes at most five wake-ups per second. Each call makes at most two system
-//! calls.
+//! Bound: for idle programs, the watch causes at most five wake-ups per second. Each call makes at
+//! most two system calls.
 
 use usher_probe::ExecWatch;
 
@@ -27,9 +31,20 @@ const BUSY_HOLDOFF_NS: u64 = 2_000_000_000;
 pub(super) struct ExecNotifications {
     /// `None` if there are no notifications on this machine.
     watch: Option<ExecWatch>,
-    /// Time of the arming, if the watch is armed.
+    /// Time of the arming, if the watch is armed for idle programs.
     armed_ns: Option<u64>,
+    /// Whether the watch is armed for programs that are not idle.
+    is_armed_for_active: bool,
     holdoff_until_ns: u64,
+}
+
+/// The programs to scan after a notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Notified {
+    /// Whether the watch was armed for idle programs.
+    pub idle: bool,
+    /// Whether the watch was armed for other programs.
+    pub active: bool,
 }
 
 impl ExecNotifications {
@@ -38,46 +53,64 @@ impl ExecNotifications {
         Self {
             watch,
             armed_ns: None,
+            is_armed_for_active: false,
             holdoff_until_ns: 0,
         }
     }
 
-    /// Arms the watch, except in a hold-off. Returns whether the watch is armed. Call this function
-    /// before a scan, because the scan finds only processes that were created earlier.
+    /// Arms the watch for idle programs, except in a hold-off. Returns whether the watch is armed for
+    /// them. Call this function before a scan, because the scan finds only processes that were
+    /// created earlier.
     pub fn arm(&mut self, at_ns: u64) -> bool {
-        let Some(watch) = self
-            .watch
-            .as_ref()
-            .filter(|_| at_ns >= self.holdoff_until_ns)
-        else {
+        if at_ns < self.holdoff_until_ns {
+            return false;
+        }
+        let is_armed = self.arm_watch();
+        self.armed_ns = is_armed.then(|| self.armed_ns.unwrap_or(at_ns));
+        is_armed
+    }
+
+    /// Arms the watch for programs that are not idle, also in a hold-off.
+    pub fn arm_for_active(&mut self) {
+        self.is_armed_for_active = self.arm_watch();
+    }
+
+    fn arm_watch(&mut self) -> bool {
+        let is_armed = self.armed().is_some();
+        let Some(watch) = &self.watch else {
             return false;
         };
-        if self.armed_ns.is_none() {
+        if !is_armed {
             // The kernel reports the end of the previous watch, which may follow its notification.
             watch.disarm();
         }
         // A watch that is armed already is armed again, because an upgrade may have replaced the
         // watched file.
-        let is_armed = watch.arm();
-        self.armed_ns = is_armed.then(|| self.armed_ns.unwrap_or(at_ns));
-        is_armed
+        watch.arm()
     }
 
     /// Returns the armed watch, whose descriptor must be polled.
     pub fn armed(&self) -> Option<&ExecWatch> {
-        self.watch.as_ref().filter(|_| self.armed_ns.is_some())
+        let is_armed = self.is_armed_for_active || self.armed_ns.is_some();
+        self.watch.as_ref().filter(|_| is_armed)
     }
 
-    /// Discards a notification, and begins a hold-off.
-    pub fn notified(&mut self, at_ns: u64) {
+    /// Discards a notification, and begins a hold-off for idle programs if the watch was armed for
+    /// them.
+    pub fn notified(&mut self, at_ns: u64) -> Notified {
         self.watch.as_ref().map(ExecWatch::disarm);
-        if let Some(armed_ns) = self.armed_ns.take() {
+        let armed_ns = self.armed_ns.take();
+        if let Some(armed_ns) = armed_ns {
             let is_busy = at_ns.saturating_sub(armed_ns) < BUSY_NS;
             self.holdoff_until_ns = at_ns
                 + match is_busy {
                     true => BUSY_HOLDOFF_NS,
                     false => HOLDOFF_NS,
                 };
+        }
+        Notified {
+            idle: armed_ns.is_some(),
+            active: std::mem::take(&mut self.is_armed_for_active),
         }
     }
 }
@@ -110,10 +143,32 @@ mod tests {
     }
 
     #[test]
+    fn active_programs_are_watched_in_a_holdoff() {
+        let Some(watch) = ExecWatch::open(Path::new("/proc")) else {
+            usher_skip::skip!("inotify does not report the opening of the dynamic loader");
+            return;
+        };
+        let mut notifications = ExecNotifications::new(Some(watch));
+        assert!(notifications.arm(0));
+        notifications.notified(MS);
+        assert!(!notifications.arm(2 * MS));
+        notifications.arm_for_active();
+        assert!(notifications.armed().is_some());
+        let active = Notified {
+            idle: false,
+            active: true,
+        };
+        assert_eq!(notifications.notified(3 * MS), active);
+        // A notification for active programs prolongs no hold-off.
+        assert!(notifications.arm(2001 * MS));
+    }
+
+    #[test]
     fn a_machine_without_notifications_is_never_watched() {
         let mut notifications = ExecNotifications::new(None);
         assert!(!notifications.arm(0));
         notifications.notified(0);
+        notifications.arm_for_active();
         assert!(notifications.armed().is_none());
     }
 }

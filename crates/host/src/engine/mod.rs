@@ -19,6 +19,7 @@
 mod admission;
 mod arrival;
 mod background;
+mod burst_scans;
 mod clock;
 mod config;
 mod copies;
