@@ -36,7 +36,9 @@ use usher_model::{CpuSet, ProcStat, ProcessId, TreeProcess};
 use crate::file;
 use crate::text;
 use crate::tree::{read_stat, tasks};
-use files::{by_start, executable_mappings, is_process, last_pid, shape, working_threads};
+use files::{
+    by_start, executable_mappings, is_process, last_pid, library_kb, shape, working_threads,
+};
 use orphans::{Origin, OrphanRules};
 
 pub use orphans::RUN_VARIABLE;
@@ -98,6 +100,9 @@ struct KnownProcess {
     /// Time at which the process was found, or at which it was last found to execute a program.
     executed_ns: u64,
     measured_ns: u64,
+    /// Size of the executable mappings when `mappings` was counted.
+    library_kb: Option<u64>,
+    /// Number of executable mappings of files.
     mappings: usize,
     /// CPU time of the main thread when the scan last compared it.
     run_ns: Option<u64>,
@@ -240,6 +245,11 @@ impl ForkScan {
             if process.threads > 1 {
                 process.working_threads = working_threads(&self.proc_root, process);
             }
+            let library_kb = library_kb(&self.proc_root, *pid);
+            if library_kb.is_some() && library_kb == known.library_kb {
+                continue;
+            }
+            known.library_kb = library_kb;
             let Some(mappings) = executable_mappings(&self.proc_root, *pid) else {
                 continue;
             };
@@ -351,6 +361,7 @@ impl ForkScan {
             descends,
             executed_ns: at_ns,
             measured_ns: 0,
+            library_kb: None,
             mappings: 0,
             run_ns: None,
         };

@@ -71,6 +71,11 @@ impl BurstScans {
         Some(began_ns + spent_ns + INTERVAL_NS)
     }
 
+    /// Returns whether there is a burst.
+    pub fn is_active(&self, at_ns: u64) -> bool {
+        at_ns < self.until_ns
+    }
+
     fn grow(&mut self, at_ns: u64) {
         let passed_ns = at_ns.saturating_sub(self.grown_ns);
         self.credit_ns = CREDIT_NS.min(self.credit_ns + (passed_ns / REGAIN) as i64);
@@ -88,13 +93,15 @@ mod tests {
     fn a_burst_ends_after_its_duration() {
         let mut bursts = BurstScans::new(0);
         assert_eq!(bursts.next(0, MS), None, "there was no notification");
-        let mut at_ns = bursts.begin(10 * MS);
-        let mut scans = 0;
-        while let Some(began_ns) = at_ns {
-            scans += 1;
-            at_ns = bursts.next(began_ns, 100_000);
-        }
-        assert_eq!(scans, 6);
+        let first_ns = bursts.begin(10 * MS).unwrap();
+        assert_eq!(first_ns, 10 * MS + FIRST_NS);
+        let next = |&began_ns: &u64| bursts.next(began_ns, 0);
+        let scans: Vec<u64> = std::iter::successors(Some(first_ns), next).collect();
+        assert!(scans.windows(2).all(|two| two[1] - two[0] == INTERVAL_NS));
+        let end_ns = 10 * MS + BURST_NS;
+        let last_ns = *scans.last().unwrap();
+        assert!((end_ns..end_ns + INTERVAL_NS).contains(&last_ns), "{last_ns}");
+        assert!(!bursts.is_active(end_ns));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! Each program has its own interval between two scans:
 //!
-//! 1. 5 ms ([`YOUNG_NS`]) in the first second after the program's arrival and after each new
+//! 1. 10 ms ([`YOUNG_NS`]) in the first second after the program's arrival and after each new
 //!    process. The mask of a new worker is then set within 20 ms of its `exec`.
 //! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new child process, and
 //!    while the program uses CPU time.
@@ -19,8 +19,9 @@
 //! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
 //!
 //! A costly scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
-//! most 1 % otherwise, apart from bursts. Only the CPU time of the loop's thread counts. If elapsed
-//! time counted, one preemption of 50 ms on a busy machine would postpone the next scan by 1 to 5 s.
+//! most 1 % otherwise, apart from bursts. The states of known copies are read at most 1 % of a CPU
+//! in all cases. Only the CPU time of the loop's thread counts. If elapsed time counted, one
+//! preemption of 50 ms on a busy machine would postpone the next scan by 1 to 5 s.
 
 use usher_model::ProcessId;
 use usher_policy::copies::hints::CopyRecord;
@@ -30,7 +31,7 @@ use usher_probe::ForkScan;
 use super::burst_scans::BurstScans;
 
 /// Interval of scans of a program that is young or has recently started a process.
-const YOUNG_NS: u64 = 5_000_000;
+const YOUNG_NS: u64 = 10_000_000;
 /// Time for which a program counts as young after its arrival and after each new process.
 const YOUNG_FOR_NS: u64 = 1_000_000_000;
 /// Interval of scans of a program with copies or with use of CPU time.
@@ -63,6 +64,8 @@ pub(super) struct CopyTracker {
     ran_ns: u64,
     cpu_ns: u64,
     full_ns: u64,
+    /// Time from which copies are read again although no process is new.
+    copies_due_ns: u64,
     due_ns: u64,
     /// Time by which the next scan may be early.
     early_ns: u64,
@@ -94,6 +97,7 @@ impl CopyTracker {
             ran_ns: at_ns,
             cpu_ns: 0,
             full_ns: 0,
+            copies_due_ns: 0,
             due_ns: at_ns + YOUNG_NS,
             early_ns: 0,
             is_idle: false,
@@ -167,7 +171,8 @@ impl CopyTracker {
     /// Returns whether the process tree must be read now.
     pub fn needs_scan(&mut self, at_ns: u64) -> bool {
         let is_old = at_ns.saturating_sub(self.full_ns) >= FULL_NS;
-        is_old || self.planner.is_active() || self.scan.is_due()
+        let is_time = at_ns >= self.copies_due_ns || self.bursts.is_active(at_ns);
+        is_old || (self.planner.is_active() && is_time) || self.scan.is_due()
     }
 
     /// Reads the process tree, the threads of the copies, and the CPU time of the program.
@@ -203,6 +208,9 @@ impl CopyTracker {
             false if is_watched => (WATCHED_NS, ACTIVE_FACTOR),
             false => (IDLE_NS, ACTIVE_FACTOR),
         };
+        if self.full_ns == began_ns {
+            self.copies_due_ns = began_ns + ACTIVE_NS.max(spent_ns * ACTIVE_FACTOR);
+        }
         self.is_idle = !is_active && since_fork_ns >= YOUNG_FOR_NS;
         self.early_ns = match self.is_idle {
             true => interval_ns / EARLY_DIVISOR,
@@ -231,7 +239,7 @@ mod tests {
             tracker.schedule(began_ns, spent_ns, false);
             tracker.due_ns() - began_ns
         };
-        assert_eq!(interval_ns(2 * MS, 0), 5 * MS, "a young program");
+        assert_eq!(interval_ns(2 * MS, 0), 10 * MS, "a young program");
         assert_eq!(interval_ns(2 * MS, MS), 20 * MS, "5 % of a CPU");
         assert_eq!(interval_ns(5_000 * MS, 0), 50 * MS, "an idle program");
         assert_eq!(interval_ns(5_000 * MS, MS), 100 * MS, "1 % of a CPU");

@@ -55,6 +55,16 @@ pub(super) fn working_threads(proc_root: &Path, process: &TreeProcess) -> u32 {
     u32::try_from(working.count()).unwrap_or(u32::MAX).max(1)
 }
 
+/// Returns the size of the executable mappings apart from that of the executable, in kB; `None` if the
+/// process has ended. The size costs less than the list of mappings, but includes code that the
+/// process compiled itself.
+pub(super) fn library_kb(proc_root: &Path, pid: i32) -> Option<u64> {
+    let status = file::read(&proc_root.join(pid.to_string()).join("status")).ok()?;
+    let mut lines = status.lines();
+    let size = lines.find_map(|line| line.strip_prefix("VmLib:"))?;
+    size.trim().trim_end_matches(" kB").parse().ok()
+}
+
 /// Returns the number of executable mappings of files; `None` if they cannot be read.
 pub(super) fn executable_mappings(proc_root: &Path, pid: i32) -> Option<usize> {
     let text = file::read(&proc_root.join(pid.to_string()).join("maps")).ok()?;
