@@ -105,7 +105,8 @@ pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
 
 /// Returns the whole mask of a thread, offline CPUs included. A thread that may use all online CPUs
 /// is not restricted: its mask consists of all possible CPUs, although the cpuset of a new cgroup
-/// leaves out CPUs that are offline when the cgroup gets its first process.
+/// leaves out CPUs that are offline when the cgroup gets its first process. `online` are the online
+/// CPUs.
 fn whole(procs: &Procs, online: &CpuSet, pid: i32, tid: i32) -> Option<CpuSet> {
     let path = procs.path(pid, "task").join(tid.to_string()).join("status");
     let status = files::read_text(&path).ok()?;
@@ -136,6 +137,63 @@ pub(crate) struct OwnMasks {
     pub pinned: BTreeMap<ThreadId, CpuSet>,
     /// The parts of the seat to which copies inside the program are confined, by process.
     pub copies: BTreeMap<ProcessId, CpuSet>,
+    /// The masks that Usher gave to each thread of a copy or of a launcher, the present mask last. If
+    /// a thread has another mask, the program set it, even if Usher gave this mask to another copy.
+    pub given: BTreeMap<ThreadId, Vec<CpuSet>>,
+}
+
+impl OwnMasks {
+    /// Records a mask of a thread of a copy.
+    fn note_given(&mut self, thread: ThreadId, mask: &CpuSet) {
+        let masks = self.given.entry(thread).or_default();
+        masks.retain(|one| one != mask);
+        masks.push(mask.clone());
+    }
+
+    /// Records the present masks of a process to which Usher gave masks.
+    pub fn note_restored(&mut self, pid: i32) {
+        for (thread, masks) in self
+            .given
+            .iter_mut()
+            .filter(|(thread, _)| thread.pid == pid)
+        {
+            if let Ok(mask) = get(thread.tid) {
+                masks.retain(|one| *one != mask);
+                masks.push(mask);
+            }
+        }
+    }
+
+    /// Returns whether a thread of a copy has a mask that neither Usher gave it nor the program had
+    /// at its admission. `current` is the mask of the thread, within the `online` CPUs.
+    fn is_chosen_by_copy(&self, thread: ThreadId, current: &CpuSet, online: &CpuSet) -> bool {
+        let given = self.given.get(&thread).and_then(|masks| masks.last());
+        let initial = self.initial.as_ref();
+        given.is_some_and(|given| given.and(online) != *current)
+            && initial.is_some_and(|initial| initial.and(online) != *current)
+    }
+
+    /// Forgets the copies that do not fulfil the condition, and the masks of ended threads.
+    pub fn retain_copies(&mut self, lives: impl Fn(ProcessId) -> bool) {
+        self.copies.retain(|&process, _| lives(process));
+        self.given.retain(|thread, _| get(thread.tid).is_ok());
+    }
+
+    /// Forgets all copies, because their masks are about to be restored.
+    pub fn forget_copies(&mut self) {
+        self.copies.clear();
+        self.given.clear();
+    }
+}
+
+/// Returns whether the main thread of a copy has a mask that the program itself set after Usher had
+/// confined the copy.
+pub(crate) fn is_chosen_by_copy(procs: &Procs, own: &OwnMasks, process: ProcessId) -> bool {
+    let mut threads = own.given.range(ThreadId::range(process.pid, process.pid));
+    let (Some((&thread, given)), Ok(current)) = (threads.next(), get(process.pid)) else {
+        return false;
+    };
+    given.last() != Some(&current) && own.is_chosen_by_copy(thread, &current, &procs.online_cpus())
 }
 
 /// Upper limit of the threads of a program that a scan for pins covers.
@@ -149,15 +207,13 @@ pub(crate) fn ours(state: &ProgramState, online: &CpuSet) -> BTreeSet<CpuSet> {
 /// Returns the mask of a whole program, which is the set of CPUs that at least one of its threads
 /// may use. `None` if no thread is left.
 pub(crate) fn initial(procs: &Procs, pids: &BTreeSet<i32>) -> Option<CpuSet> {
+    let online = procs.online_cpus();
     let mut seen = BTreeSet::new();
     let mut all: Option<CpuSet> = None;
     for &pid in pids {
         for tid in procs.listed_threads(pid) {
             let is_new = get(tid).is_ok_and(|mask| seen.insert(mask));
-            if let Some(mask) = is_new
-                .then(|| whole(procs, &procs.online_cpus(), pid, tid))
-                .flatten()
-            {
+            if let Some(mask) = is_new.then(|| whole(procs, &online, pid, tid)).flatten() {
                 all = Some(all.map_or(mask.clone(), |all| all.or(&mask)));
             }
         }
@@ -445,6 +501,12 @@ impl<'a> SeatScan<'a> {
     /// seat of a confined copy, or else the seat.
     fn target(&self, pid: i32, own: &CpuSet) -> CpuSet {
         let seat = own.and(self.cpus);
+        let part = self.part_of(pid).map(|part| seat.and(part));
+        part.filter(|part| !part.is_empty()).unwrap_or(seat)
+    }
+
+    /// Returns the part of the seat to which a process is confined as a copy.
+    fn part_of(&self, pid: i32) -> Option<&CpuSet> {
         let of_pid = ProcessId {
             pid,
             start_ticks: 0,
@@ -453,8 +515,7 @@ impl<'a> SeatScan<'a> {
             start_ticks: u64::MAX,
         };
         let mut parts = self.own.copies.range(of_pid);
-        let part = parts.next().map(|(_, part)| seat.and(part));
-        part.filter(|part| !part.is_empty()).unwrap_or(seat)
+        parts.next().map(|(_, part)| part)
     }
 
     /// Sets the mask of a thread. Returns the mask that the kernel gave the thread; `None` if the
@@ -471,6 +532,9 @@ impl<'a> SeatScan<'a> {
         let Ok(given) = get(thread.tid) else {
             return Ok(None);
         };
+        if self.part_of(thread.pid).is_some() || self.own.given.contains_key(&thread) {
+            self.own.note_given(thread, &given);
+        }
         if given != *cpus && given.is_subset(cpus) {
             self.restricted = true;
             let state = self.journal.state().programs.get(&self.program);
@@ -494,12 +558,32 @@ impl<'a> SeatScan<'a> {
         let ours = masks.any(|mask| mask.and(self.online) == *current);
         match state.threads.get(&thread) {
             _ if self.own.pinned.get(&thread) == Some(current) => None,
+            _ if self.own.is_chosen_by_copy(thread, current, self.online) => None,
             Some(before) if ours || before.and(self.online) == *current => Some(before.clone()),
             Some(_) => None,
+            None if ours && !self.may_inherit(thread, current) => None,
             None if ours => Some(inherited(state, thread)?.clone()),
             None if self.is_chosen(current) => None,
             None => whole(self.procs, self.online, thread.pid, thread.tid),
         }
+    }
+
+    /// Returns whether a thread may have inherited its mask from its parent process. Otherwise, a
+    /// copy has chosen a mask that Usher gave only to other copies.
+    fn may_inherit(&self, thread: ThreadId, current: &CpuSet) -> bool {
+        if self.part_of(thread.pid).is_none() {
+            return true;
+        }
+        let process = self.procs.get(thread.pid);
+        let parent = process.and_then(|process| self.procs.get(process.parent));
+        // The parent that left an orphan is not known.
+        let Some(parent) = parent.filter(|parent| self.membership.contains(parent.id)) else {
+            return true;
+        };
+        let pid = parent.id.pid;
+        let mut given = self.own.given.range(ThreadId::range(pid, pid));
+        let was_given = given.any(|(_, masks)| masks.iter().any(|mask| mask == current));
+        was_given || get(pid).is_ok_and(|mask| mask == *current)
     }
 
     /// Returns whether the program itself set a mask that is known not to be Usher's.

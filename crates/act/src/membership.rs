@@ -211,10 +211,10 @@ impl<'a> Membership<'a> {
         let Some(process) = self.procs.same(id) else {
             return false;
         };
-        // The cgroups are examined first, because they cost less than the ancestors.
         let parent = |process: &Process| self.procs.get(process.parent);
         let lineage = std::iter::successors(Some(process), parent);
         let mut lineage = lineage.take(ANCESTORS_MAX);
+        // The list of the cgroups is read first, because it costs less than the ancestors.
         self.inside().contains(&id.pid) || lineage.any(|process| self.members.contains(&process.id))
     }
 

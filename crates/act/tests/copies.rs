@@ -87,6 +87,49 @@ fn a_copy_is_confined_within_the_seat_and_restored() {
     }
 }
 
+/// Sets the masks of all threads of a process, as `taskset` inside the program would.
+fn choose(pid: i32, list: &str) {
+    let status = Command::new("taskset")
+        .args(["-apc", list, &pid.to_string()])
+        .stdout(Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// The copies choose the mask that Usher gives to the other copy: one copy before Usher confines it,
+/// one afterwards.
+#[test]
+fn a_copy_that_chooses_the_part_of_another_copy_is_left_alone() {
+    if !has_two_cpus() {
+        return;
+    }
+    for method in methods() {
+        let runtime = tempfile::tempdir().unwrap();
+        let mut act = Actuator::open(method.config(runtime.path())).unwrap();
+        let program = Program::start(&["tree", "2", "2"]);
+        let children = program.processes().into_iter();
+        let children: Vec<i32> = children.filter(|&pid| pid != program.pid()).collect();
+        let (first, second) = (children[0], children[1]);
+        act.admit(ONE, program.id, WorkClass::Foreground).unwrap();
+        place(&mut act, first, Some("0"));
+        choose(second, "0");
+        let part = cpus("1");
+        let placed = act.place_copy(ONE, id_of(second), Some(&part)).unwrap();
+        assert_eq!(placed, CopyPlacement::LeftAlone, "{method:?}");
+        assert!(!act.has_chosen_mask(ONE, id_of(first)), "{method:?}");
+        choose(first, "1");
+        assert!(act.has_chosen_mask(ONE, id_of(first)), "{method:?}");
+        let part = cpus("0");
+        let placed = act.place_copy(ONE, id_of(first), Some(&part)).unwrap();
+        assert_eq!(placed, CopyPlacement::LeftAlone, "{method:?}");
+        act.refresh(ONE).unwrap();
+        act.depart(ONE).unwrap();
+        assert_eq!(masks(first), list("1"), "{method:?}");
+        assert_eq!(masks(second), list("0"), "{method:?}");
+        close(act);
+    }
+}
+
 #[test]
 fn a_release_restores_copies_and_delays_new_places() {
     if !has_two_cpus() {

@@ -100,7 +100,7 @@ struct KnownProcess {
     /// Time at which the process was found, or at which it was last found to execute a program.
     executed_ns: u64,
     measured_ns: u64,
-    /// Size of the executable mappings when `mappings` was counted.
+    /// Size of the executable mappings without the executable, in kB, when `mappings` was counted.
     library_kb: Option<u64>,
     /// Number of executable mappings of files.
     mappings: usize,
@@ -125,9 +125,14 @@ impl ForkScan {
         }
     }
 
-    /// Returns whether the program may have a new process since the last scan. If the program has
-    /// not run, numbers of other programs are skipped.
-    pub fn is_due(&mut self) -> bool {
+    /// Returns whether the program may have a new process since the last scan, or whether a process
+    /// was created or has executed a program in the last 50 ms, so that a scan may find another
+    /// program. If the program has not run, numbers of other programs are skipped.
+    pub fn is_due(&mut self, at_ns: u64) -> bool {
+        let is_young = |one: &KnownProcess| at_ns.saturating_sub(one.executed_ns) < EXEC_NS;
+        if self.known.values().any(is_young) {
+            return true;
+        }
         if self.known.is_empty() || !self.free.is_empty() || self.last_pid.is_none() {
             return true;
         }
@@ -230,8 +235,8 @@ impl ForkScan {
         masks.reduce(|all, mask| all.or(&mask))
     }
 
-    /// Measures the working threads of the given processes, and reads whether they have mapped
-    /// further libraries. Each process is measured every 50 ms at most.
+    /// Measures the working threads of the given processes. Reads their mappings if the size of
+    /// their libraries has changed. Each process is measured at most every 50 ms.
     pub fn measure(&mut self, pids: &BTreeSet<i32>, at_ns: u64) {
         for pid in pids {
             let Some(known) = self.known.get_mut(pid) else {
@@ -249,10 +254,10 @@ impl ForkScan {
             if library_kb.is_some() && library_kb == known.library_kb {
                 continue;
             }
-            known.library_kb = library_kb;
             let Some(mappings) = executable_mappings(&self.proc_root, *pid) else {
                 continue;
             };
+            known.library_kb = library_kb;
             if mappings != known.mappings || process.mapped_at_cpu_ns.is_none() {
                 known.mappings = mappings;
                 process.mapped_at_cpu_ns = Some(process.cpu_ns);
@@ -277,6 +282,7 @@ impl ForkScan {
             };
             if known.has_executed(&stat) {
                 known.executed_ns = at_ns;
+                known.library_kb = None;
             }
             known.update(stat, ns_per_tick, at_ns);
             if at_ns.saturating_sub(known.executed_ns) < known.identified_for_ns() {

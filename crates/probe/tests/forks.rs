@@ -386,6 +386,30 @@ fn an_orphan_that_is_older_than_the_program_is_not_found() {
     assert_eq!(found, [root]);
 }
 
+/// A scan may find a process in the middle of its `exec`, and a fork is recognised when it is 20 ms
+/// old. Further scans are therefore due although no process is new.
+#[test]
+fn scans_are_due_for_a_while_after_a_process_was_found() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let mut shell = Shell::start("sleep 600 & read line");
+    let mut scan = shell.scan(true);
+    shell.go();
+    let found = until(&mut scan, "the child and its shell asleep", |found| {
+        let is_asleep = |one: &TreeProcess| !one.is_runnable && one.executed;
+        found.len() == 2 && found.iter().all(is_asleep)
+    });
+    let found_ns = found.iter().map(|one| one.found_ns).max().unwrap();
+    assert!(scan.is_due(found_ns + SECOND_NS / 50));
+    // The first call compares with no earlier CPU time.
+    let later_ns = 3600 * SECOND_NS;
+    let is_quiet = |scan: &mut ForkScan| !scan.is_due(later_ns) && !scan.is_due(later_ns);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_quiet(&mut scan) {
+        assert!(Instant::now() < deadline, "scans stay due");
+        scan.scan(later_ns);
+    }
+}
+
 #[test]
 fn a_process_is_idle_while_it_sleeps() {
     let mut shell = Shell::start("sleep 600 & while :; do :; done");

@@ -53,7 +53,7 @@ impl Actuator {
     /// Begins to restore the affinity masks of a program's threads by a scan, which
     /// [`Self::continue_scans`] continues.
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
-        self.managed(program)?.own_masks.copies.clear();
+        self.managed(program)?.own_masks.forget_copies();
         self.scans.insert(program, Scan::new());
         self.step_release(program)
     }

@@ -7,7 +7,8 @@
 //!
 //! - The former masks and the new mask are recorded in the journal first, so that the release, the
 //!   keeper and the next start of Usher restore them.
-//! - A thread that the program pinned is not changed.
+//! - A thread that the program pinned is not changed, even if another copy was given the same mask.
+//!   A copy that chooses exactly its own part cannot be distinguished from a copy that chooses none.
 //! - Processes of other users than the program's are not changed.
 //!
 //! A later seat of the program keeps the parts that overlap the seat. While the masks of a released
@@ -64,6 +65,7 @@ impl Actuator {
         };
         let Some(target) = cpus.cloned().or(seat) else {
             mask::restore_process(&self.procs, self.state(program)?, process)?;
+            self.managed(program)?.own_masks.note_restored(process.pid);
             return Ok(CopyPlacement::Placed);
         };
         let procs = self.procs.clone();
@@ -80,6 +82,16 @@ impl Actuator {
         }
     }
 
+    /// Returns whether a confined copy has set another mask itself. A repeated call of
+    /// [`Self::place_copy`] then leaves the copy alone.
+    pub fn has_chosen_mask(&self, program: ProgramId, process: ProcessId) -> bool {
+        let own = self
+            .programs
+            .get(&program)
+            .map(|managed| &managed.own_masks);
+        own.is_some_and(|own| mask::is_chosen_by_copy(&self.procs, own, process))
+    }
+
     /// Returns whether a process belongs to the program and may be changed.
     fn may_place(&self, program: ProgramId, process: ProcessId) -> Result<bool, ActError> {
         let owner = self.owners.get(&program).copied();
@@ -90,8 +102,8 @@ impl Actuator {
     /// Forgets the parts of ended processes.
     pub(super) fn prune_copies(&mut self, program: ProgramId) -> Result<(), ActError> {
         let procs = self.procs.clone();
-        let copies = &mut self.managed(program)?.own_masks.copies;
-        copies.retain(|&process, _| procs.same(process).is_some());
+        let own = &mut self.managed(program)?.own_masks;
+        own.retain_copies(|process| procs.same(process).is_some());
         Ok(())
     }
 }

@@ -212,6 +212,9 @@ impl RealWorld {
         if program.background.is_some() {
             self.meter_program(&member.home);
         }
+        if member.copies.is_some() {
+            self.exec_notifications.arm_for_active();
+        }
         self.state.members.insert(program.id, member);
         if let Some(id) = similar_to {
             self.note_similar_profile(at_ns, program.id, &id);
@@ -231,12 +234,16 @@ impl RealWorld {
         let pinned_to = pins.as_ref().map(|pins| pins.cpus.clone());
         let program = self.completed(arriving.program, &home, arriving.root, pinned_to);
         let is_launched = arriving.held;
-        let copies = self
-            .places_copies
-            .then(|| CopyTracker::new(&self.roots.proc, home.root, is_launched, at_ns));
-        if copies.is_some() {
-            self.exec_notifications.arm_for_active();
-        }
+        let copies = self.places_copies.then(|| {
+            let has_notifications = self.exec_notifications.exist();
+            CopyTracker::new(
+                &self.roots.proc,
+                home.root,
+                is_launched,
+                has_notifications,
+                at_ns,
+            )
+        });
         ManagedProgram {
             copies,
             // Policies that place no copies set no variables either, unless the user requests them.
@@ -262,7 +269,8 @@ impl RealWorld {
             stopped: false,
             placement: None,
             last: None,
-            before_last: None,
+            busy_cpus: 0.0,
+            busy_at: None,
             window: Default::default(),
         }
     }

@@ -44,17 +44,17 @@ impl RealWorld {
     pub(super) fn program_executed(&mut self) {
         let at_ns = now_ns();
         let notified = self.exec_notifications.notified(at_ns);
-        let mut is_rearmed = false;
+        let mut must_arm = false;
         let members = self.state.members.values_mut();
         for tracker in members.filter_map(|member| member.copies.as_mut()) {
-            if notified.idle {
+            if notified.for_idle {
                 tracker.scan_if_idle(at_ns);
             }
-            if notified.active {
-                is_rearmed |= tracker.begin_burst(at_ns);
+            if notified.for_active {
+                must_arm |= tracker.begin_burst(at_ns, &mut self.burst_budget);
             }
         }
-        if is_rearmed {
+        if must_arm {
             self.exec_notifications.arm_for_active();
         }
     }
@@ -68,19 +68,23 @@ impl RealWorld {
         let Some(tracker) = &mut member.copies else {
             return;
         };
-        let is_watched = tracker.is_idle() && self.exec_notifications.arm(at_ns);
-        if !tracker.is_idle() {
-            self.exec_notifications.arm_for_active();
-        }
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();
+        tracker.is_suspended = is_frozen || is_soft;
+        let was_idle = tracker.is_idle();
+        let is_watched = was_idle && self.exec_notifications.arm(at_ns);
+        if !was_idle && !tracker.is_suspended {
+            self.exec_notifications.arm_for_active();
+        }
         let (mut new, mut changes) = (Vec::new(), Vec::new());
-        if !is_frozen && !is_soft && tracker.needs_scan(at_ns) {
+        if !tracker.is_suspended && tracker.needs_scan(at_ns) {
             tracker.read(at_ns);
             new = tracker.scan.take_new_descendants();
             let (planner, processes) = (&mut tracker.planner, tracker.scan.processes());
-            changes = planner.step(at_ns, &self.topology, &seat, &processes);
+            let chose = |one: &MaskChange| self.actuator.has_chosen_mask(id, one.process);
+            changes = planner.applied().into_iter().filter(chose).collect();
+            changes.extend(planner.step(at_ns, &self.topology, &seat, &processes));
         }
         tracker.has_gaps |= is_soft;
         self.record_descendants(id, new);
@@ -89,9 +93,18 @@ impl RealWorld {
         }
         self.store_copies(id, seat.len());
         self.log_copies(id, at_ns);
-        if let Some(tracker) = self.tracker(id) {
+        let members = &mut self.state.members;
+        let tracker = members
+            .get_mut(&id)
+            .and_then(|member| member.copies.as_mut());
+        if let Some(tracker) = tracker {
             let spent_ns = thread_cpu_ns().saturating_sub(began_cpu_ns);
-            tracker.schedule(at_ns, spent_ns, is_watched);
+            tracker.schedule(at_ns, spent_ns, is_watched, &mut self.burst_budget);
+            if was_idle && !tracker.is_idle() {
+                // The notification arrived before the new process had executed its program.
+                tracker.begin_burst(at_ns, &mut self.burst_budget);
+                self.exec_notifications.arm_for_active();
+            }
         }
     }
 
@@ -137,7 +150,7 @@ impl RealWorld {
         match placed {
             Ok(CopyPlacement::Placed) => {}
             Ok(CopyPlacement::LeftAlone) => tracker.planner.leave_alone(change.process),
-            Ok(CopyPlacement::Busy) => tracker.planner.masks_changed(),
+            Ok(CopyPlacement::Busy) => tracker.masks_changed(),
             Err(error) => {
                 tracker.planner.leave_alone(change.process);
                 self.warn_about(WarningTopic::Program(id), error.to_string());

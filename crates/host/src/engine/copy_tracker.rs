@@ -3,7 +3,7 @@
 //!
 //! Each program has its own interval between two scans:
 //!
-//! 1. 10 ms ([`YOUNG_NS`]) in the first second after the program's arrival and after each new
+//! 1. 10 ms ([`YOUNG_NS`]), or 5 ms without notifications, in the first second after the program's arrival and after each new
 //!    process. The mask of a new worker is then set within 20 ms of its `exec`.
 //! 2. 15 ms ([`ACTIVE_NS`]) while there are copies, for 10 s after the last new child process, and
 //!    while the program uses CPU time.
@@ -12,26 +12,30 @@
 //! 4. 50 ms ([`IDLE_NS`]) otherwise, without notifications. The scan then reads one file, unless
 //!    the kernel has created a process or thread on the machine.
 //!
-//! In the first two cases, a notification begins a burst of scans (`burst_scans`).
+//! In the first two cases, a notification begins a scan burst (`burst_scans`).
 //!
 //! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
 //! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
 //!
 //! A costly scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
-//! most 1 % otherwise, apart from bursts. The states of known copies are read at most 1 % of a CPU
-//! in all cases. Only the CPU time of the loop's thread counts. If elapsed time counted, one
-//! preemption of 50 ms on a busy machine would postpone the next scan by 1 to 5 s.
+//! most 1 % otherwise, apart from bursts. Without a new process and outside bursts, the states of
+//! known copies are read with at most 1 % of a CPU, and at least once per second. Only the CPU time
+//! of the loop's thread counts. If elapsed time counted, one preemption of 50 ms on a busy machine
+//! would postpone the next scan by 1 to 5 s.
 
 use usher_model::ProcessId;
 use usher_policy::copies::hints::CopyRecord;
 use usher_policy::copies::{CopyPlanner, CopyState, GroupReport};
 use usher_probe::ForkScan;
 
-use super::burst_scans::BurstScans;
+use super::burst_scans::{BurstBudget, BurstScans};
+use super::clock::thread_cpu_ns;
 
 /// Interval of scans of a program that is young or has recently started a process.
 const YOUNG_NS: u64 = 10_000_000;
+/// The same interval without notifications of executed programs.
+const UNWATCHED_YOUNG_NS: u64 = 5_000_000;
 /// Time for which a program counts as young after its arrival and after each new process.
 const YOUNG_FOR_NS: u64 = 1_000_000_000;
 /// Interval of scans of a program with copies or with use of CPU time.
@@ -64,12 +68,15 @@ pub(super) struct CopyTracker {
     ran_ns: u64,
     cpu_ns: u64,
     full_ns: u64,
-    /// Time from which copies are read again although no process is new.
-    copies_due_ns: u64,
+    /// Time from which the copies are read again, even if no process is new.
+    reread_due_ns: u64,
     due_ns: u64,
     /// Time by which the next scan may be early.
     early_ns: u64,
     is_idle: bool,
+    /// Whether masks of copies are not wanted now, so that no scan reads the processes.
+    pub is_suspended: bool,
+    young_ns: u64,
     bursts: BurstScans,
     /// Whether the launched program has not executed its file yet.
     is_before_exec: bool,
@@ -83,10 +90,12 @@ pub(super) struct CopyTracker {
 
 impl CopyTracker {
     /// Starts to follow a program. `is_launched`: the program has no child processes yet.
+    /// `has_notifications`: the machine has notifications of executed programs.
     pub fn new(
         proc_root: &std::path::Path,
         root: ProcessId,
         is_launched: bool,
+        has_notifications: bool,
         at_ns: u64,
     ) -> Self {
         Self {
@@ -97,11 +106,16 @@ impl CopyTracker {
             ran_ns: at_ns,
             cpu_ns: 0,
             full_ns: 0,
-            copies_due_ns: 0,
-            due_ns: at_ns + YOUNG_NS,
+            reread_due_ns: 0,
+            due_ns: at_ns + UNWATCHED_YOUNG_NS,
             early_ns: 0,
             is_idle: false,
-            bursts: BurstScans::new(at_ns),
+            is_suspended: false,
+            young_ns: match has_notifications {
+                true => YOUNG_NS,
+                false => UNWATCHED_YOUNG_NS,
+            },
+            bursts: BurstScans::default(),
             is_before_exec: is_launched,
             logged: 0,
             record: CopyRecord::default(),
@@ -132,15 +146,17 @@ impl CopyTracker {
         }
     }
 
-    /// Begins a burst of scans if the program is not idle, because a process of the machine executes
-    /// a program. The first notification after the arrival of a launched program is that of its own
-    /// `exec`, and begins no burst. Returns whether to arm the watch again at once in this case.
-    pub fn begin_burst(&mut self, at_ns: u64) -> bool {
+    /// Begins a scan burst if the program is not idle. Call this function after a notification. The
+    /// first notification after the arrival of a launched program is usually that of the program's
+    /// own `exec`, and begins no burst: the function then returns true, and the caller must arm the
+    /// watch again at once.
+    pub fn begin_burst(&mut self, at_ns: u64, budget: &mut BurstBudget) -> bool {
         if std::mem::take(&mut self.is_before_exec) {
             return true;
         }
         if !self.is_idle
-            && let Some(due_ns) = self.bursts.begin(at_ns)
+            && !self.is_suspended
+            && let Some(due_ns) = self.bursts.begin(at_ns, budget)
         {
             self.due_ns = self.due_ns.min(due_ns);
         }
@@ -150,6 +166,7 @@ impl CopyTracker {
     /// Records that the masks of the whole program were set or restored.
     pub fn masks_changed(&mut self) {
         self.planner.masks_changed();
+        self.reread_due_ns = 0;
     }
 
     /// Returns the recognised copies. A copy that Usher leaves alone is reported with the CPUs of its
@@ -171,12 +188,13 @@ impl CopyTracker {
     /// Returns whether the process tree must be read now.
     pub fn needs_scan(&mut self, at_ns: u64) -> bool {
         let is_old = at_ns.saturating_sub(self.full_ns) >= FULL_NS;
-        let is_time = at_ns >= self.copies_due_ns || self.bursts.is_active(at_ns);
-        is_old || (self.planner.is_active() && is_time) || self.scan.is_due()
+        let is_reread_due = at_ns >= self.reread_due_ns || self.bursts.is_active(at_ns);
+        is_old || (self.planner.is_active() && is_reread_due) || self.scan.is_due(at_ns)
     }
 
     /// Reads the process tree, the threads of the copies, and the CPU time of the program.
     pub fn read(&mut self, at_ns: u64) {
+        let began_cpu_ns = thread_cpu_ns();
         self.full_ns = at_ns;
         if self.scan.scan(at_ns) {
             self.forked_ns = at_ns;
@@ -192,32 +210,37 @@ impl CopyTracker {
             self.ran_ns = at_ns;
         }
         self.cpu_ns = cpu_ns;
+        let spent_ns = thread_cpu_ns().saturating_sub(began_cpu_ns);
+        self.reread_due_ns = at_ns + ACTIVE_NS.max(spent_ns * ACTIVE_FACTOR);
     }
 
     /// Sets the time of the next scan, after a scan that began at `began_ns` and used `spent_ns` of
     /// CPU time. `is_watched`: the watch for executed programs was armed before the scan.
-    pub fn schedule(&mut self, began_ns: u64, spent_ns: u64, is_watched: bool) {
+    pub fn schedule(
+        &mut self,
+        began_ns: u64,
+        spent_ns: u64,
+        is_watched: bool,
+        budget: &mut BurstBudget,
+    ) {
         let since_fork_ns = began_ns.saturating_sub(self.forked_ns);
         let since_run_ns = began_ns.saturating_sub(self.ran_ns);
         let is_active = self.planner.is_active()
             || (self.has_forked && since_fork_ns < ACTIVE_FOR_NS)
             || since_run_ns < YOUNG_FOR_NS;
         let (interval_ns, factor) = match is_active {
-            _ if since_fork_ns < YOUNG_FOR_NS => (YOUNG_NS, YOUNG_FACTOR),
+            _ if since_fork_ns < YOUNG_FOR_NS => (self.young_ns, YOUNG_FACTOR),
             true => (ACTIVE_NS, ACTIVE_FACTOR),
             false if is_watched => (WATCHED_NS, ACTIVE_FACTOR),
             false => (IDLE_NS, ACTIVE_FACTOR),
         };
-        if self.full_ns == began_ns {
-            self.copies_due_ns = began_ns + ACTIVE_NS.max(spent_ns * ACTIVE_FACTOR);
-        }
         self.is_idle = !is_active && since_fork_ns >= YOUNG_FOR_NS;
         self.early_ns = match self.is_idle {
             true => interval_ns / EARLY_DIVISOR,
             false => 0,
         };
         let regular_ns = began_ns + interval_ns.max(spent_ns * factor);
-        let burst_ns = self.bursts.next(began_ns, spent_ns);
+        let burst_ns = self.bursts.next(began_ns, spent_ns, budget);
         self.due_ns = burst_ns.map_or(regular_ns, |burst_ns| burst_ns.min(regular_ns));
     }
 }
@@ -228,20 +251,42 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    #[test]
-    fn the_interval_follows_the_age_and_the_cpu_time_of_scans() {
+    fn tracker() -> CopyTracker {
         let root = ProcessId {
             pid: 10,
             start_ticks: 1,
         };
-        let mut tracker = CopyTracker::new(std::path::Path::new("/nonexistent"), root, true, MS);
+        CopyTracker::new(std::path::Path::new("/nonexistent"), root, true, true, MS)
+    }
+
+    #[test]
+    fn the_interval_follows_the_age_and_the_cpu_time_of_scans() {
+        let (mut tracker, mut budget) = (tracker(), BurstBudget::default());
         let mut interval_ns = |began_ns: u64, spent_ns: u64| {
-            tracker.schedule(began_ns, spent_ns, false);
+            tracker.schedule(began_ns, spent_ns, false, &mut budget);
             tracker.due_ns() - began_ns
         };
         assert_eq!(interval_ns(2 * MS, 0), 10 * MS, "a young program");
         assert_eq!(interval_ns(2 * MS, MS), 20 * MS, "5 % of a CPU");
         assert_eq!(interval_ns(5_000 * MS, 0), 50 * MS, "an idle program");
         assert_eq!(interval_ns(5_000 * MS, MS), 100 * MS, "1 % of a CPU");
+    }
+
+    #[test]
+    fn a_notification_brings_the_next_scan_forward_except_for_idle_and_suspended_programs() {
+        let (mut tracker, mut budget) = (tracker(), BurstBudget::default());
+        let due_ns = tracker.due_ns();
+        assert!(tracker.begin_burst(2 * MS, &mut budget), "its own exec");
+        assert_eq!(tracker.due_ns(), due_ns);
+        tracker.is_suspended = true;
+        assert!(!tracker.begin_burst(2 * MS, &mut budget));
+        assert_eq!(tracker.due_ns(), due_ns);
+        tracker.is_suspended = false;
+        assert!(!tracker.begin_burst(2 * MS, &mut budget));
+        assert!(tracker.due_ns() < 3 * MS);
+        tracker.schedule(5_000 * MS, 0, true, &mut budget);
+        assert!(tracker.is_idle());
+        assert!(!tracker.begin_burst(5_001 * MS, &mut budget));
+        assert_eq!(tracker.due_ns(), 5_500 * MS);
     }
 }

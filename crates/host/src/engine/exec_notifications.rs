@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Notifications that a process of the machine executes a program. For idle programs, they replace
-//! frequent scans for new processes (`copy_tracker.rs`). For other programs, they cause scans before
-//! a new process can read its affinity mask.
+//! frequent scans for new processes (`copy_tracker.rs`). For *active programs*, which are all
+//! programs that are not idle, they cause scans before a new process can read its affinity mask.
 //!
 //! 1. Before the scan of a program, the loop arms an [`ExecWatch`]: one notification will follow.
 //!    The loop polls the descriptor of an armed watch.
-//! 2. After a notification, the loop scans the programs for which the watch was armed.
+//! 2. After a notification, the loop scans the idle programs at once and begins a scan burst for
+//!    each active program (`burst_scans.rs`), if the watch was armed for them.
 //! 3. *Idle programs.* A hold-off of 50 ms ([`HOLDOFF_NS`]) begins after a notification, in which
 //!    the loop does not arm the watch for idle programs. A notification less than 200 ms
 //!    ([`BUSY_NS`]) after step 1 shows a machine on which programs are executed all the time. The
 //!    hold-off is then 2 s ([`BUSY_HOLDOFF_NS`]). In a hold-off, the loop scans at the interval for
-//!    idle programs without notifications.
-//! 4. *Other programs.* There is no hold-off. The program's tracker limits the CPU time of the scans
-//!    (`burst_scans.rs`).
+//!    idle programs without notifications. A notification that was already due when the watch was
+//!    armed for idle programs counts as one after this arming.
+//! 4. *Active programs.* There is no hold-off. The budget of the bursts limits the CPU time.
 //!
-//! Bound: for idle programs, the watch causes at most five wake-ups per second. Each call makes at
-//! most two system calls.
+//! Bound: at most five wake-ups per second for idle programs. For active programs, at most one
+//! wake-up per scan, because only a scan arms the watch again, and one per launched program. Each
+//! call makes at most two system calls.
 
 use usher_probe::ExecWatch;
 
@@ -33,18 +35,18 @@ pub(super) struct ExecNotifications {
     watch: Option<ExecWatch>,
     /// Time of the arming, if the watch is armed for idle programs.
     armed_ns: Option<u64>,
-    /// Whether the watch is armed for programs that are not idle.
+    /// Whether the watch is armed for active programs.
     is_armed_for_active: bool,
     holdoff_until_ns: u64,
 }
 
-/// The programs to scan after a notification.
+/// For which programs the watch of a notification was armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Notified {
+pub(super) struct ExecNotification {
     /// Whether the watch was armed for idle programs.
-    pub idle: bool,
-    /// Whether the watch was armed for other programs.
-    pub active: bool,
+    pub for_idle: bool,
+    /// Whether the watch was armed for active programs.
+    pub for_active: bool,
 }
 
 impl ExecNotifications {
@@ -56,6 +58,11 @@ impl ExecNotifications {
             is_armed_for_active: false,
             holdoff_until_ns: 0,
         }
+    }
+
+    /// Returns whether there are notifications on this machine.
+    pub fn exist(&self) -> bool {
+        self.watch.is_some()
     }
 
     /// Arms the watch for idle programs, except in a hold-off. Returns whether the watch is armed for
@@ -70,7 +77,7 @@ impl ExecNotifications {
         is_armed
     }
 
-    /// Arms the watch for programs that are not idle, also in a hold-off.
+    /// Arms the watch for active programs, even in a hold-off. Call this function before a scan.
     pub fn arm_for_active(&mut self) {
         self.is_armed_for_active = self.arm_watch();
     }
@@ -97,7 +104,7 @@ impl ExecNotifications {
 
     /// Discards a notification, and begins a hold-off for idle programs if the watch was armed for
     /// them.
-    pub fn notified(&mut self, at_ns: u64) -> Notified {
+    pub fn notified(&mut self, at_ns: u64) -> ExecNotification {
         self.watch.as_ref().map(ExecWatch::disarm);
         let armed_ns = self.armed_ns.take();
         if let Some(armed_ns) = armed_ns {
@@ -108,9 +115,9 @@ impl ExecNotifications {
                     false => HOLDOFF_NS,
                 };
         }
-        Notified {
-            idle: armed_ns.is_some(),
-            active: std::mem::take(&mut self.is_armed_for_active),
+        ExecNotification {
+            for_idle: armed_ns.is_some(),
+            for_active: std::mem::take(&mut self.is_armed_for_active),
         }
     }
 }
@@ -154,9 +161,9 @@ mod tests {
         assert!(!notifications.arm(2 * MS));
         notifications.arm_for_active();
         assert!(notifications.armed().is_some());
-        let active = Notified {
-            idle: false,
-            active: true,
+        let active = ExecNotification {
+            for_idle: false,
+            for_active: true,
         };
         assert_eq!(notifications.notified(3 * MS), active);
         // A notification for active programs prolongs no hold-off.

@@ -77,6 +77,7 @@ use usher_policy::Policy;
 use usher_probe::{CpuQuotas, ExecWatch, MachineProbe, Roots, process_id};
 
 use self::arrival::ArrivingProgram;
+use self::burst_scans::BurstBudget;
 use self::exec_notifications::ExecNotifications;
 use self::log::ChangeLog;
 use self::profiles::Profiles;
@@ -146,6 +147,7 @@ impl Engine {
                 true => ExecWatch::open(&config.roots.proc),
                 false => None,
             }),
+            burst_budget: BurstBudget::default(),
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),

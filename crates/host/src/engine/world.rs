@@ -41,6 +41,7 @@ use usher_model::{
 use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 
 use super::background::BackgroundMetering;
+use super::burst_scans::BurstBudget;
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::AdoptedProgram;
 use super::cpu_budget::CpuBudget;
@@ -87,6 +88,7 @@ pub(super) struct RealWorld {
     /// Whether copies inside programs get parts of the program's seat.
     pub places_copies: bool,
     pub exec_notifications: ExecNotifications,
+    pub burst_budget: BurstBudget,
     pub state: LoopState,
 }
 

@@ -8,9 +8,10 @@
 //! copies per part nor the number of CPUs that a copy can use. Thread pools keep their size.
 //!
 //! A copy that exchanges messages with its launcher often sleeps for a short time. Copies are
-//! therefore exchanged only if [`OBSERVATIONS`] successive scans show the same pair of parts, and
-//! the next exchange needs further scans. The state of a process with several threads is that of
-//! its main thread; such a copy counts as sleeping only if its CPU time did not rise either.
+//! therefore exchanged only if [`OBSERVATIONS`] successive observations, [`OBSERVATION_NS`] or more
+//! apart, show the same pair of parts, and the next exchange needs further observations. The state
+//! of a process with several threads is that of its main thread; such a copy counts as sleeping only
+//! if its CPU time did not rise in [`OBSERVATION_NS`] either.
 //!
 //! *Cost.* O(n) for n processes, and one comparison of each pair of parts.
 
@@ -20,15 +21,19 @@ use usher_model::{CpuSet, ProcessId};
 
 use super::{CopyState, Group, Tree};
 
-/// Number of successive scans that must find the same idle and overloaded part before copies are
-/// exchanged.
+/// Number of successive observations that must find the same idle and overloaded part before copies
+/// are exchanged.
 const OBSERVATIONS: u32 = 2;
+/// Shortest time between two observations: the kernel counts CPU time in steps of 10 ms.
+pub(super) const OBSERVATION_NS: u64 = 10_000_000;
 
-/// An overloaded and an idle part, found by several successive scans.
+/// An overloaded and an idle part, found by several successive observations.
 #[derive(Debug, Default)]
 pub(super) struct Imbalance {
     parts: Option<(CpuSet, CpuSet)>,
     observations: u32,
+    /// Time from which the next observation may be made.
+    due_ns: u64,
 }
 
 impl Imbalance {
@@ -54,8 +59,12 @@ struct Load {
 
 impl Group {
     /// Exchanges at most one pair of copies.
-    pub(super) fn balance(&mut self, tree: &Tree<'_>) {
-        let loads = self.loads(tree);
+    pub(super) fn balance(&mut self, at_ns: u64, tree: &Tree<'_>) {
+        if at_ns < self.imbalance.due_ns {
+            return;
+        }
+        self.imbalance.due_ns = at_ns + OBSERVATION_NS;
+        let loads = self.loads(at_ns, tree);
         let pair = exchange(&loads);
         let observed = pair.map(|(from, to, ..)| (from.clone(), to.clone()));
         if !self.imbalance.record(observed) {
@@ -69,7 +78,7 @@ impl Group {
             self.move_to(running, to);
             self.move_to(sleeping, from);
         }
-        self.imbalance = Imbalance::default();
+        self.imbalance.record(None);
     }
 
     fn move_to(&mut self, process: ProcessId, slot: usize) {
@@ -78,7 +87,7 @@ impl Group {
         }
     }
 
-    fn loads(&self, tree: &Tree<'_>) -> BTreeMap<CpuSet, Load> {
+    fn loads(&self, at_ns: u64, tree: &Tree<'_>) -> BTreeMap<CpuSet, Load> {
         let mut loads: BTreeMap<CpuSet, Load> = BTreeMap::new();
         for (&process, copy) in &self.copies {
             let part = self.parts.get(copy.slot);
@@ -88,7 +97,7 @@ impl Group {
             let load = loads.entry(part.clone()).or_default();
             match tree.is_runnable(process.pid) {
                 true => load.running.push(process),
-                false if tree.is_asleep(process.pid) => load.sleeping.push(process),
+                false if tree.is_asleep(process.pid, at_ns) => load.sleeping.push(process),
                 false => load.has_unknown = true,
             }
         }

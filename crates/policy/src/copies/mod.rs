@@ -220,13 +220,22 @@ impl CopyPlanner {
             let uses = self.uses.entry(key.executable).or_default();
             group.note_threads(&tree, key, uses);
             group.note_waiting(at_ns, &tree);
-            group.balance(&tree);
+            group.balance(at_ns, &tree);
             group.resize(at_ns);
         }
         self.divide_all(topology, seat, &tree);
         self.widen(&tree);
         self.narrow_launchers(at_ns, &tree);
         self.changes(&tree)
+    }
+
+    /// Returns the masks of processes that this planner has chosen, to verify them.
+    pub fn applied(&self) -> Vec<MaskChange> {
+        let change = |(&process, cpus): (&ProcessId, &Option<CpuSet>)| {
+            let cpus = Some(cpus.clone()?);
+            Some(MaskChange { process, cpus })
+        };
+        self.applied.iter().filter_map(change).collect()
     }
 
     /// Records that a process keeps its own mask: it pinned itself or may not be changed.
@@ -320,13 +329,15 @@ impl CopyPlanner {
         self.groups.retain(|_, group| !group.copies.is_empty());
         for (key, present) in siblings {
             let is_known = self.groups.contains_key(&key);
-            if !is_known && !is_burst(&present) {
+            if !is_known && !started_together(&present) {
                 continue;
             }
             let uses = self.uses.entry(key.executable).or_default();
             let group = self.groups.entry(key).or_default();
             for process in present {
-                group.add(process, at_ns, uses);
+                // A process that has executed another program keeps the mask that it chose before.
+                let is_left_alone = self.left_alone.contains(&process.id);
+                group.add(process, at_ns, uses, is_left_alone);
             }
         }
     }
@@ -450,11 +461,12 @@ impl Group {
         });
     }
 
-    fn add(&mut self, process: &TreeProcess, at_ns: u64, uses: &ThreadUse) {
+    fn add(&mut self, process: &TreeProcess, at_ns: u64, uses: &ThreadUse, is_left_alone: bool) {
         if self.copies.contains_key(&process.id) {
             return;
         }
         let state = match uses.is_serial() {
+            _ if is_left_alone => CopyState::LeftAlone,
             true => CopyState::Serial,
             false => CopyState::Confined,
         };
@@ -540,7 +552,7 @@ fn key_of(process: &TreeProcess, at_ns: u64, tree: &Tree<'_>) -> Option<GroupKey
 }
 
 /// Returns whether two of the siblings were found within the window.
-fn is_burst(siblings: &[&TreeProcess]) -> bool {
+fn started_together(siblings: &[&TreeProcess]) -> bool {
     let mut times: Vec<u64> = siblings.iter().map(|process| process.found_ns).collect();
     times.sort_unstable();
     times.windows(2).any(|two| two[1] - two[0] <= WINDOW_NS)

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::TreeProcess;
 
+use super::balance::OBSERVATION_NS;
+
 /// The processes of a program by pid.
 pub(super) struct Tree<'a> {
     pub by_pid: BTreeMap<i32, &'a TreeProcess>,
@@ -69,10 +71,15 @@ impl<'a> Tree<'a> {
     }
 
     /// Returns whether the threads of a process and of its descendants sleep. Threads other than the
-    /// main thread are assumed to sleep if the CPU time of their process did not rise.
-    pub fn is_asleep(&self, pid: i32) -> bool {
+    /// main thread are assumed to sleep if the CPU time of their process did not rise in
+    /// [`OBSERVATION_NS`].
+    pub fn is_asleep(&self, pid: i32, at_ns: u64) -> bool {
         let is_asleep = |process: &TreeProcess| {
-            let is_known = process.threads == 1 || process.idle_since_ns.is_some();
+            let idle_ns = process
+                .idle_since_ns
+                .map(|since_ns| at_ns.saturating_sub(since_ns));
+            let is_idle = idle_ns.is_some_and(|idle_ns| idle_ns >= OBSERVATION_NS);
+            let is_known = process.threads == 1 || is_idle;
             is_known && !process.is_runnable
         };
         self.below(pid).all(is_asleep)

@@ -55,9 +55,9 @@ pub(super) fn working_threads(proc_root: &Path, process: &TreeProcess) -> u32 {
     u32::try_from(working.count()).unwrap_or(u32::MAX).max(1)
 }
 
-/// Returns the size of the executable mappings apart from that of the executable, in kB; `None` if the
-/// process has ended. The size costs less than the list of mappings, but includes code that the
-/// process compiled itself.
+/// Returns the size of the executable mappings without the executable itself (`VmLib`), in kB; `None`
+/// if the process has ended. Reading the size costs less than reading the list of mappings. The size
+/// includes code that the process compiled itself, and leaves out writable mappings.
 pub(super) fn library_kb(proc_root: &Path, pid: i32) -> Option<u64> {
     let status = file::read(&proc_root.join(pid.to_string()).join("status")).ok()?;
     let mut lines = status.lines();
