@@ -26,6 +26,9 @@ use super::watch::ProgramObserver;
 /// Age from which the use of CPU time shows whether a program is busy. A younger program counts as
 /// busy.
 const NEW_NS: u64 = 2_000_000_000;
+/// Shortest time over which the use of CPUs is averaged. The kernel may count CPU time in steps of
+/// 10 ms.
+const BUSY_NS: u64 = 100_000_000;
 
 /// A managed program.
 #[derive(Debug)]
@@ -67,9 +70,12 @@ pub(super) struct ManagedProgram {
     /// The last logged placement.
     pub placement: Option<ProgramPlacement>,
     pub interval: PlacementInterval,
-    /// The last sample, and the time and CPU time of the sample before.
+    /// The last sample.
     pub last: Option<(u64, ProgramSample)>,
-    pub before_last: Option<(u64, u64)>,
+    /// The CPUs that the program used on average, between two samples at least [`BUSY_NS`] apart.
+    pub busy_cpus: f64,
+    /// Time and CPU time of the second of these samples.
+    pub busy_at: Option<(u64, u64)>,
     /// Progress over the last seconds.
     pub window: ProgressWindow,
 }
@@ -99,9 +105,7 @@ impl ManagedProgram {
         if let Some(progress) = sample.progress {
             self.window.add(at_ns, progress);
         }
-        if let Some((then_ns, last)) = self.last.take() {
-            self.before_last = Some((then_ns, last.cpu_ns));
-        }
+        self.note_cpu_time(at_ns, sample.cpu_ns);
         self.last = Some((at_ns, sample.clone()));
         Some(sample)
     }
@@ -236,7 +240,7 @@ impl ManagedProgram {
             && self.program.background.is_none()
             && (age_ns < NEW_NS
                 || cpu_ns as f64 > QUIET_CPUS * age_ns as f64
-                || self.busy_cpus() > QUIET_CPUS)
+                || self.busy_cpus > QUIET_CPUS)
     }
 
     /// Returns how the program's threads waited at the last sample.
@@ -248,12 +252,13 @@ impl ManagedProgram {
         })
     }
 
-    fn busy_cpus(&self) -> f64 {
-        let (Some((now_ns, now)), Some((then_ns, then))) = (&self.last, self.before_last) else {
-            return 0.0;
-        };
-        let elapsed_ns = now_ns.saturating_sub(then_ns).max(1);
-        now.cpu_ns.saturating_sub(then) as f64 / elapsed_ns as f64
+    fn note_cpu_time(&mut self, at_ns: u64, cpu_ns: u64) {
+        let (then_ns, then_cpu_ns) = *self.busy_at.get_or_insert((at_ns, cpu_ns));
+        let elapsed_ns = at_ns.saturating_sub(then_ns);
+        if elapsed_ns >= BUSY_NS {
+            self.busy_cpus = cpu_ns.saturating_sub(then_cpu_ns) as f64 / elapsed_ns as f64;
+            self.busy_at = Some((at_ns, cpu_ns));
+        }
     }
 
     pub fn status(&self, at_ns: u64, plan: &Plan, is_frozen: bool) -> ProgramStatus {
@@ -292,7 +297,7 @@ impl ManagedProgram {
                 .and_then(|s| s.active_wait)
                 .or(self.program.active_wait),
             cpu_seconds: sample.map_or(0.0, |s| s.cpu_ns as f64 * 1e-9),
-            busy_cpus: self.busy_cpus(),
+            busy_cpus: self.busy_cpus,
             progress,
             progress_per_second: self.window.per_second().or(progress
                 .filter(|_| counted > 0.0)
