@@ -5,11 +5,30 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::{World, children, signal, terminal, wait_for};
+
+/// Starts `usher run` with a controlling terminal, and returns the launcher and the other end of the
+/// terminal.
+fn run_at_terminal(world: &World, program: &[&str]) -> (Child, File) {
+    let (master, slave) = terminal();
+    let usher = world.usher(&[&["run", "--"], program].concat());
+    // `setsid` makes the terminal the controlling terminal of the launcher. SIGQUIT may write a core
+    // file to the working directory.
+    let mut command = Command::new("setsid");
+    command.current_dir(world.path("."));
+    command.arg("--ctty").arg(usher.get_program());
+    command.args(usher.get_args());
+    let variables = usher.get_envs();
+    command.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+    let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+    let command = command.stdin(end()).stdout(end()).stderr(end());
+    (command.spawn().unwrap(), master)
+}
 
 /// `timeout` moves to a process group of its own, to which the terminal sends no signals.
 #[test]
@@ -17,19 +36,8 @@ fn keys_of_a_terminal_reach_a_program_with_a_group_of_its_own() {
     let mut world = World::new();
     world.daemon(&[]);
     for (key, number) in [("\x03", libc::SIGINT), ("\x1c", libc::SIGQUIT)] {
-        let (mut master, slave) = terminal();
-        let usher = world.usher(&["run", "--", "timeout", "600", "sleep", "600"]);
-        // `setsid` makes the terminal the controlling terminal of the launcher. SIGQUIT may write a core
-        // file to the working directory.
-        let mut command = Command::new("setsid");
-        command.current_dir(world.path("."));
-        command.arg("--ctty").arg(usher.get_program());
-        command.args(usher.get_args());
-        let variables = usher.get_envs();
-        command.envs(variables.filter_map(|(name, value)| Some((name, value?))));
-        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
-        let command = command.stdin(end()).stdout(end()).stderr(end());
-        let mut launcher = command.spawn().unwrap();
+        let (mut launcher, mut master) =
+            run_at_terminal(&world, &["timeout", "600", "sleep", "600"]);
         let pid = launcher.id() as i32;
         let is_timeout = |pid: &i32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -42,6 +50,28 @@ fn keys_of_a_terminal_reach_a_program_with_a_group_of_its_own() {
         master.write_all(key.as_bytes()).unwrap();
         assert_eq!(launcher.wait().unwrap().code(), Some(128 + number));
     }
+}
+
+/// The terminal sends the signal to the launcher only, because the program does not exist yet: the
+/// launcher waits for the answer of a stopped daemon.
+#[test]
+fn a_key_before_the_start_of_the_program_ends_the_program() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    signal(daemon, libc::SIGSTOP);
+    let (mut launcher, mut master) = run_at_terminal(&world, &["sleep", "600"]);
+    let path = format!("/proc/{}/status", launcher.id());
+    wait_for("the launcher to catch SIGINT", || {
+        let status = std::fs::read_to_string(&path).ok()?;
+        let caught = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+        (caught & (1 << (libc::SIGINT - 1)) != 0).then_some(())
+    });
+    master.write_all(b"\x03").unwrap();
+    assert_eq!(launcher.wait().unwrap().code(), Some(128 + libc::SIGINT));
+    signal(daemon, libc::SIGCONT);
 }
 
 #[test]

@@ -6,7 +6,9 @@
 //! signals itself. In this case, only signals that another process sent to the launcher are
 //! forwarded. A program that leads another group in this session, such as `timeout`, does not
 //! receive the signals of the terminal; they are forwarded to its group. If the program has a
-//! session of its own, all signals are forwarded to its process group.
+//! session of its own, all signals are forwarded to its process group. Signals that arrived before
+//! the creation of the program's process ([`Forwarder::keep_pending`]) did not reach it, and all of
+//! them are forwarded.
 //!
 //! Fourteen signals are forwarded ([`FROM_TERMINAL`] and [`FROM_OTHERS`]), except those that the
 //! launcher ignores. SIGTSTP also stops the launcher. Signals that arrive several times between two
@@ -55,6 +57,8 @@ const ENDING: [i32; 9] = [
 #[derive(Debug)]
 pub struct Forwarder {
     signals: SignalDelivery<UnixStream, WithOrigin>,
+    /// Signals that arrived before the creation of the program's process.
+    early: Vec<Origin>,
     own_session: bool,
     end: Arc<OwnedFd>,
     end_actions: Vec<SigId>,
@@ -77,6 +81,7 @@ impl Forwarder {
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let mut forwarder = Self {
             signals: SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?,
+            early: Vec::new(),
             own_session,
             end: end.clone(),
             end_actions: Vec::new(),
@@ -95,8 +100,15 @@ impl Forwarder {
     }
 
     /// Returns a descriptor that stays readable after a signal has requested the program's end.
-    pub fn end_fd(&self) -> BorrowedFd<'_> {
-        self.end.as_fd()
+    pub fn end_fd(&self) -> Arc<OwnedFd> {
+        self.end.clone()
+    }
+
+    /// Keeps the signals that have arrived until now for the program. Call this function just before
+    /// the program's process is created.
+    pub fn keep_pending(&mut self) {
+        let pending = self.pending();
+        self.early.extend(pending);
     }
 
     /// Returns whether the program has a session of its own.
@@ -118,10 +130,13 @@ impl Forwarder {
     /// Returns whether one of these signals requests the end of a program.
     pub fn forward_to(&mut self, programs: &[&ChildProcess]) -> bool {
         let mut end_requested = false;
-        for origin in self.pending() {
+        let early = std::mem::take(&mut self.early).into_iter();
+        let early = early.map(|origin| (origin, true));
+        let later = self.pending().into_iter().map(|origin| (origin, false));
+        for (origin, is_early) in early.chain(later) {
             end_requested |= ENDING.contains(&origin.signal);
             let by_kernel = matches!(origin.cause, Cause::Kernel);
-            let from_terminal = is_from_terminal(origin.signal, by_kernel);
+            let from_terminal = !is_early && is_from_terminal(origin.signal, by_kernel);
             for program in programs {
                 match self.own_session {
                     // SIGSTOP replaces SIGTSTP, because the kernel ignores SIGTSTP in a session

@@ -70,6 +70,7 @@ pub fn run(options: &RunOptions, copies: u32) -> Outcome {
         doing: "catching signals",
         source,
     })?;
+    signals.keep_pending();
     let mut children = Vec::new();
     let mut failure = None;
     for (at, command) in commands.iter().enumerate() {

@@ -37,6 +37,7 @@ mod restart;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -141,7 +142,7 @@ fn launch(options: &RunOptions) -> Outcome {
     let spec = spec.env(usher_probe::RUN_VARIABLE, run_id());
     // A command that does not exist starts no daemon.
     spec.resolve()?;
-    let (child, registered) = options.register(&spec, page.path(), &signals)?;
+    let (child, registered) = options.register(&spec, page.path(), &mut signals)?;
     let RequestedChild { held, request } = child;
     let daemon_options = options.regulation.daemon_options(options.store.clone());
     let mut wait_loop = ManagedWait::new(options.runtime_dir.clone(), request, daemon_options);
@@ -179,6 +180,7 @@ fn launch(options: &RunOptions) -> Outcome {
 fn unmanaged(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
     const REASON: &str = "the option --no-daemon is given";
     let spec = options.spec(None, signals);
+    signals.keep_pending();
     let held = hold(&spec)?;
     match options.background {
         None => failure::print_error(&format!("the program runs unmanaged: {REASON}")),
@@ -277,13 +279,14 @@ impl RunOptions {
         &self,
         spec: &LaunchSpec,
         page: Option<&Path>,
-        signals: &Forwarder,
+        signals: &mut Forwarder,
     ) -> anyhow::Result<(RequestedChild, anyhow::Result<(Daemon, Register_Reply)>)> {
         let options = self.regulation.daemon_options(self.store.clone());
         let config = ActConfig::new(runtime::own_dir(self.runtime_dir.as_deref()));
+        let end = signals.end_fd();
         let limits = WaitLimits {
             timeout: REGISTER_TIMEOUT,
-            end: Some(signals.end_fd()),
+            end: Some(end.as_fd()),
         };
         let dir = self.runtime_dir.as_deref();
         // The request is made once, because it reads the CPU quota while the child waits.
@@ -294,6 +297,7 @@ impl RunOptions {
                 Some(known) => child.insert(known),
                 None => {
                     let home = daemon.prepare(&config, self.background)?;
+                    signals.keep_pending();
                     let held = hold_in(spec, home.as_ref())?;
                     let request = self.request(held.pid(), page, spec);
                     child.insert(RequestedChild { held, request })
@@ -305,6 +309,7 @@ impl RunOptions {
             (Some(child), registered) => Ok((child, registered)),
             (None, Err(error)) if error.is::<LaunchError>() => Err(error),
             (None, registered) => {
+                signals.keep_pending();
                 let held = hold(spec)?;
                 let request = self.request(held.pid(), page, spec);
                 Ok((RequestedChild { held, request }, registered))

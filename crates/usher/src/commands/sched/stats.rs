@@ -223,6 +223,7 @@ fn run_heeding(
     mut sample: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
     let mut signals = Forwarder::new(false).context("catching signals")?;
+    signals.keep_pending();
     let held = hold(spec)?;
     sample()?;
     let exit = held.release()?.wait_forwarding(&mut signals);
