@@ -3,7 +3,9 @@
 //! little.
 //!
 //! 1. `usher profile` measures each program of the example mixes alone. Its speed-up on two CPUs is
-//!    the reference. A program that is not installed is missing, and its bar is not met.
+//!    the reference. Variants, which run one of these programs with other arguments or under another
+//!    name (`pigz-quick`, `svd-1`), are left out. A program that is not installed is missing, and
+//!    its bar is not met.
 //! 2. Each round runs every program once under `usher run`, in pairs, with a daemon that varies
 //!    seats. The same pairs run under a second daemon with `variation = false` and a store of its
 //!    own. The order of the two daemons alternates. A program has another partner in each round.
@@ -123,7 +125,10 @@ pub fn run(
 fn programs(mixes: &Path) -> Result<(BTreeMap<String, ExampleProgram>, Vec<String>)> {
     let mut programs = BTreeMap::new();
     let mut absent = Vec::new();
-    let files = fs::read_dir(mixes).with_context(|| format!("reading {}", mixes.display()))?;
+    // The setup commands run in the directory of their mix, where a relative path would be resolved
+    // again.
+    let mixes = fs::canonicalize(mixes).with_context(|| format!("reading {}", mixes.display()))?;
+    let files = fs::read_dir(&mixes).with_context(|| format!("reading {}", mixes.display()))?;
     let mut files: Vec<PathBuf> = files.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
     files.sort();
     for file in files {
@@ -141,9 +146,14 @@ fn programs(mixes: &Path) -> Result<(BTreeMap<String, ExampleProgram>, Vec<Strin
                 .current_dir(&mix.dir)
                 .status();
             // The inputs of a program that is not installed cannot always be made.
-            if !done.is_ok_and(|status| status.success()) {
-                eprintln!("profiles: a setup command of '{}' failed", file.display());
-            }
+            let failure = match done {
+                Ok(status) if status.success() => continue,
+                Ok(status) => status.to_string(),
+                Err(error) => error.to_string(),
+            };
+            let command = setup.argv.join(std::ffi::OsStr::new(" "));
+            let mix = file.display();
+            eprintln!("profiles: the setup command {command:?} of '{mix}' failed: {failure}");
         }
         for program in mix.programs {
             let dir = mix.dir.clone();
@@ -160,7 +170,18 @@ fn programs(mixes: &Path) -> Result<(BTreeMap<String, ExampleProgram>, Vec<Strin
         absent.iter().any(same)
     };
     programs.retain(|name, _| !is_absent(name));
+    let names: Vec<String> = programs.keys().cloned().collect();
+    programs.retain(|name, _| !is_variant(name, &names));
     Ok((programs, absent))
+}
+
+/// Returns whether a name is that of another program with a suffix: `pigz-quick` is a variant of
+/// `pigz`.
+fn is_variant(name: &str, names: &[String]) -> bool {
+    let mut others = names
+        .iter()
+        .filter_map(|other| name.strip_prefix(other.as_str()));
+    others.any(|rest| rest.starts_with('-'))
 }
 
 /// Returns the pairs of a round: each program once, with another partner in each round. With an odd
@@ -318,6 +339,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn variants_of_a_program_are_recognised() {
+        let names = ["pigz", "pigz-quick", "minimap2", "mini"].map(str::to_owned);
+        let variants = names.iter().filter(|name| is_variant(name, &names));
+        assert_eq!(variants.collect::<Vec<_>>(), ["pigz-quick"]);
+    }
 
     #[test]
     fn each_round_runs_each_program_once_with_another_partner() {
