@@ -17,11 +17,13 @@ use common::{World, children, signal, terminal, wait_for};
 fn run_at_terminal(world: &World, program: &[&str]) -> (Child, File) {
     let (master, slave) = terminal();
     let usher = world.usher(&[&["run", "--"], program].concat());
-    // `setsid` makes the terminal the controlling terminal of the launcher. SIGQUIT may write a core
-    // file to the working directory.
-    let mut command = Command::new("setsid");
+    // `nohup` and background jobs ignore the signals, and programs inherit this. `setsid` makes the
+    // terminal the controlling terminal of the launcher. SIGQUIT may write a core file to the working
+    // directory.
+    let mut command = Command::new("env");
     command.current_dir(world.path("."));
-    command.arg("--ctty").arg(usher.get_program());
+    command.args(["--default-signal=INT,QUIT", "setsid", "--ctty"]);
+    command.arg(usher.get_program());
     command.args(usher.get_args());
     let variables = usher.get_envs();
     command.envs(variables.filter_map(|(name, value)| Some((name, value?))));
