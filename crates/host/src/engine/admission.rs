@@ -212,9 +212,6 @@ impl RealWorld {
         if program.background.is_some() {
             self.meter_program(&member.home);
         }
-        if member.copies.is_some() {
-            self.exec_notifications.arm_for_active();
-        }
         self.state.members.insert(program.id, member);
         if let Some(id) = similar_to {
             self.note_similar_profile(at_ns, program.id, &id);

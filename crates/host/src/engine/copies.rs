@@ -44,18 +44,14 @@ impl RealWorld {
     pub(super) fn program_executed(&mut self) {
         let at_ns = now_ns();
         let notified = self.exec_notifications.notified(at_ns);
-        let mut must_arm = false;
         let members = self.state.members.values_mut();
         for tracker in members.filter_map(|member| member.copies.as_mut()) {
             if notified.for_idle {
                 tracker.scan_if_idle(at_ns);
             }
             if notified.for_active {
-                must_arm |= tracker.begin_burst(at_ns, &mut self.burst_budget);
+                tracker.begin_burst(at_ns, &mut self.burst_budget);
             }
-        }
-        if must_arm {
-            self.exec_notifications.arm_for_active();
         }
     }
 
@@ -68,6 +64,10 @@ impl RealWorld {
         let Some(tracker) = &mut member.copies else {
             return;
         };
+        if tracker.begins_watch() {
+            self.exec_notifications.arm_for_active();
+            return;
+        }
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();

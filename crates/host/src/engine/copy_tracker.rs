@@ -36,6 +36,11 @@ use super::clock::thread_cpu_ns;
 const YOUNG_NS: u64 = 10_000_000;
 /// The same interval without notifications of executed programs.
 const UNWATCHED_YOUNG_NS: u64 = 5_000_000;
+/// Time from the arrival of a program to its first scan.
+const FIRST_NS: u64 = 5_000_000;
+/// Time from the arrival of a launched program to the arming of the watch. A scan at this time, or an
+/// earlier notification, would slow the `exec` of the program itself.
+const LAUNCHED_NS: u64 = 3_000_000;
 /// Time for which a program counts as young after its arrival and after each new process.
 const YOUNG_FOR_NS: u64 = 1_000_000_000;
 /// Interval of scans of a program with copies or with use of CPU time.
@@ -78,8 +83,8 @@ pub(super) struct CopyTracker {
     pub is_suspended: bool,
     young_ns: u64,
     bursts: BurstScans,
-    /// Whether the launched program has not executed its file yet.
-    is_before_exec: bool,
+    /// Whether the watch for the first child processes of a launched program must still be armed.
+    is_before_watch: bool,
     /// Number of groups when the log was last written.
     pub logged: usize,
     /// The copies of this run that are stored for the next run.
@@ -107,7 +112,11 @@ impl CopyTracker {
             cpu_ns: 0,
             full_ns: 0,
             reread_due_ns: 0,
-            due_ns: at_ns + UNWATCHED_YOUNG_NS,
+            due_ns: at_ns
+                + match is_launched {
+                    true => LAUNCHED_NS,
+                    false => FIRST_NS,
+                },
             early_ns: 0,
             is_idle: false,
             is_suspended: false,
@@ -116,7 +125,7 @@ impl CopyTracker {
                 false => UNWATCHED_YOUNG_NS,
             },
             bursts: BurstScans::default(),
-            is_before_exec: is_launched,
+            is_before_watch: is_launched,
             logged: 0,
             record: CopyRecord::default(),
             has_gaps: false,
@@ -146,21 +155,24 @@ impl CopyTracker {
         }
     }
 
-    /// Begins a scan burst if the program is not idle. Call this function after a notification. The
-    /// first notification after the arrival of a launched program is usually that of the program's
-    /// own `exec`, and begins no burst: the function then returns true, and the caller must arm the
-    /// watch again at once.
-    pub fn begin_burst(&mut self, at_ns: u64, budget: &mut BurstBudget) -> bool {
-        if std::mem::take(&mut self.is_before_exec) {
-            return true;
+    /// Returns whether to arm the watch now instead of a scan, because a launched program may execute
+    /// its first child processes soon. The first scan follows.
+    pub fn begins_watch(&mut self) -> bool {
+        let begins = std::mem::take(&mut self.is_before_watch);
+        if begins {
+            self.due_ns += FIRST_NS - LAUNCHED_NS;
         }
+        begins
+    }
+
+    /// Begins a scan burst if the program is not idle. Call this function after a notification.
+    pub fn begin_burst(&mut self, at_ns: u64, budget: &mut BurstBudget) {
         if !self.is_idle
             && !self.is_suspended
             && let Some(due_ns) = self.bursts.begin(at_ns, budget)
         {
             self.due_ns = self.due_ns.min(due_ns);
         }
-        false
     }
 
     /// Records that the masks of the whole program were set or restored.
@@ -275,18 +287,23 @@ mod tests {
     #[test]
     fn a_notification_brings_the_next_scan_forward_except_for_idle_and_suspended_programs() {
         let (mut tracker, mut budget) = (tracker(), BurstBudget::default());
+        tracker.schedule(2 * MS, 0, false, &mut budget);
+        assert!(
+            tracker.due_ns() < 3 * MS,
+            "the first scan of a launched program"
+        );
+        tracker.schedule(10 * MS, 0, false, &mut budget);
         let due_ns = tracker.due_ns();
-        assert!(tracker.begin_burst(2 * MS, &mut budget), "its own exec");
-        assert_eq!(tracker.due_ns(), due_ns);
+        assert_eq!(due_ns, 20 * MS, "after the burst");
         tracker.is_suspended = true;
-        assert!(!tracker.begin_burst(2 * MS, &mut budget));
+        tracker.begin_burst(11 * MS, &mut budget);
         assert_eq!(tracker.due_ns(), due_ns);
         tracker.is_suspended = false;
-        assert!(!tracker.begin_burst(2 * MS, &mut budget));
-        assert!(tracker.due_ns() < 3 * MS);
+        tracker.begin_burst(11 * MS, &mut budget);
+        assert!(tracker.due_ns() < 12 * MS);
         tracker.schedule(5_000 * MS, 0, true, &mut budget);
         assert!(tracker.is_idle());
-        assert!(!tracker.begin_burst(5_001 * MS, &mut budget));
+        tracker.begin_burst(5_001 * MS, &mut budget);
         assert_eq!(tracker.due_ns(), 5_500 * MS);
     }
 }

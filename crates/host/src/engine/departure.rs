@@ -139,6 +139,9 @@ impl RealWorld {
         let Some(mut member) = self.state.members.remove(&id) else {
             return;
         };
+        if self.state.members.is_empty() {
+            self.exec_notifications.forget_active();
+        }
         if member.program.background.is_none() {
             self.drop_general_notes();
         }

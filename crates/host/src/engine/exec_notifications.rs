@@ -16,8 +16,8 @@
 //! 4. *Active programs.* There is no hold-off. The budget of the bursts limits the CPU time.
 //!
 //! Bound: at most five wake-ups per second for idle programs. For active programs, at most one
-//! wake-up per scan, because only a scan arms the watch again, and one per launched program. Each
-//! call makes at most two system calls.
+//! wake-up per scan, because only a scan arms the watch again. Each call makes at most two system
+//! calls.
 
 use usher_probe::ExecWatch;
 
@@ -80,6 +80,11 @@ impl ExecNotifications {
     /// Arms the watch for active programs, even in a hold-off. Call this function before a scan.
     pub fn arm_for_active(&mut self) {
         self.is_armed_for_active = self.arm_watch();
+    }
+
+    /// Ignores a later notification for active programs, because there are no programs any more.
+    pub fn forget_active(&mut self) {
+        self.is_armed_for_active = false;
     }
 
     fn arm_watch(&mut self) -> bool {

@@ -284,7 +284,8 @@ impl World for RealWorld {
             // would prolong it.
             self.state.cpu_budget.skip(thread_cpu_ns());
             let is_paused = self.is_paused();
-            if !is_paused {
+            // The launcher of an arriving program waits for the decision.
+            if !is_paused && self.state.arriving.is_empty() {
                 self.continue_scans();
                 self.follow_copies();
             }
