@@ -287,14 +287,13 @@ mod tests {
     #[test]
     fn a_notification_brings_the_next_scan_forward_except_for_idle_and_suspended_programs() {
         let (mut tracker, mut budget) = (tracker(), BurstBudget::default());
-        tracker.schedule(2 * MS, 0, false, &mut budget);
-        assert!(
-            tracker.due_ns() < 3 * MS,
-            "the first scan of a launched program"
-        );
-        tracker.schedule(10 * MS, 0, false, &mut budget);
+        assert_eq!(tracker.due_ns(), MS + LAUNCHED_NS);
+        assert!(tracker.begins_watch());
+        assert_eq!(tracker.due_ns(), MS + FIRST_NS);
+        assert!(!tracker.begins_watch());
+        tracker.schedule(6 * MS, 0, false, &mut budget);
         let due_ns = tracker.due_ns();
-        assert_eq!(due_ns, 20 * MS, "after the burst");
+        assert_eq!(due_ns, 16 * MS);
         tracker.is_suspended = true;
         tracker.begin_burst(11 * MS, &mut budget);
         assert_eq!(tracker.due_ns(), due_ns);
