@@ -165,11 +165,12 @@ impl OwnMasks {
     }
 
     /// Returns whether a thread of a copy has a mask that neither Usher gave it nor the program had
-    /// at its admission. `current` is the mask of the thread, within the `online` CPUs.
+    /// at its admission. `current` is the mask of the thread, within the `online` CPUs. A part of the
+    /// given mask does not count, because CPUs that go offline and cpusets narrow masks, too.
     fn is_chosen_by_copy(&self, thread: ThreadId, current: &CpuSet, online: &CpuSet) -> bool {
         let given = self.given.get(&thread).and_then(|masks| masks.last());
         let initial = self.initial.as_ref();
-        given.is_some_and(|given| given.and(online) != *current)
+        given.is_some_and(|given| !current.is_subset(given))
             && initial.is_some_and(|initial| initial.and(online) != *current)
     }
 
