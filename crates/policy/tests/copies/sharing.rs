@@ -104,18 +104,20 @@ fn a_running_copy_is_exchanged_with_a_sleeping_copy_of_an_idle_part() {
     for pid in pids {
         program.start(pid, 1, 2);
     }
-    program.step(5 * MS);
+    program.step(10 * MS);
     assert_eq!(program.masks(&pids), "0 0 1 1");
     let run = |program: &mut Program, running: [i32; 2]| {
         for (pid, process) in &mut program.processes {
             process.is_runnable = running.contains(pid);
         }
-        program.step(5 * MS);
+        program.step(10 * MS);
     };
     run(&mut program, [10, 11]);
     run(&mut program, [10, 12]);
     run(&mut program, [10, 11]);
-    assert_eq!(program.masks(&pids), "0 0 1 1", "never twice in succession");
+    program.step(MS);
+    program.step(MS);
+    assert_eq!(program.masks(&pids), "0 0 1 1", "never twice within 10 ms");
     run(&mut program, [10, 11]);
     assert_eq!(program.masks(&pids), "0 1 0 1");
     // A child process counts for its copy.
@@ -134,12 +136,12 @@ fn a_part_whose_copy_may_work_in_another_thread_is_not_idle() {
     }
     program.processes.get_mut(&12).unwrap().threads = 2;
     for _ in 0..4 {
-        program.step(5 * MS);
+        program.step(10 * MS);
     }
     assert_eq!(program.masks(&[10, 11, 12, 13]), "0 0 1 1");
     program.processes.get_mut(&12).unwrap().idle_since_ns = Some(program.at_ns);
-    program.step(5 * MS);
-    program.step(5 * MS);
+    program.step(10 * MS);
+    program.step(10 * MS);
     assert_eq!(program.masks(&[10, 11, 12, 13]), "0 1 0 1");
 }
 
