@@ -12,7 +12,9 @@
 //! 4. 50 ms ([`IDLE_NS`]) otherwise, without notifications. The scan then reads one file, unless
 //!    the kernel has created a process or thread on the machine.
 //!
-//! In the first two cases, a notification begins a scan burst (`burst_scans`).
+//! The first scan follows 5 ms ([`FIRST_NS`]) after the arrival. In the first two cases, a
+//! notification begins a scan burst (`burst_scans`), for launched programs from 3 ms
+//! ([`LAUNCHED_NS`]) after the arrival.
 //!
 //! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found

@@ -16,8 +16,8 @@
 //! 4. *Active programs.* There is no hold-off. The budget of the bursts limits the CPU time.
 //!
 //! Bound: at most five wake-ups per second for idle programs. For active programs, at most one
-//! wake-up per scan, because only a scan arms the watch again. Each call makes at most two system
-//! calls.
+//! wake-up per scan, because only a scan arms the watch again, and one per launched program. Each
+//! call makes at most two system calls.
 
 use usher_probe::ExecWatch;
 
