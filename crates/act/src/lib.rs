@@ -33,6 +33,7 @@ mod mask;
 mod membership;
 mod mounts;
 mod new_threads;
+mod own_masks;
 mod prepared;
 mod priority;
 mod procs;

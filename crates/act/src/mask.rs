@@ -25,7 +25,7 @@
 //! `sched_getaffinity` does not report offline CPUs. Therefore masks are compared within the online
 //! CPUs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,7 @@ use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
 use crate::membership::Membership;
 use crate::new_threads::{NewThreads, VISIT_QUIET, over_new};
+use crate::own_masks::OwnMasks;
 use crate::procs::Procs;
 use crate::scan::{self, SCANS_MAX, ThreadChange, VisitResult};
 
@@ -124,78 +125,6 @@ fn whole(procs: &Procs, online: &CpuSet, pid: i32, tid: i32) -> Option<CpuSet> {
 /// the time could otherwise prolong the call without end. The next call narrows the threads that
 /// this call misses.
 const NARROW_MAX: Duration = Duration::from_millis(50);
-
-/// The masks that a program itself set for its threads, as far as Usher has seen them, and the
-/// masks of single processes of the program.
-#[derive(Debug, Default)]
-pub(crate) struct OwnMasks {
-    /// The CPUs that at least one thread of the program could use at admission.
-    pub initial: Option<CpuSet>,
-    /// The pinned threads that were found when a seat was applied, with their masks. If a later
-    /// seat has the same CPUs as such a mask, this map shows that the program, not Usher, set the
-    /// mask. The journal records the mask as the thread's former mask.
-    pub pinned: BTreeMap<ThreadId, CpuSet>,
-    /// The parts of the seat to which copies inside the program are confined, by process.
-    pub copies: BTreeMap<ProcessId, CpuSet>,
-    /// The masks that Usher gave to each thread of a copy or of a launcher, the present mask last. If
-    /// a thread has another mask, the program set it, even if Usher gave this mask to another copy.
-    pub given: BTreeMap<ThreadId, Vec<CpuSet>>,
-}
-
-impl OwnMasks {
-    /// Records a mask of a thread of a copy.
-    fn note_given(&mut self, thread: ThreadId, mask: &CpuSet) {
-        let masks = self.given.entry(thread).or_default();
-        masks.retain(|one| one != mask);
-        masks.push(mask.clone());
-    }
-
-    /// Records the present masks of a process to which Usher gave masks.
-    pub fn note_restored(&mut self, pid: i32) {
-        for (thread, masks) in self
-            .given
-            .iter_mut()
-            .filter(|(thread, _)| thread.pid == pid)
-        {
-            if let Ok(mask) = get(thread.tid) {
-                masks.retain(|one| *one != mask);
-                masks.push(mask);
-            }
-        }
-    }
-
-    /// Returns whether a thread of a copy has a mask that neither Usher gave it nor the program had
-    /// at its admission. `current` is the mask of the thread, within the `online` CPUs. A part of the
-    /// given mask does not count, because CPUs that go offline and cpusets narrow masks, too.
-    fn is_chosen_by_copy(&self, thread: ThreadId, current: &CpuSet, online: &CpuSet) -> bool {
-        let given = self.given.get(&thread).and_then(|masks| masks.last());
-        let initial = self.initial.as_ref();
-        given.is_some_and(|given| !current.is_subset(given))
-            && initial.is_some_and(|initial| initial.and(online) != *current)
-    }
-
-    /// Forgets the copies that do not fulfil the condition, and the masks of ended threads.
-    pub fn retain_copies(&mut self, lives: impl Fn(ProcessId) -> bool) {
-        self.copies.retain(|&process, _| lives(process));
-        self.given.retain(|thread, _| get(thread.tid).is_ok());
-    }
-
-    /// Forgets all copies, because their masks are about to be restored.
-    pub fn forget_copies(&mut self) {
-        self.copies.clear();
-        self.given.clear();
-    }
-}
-
-/// Returns whether the main thread of a copy has a mask that the program itself set after Usher had
-/// confined the copy.
-pub(crate) fn is_chosen_by_copy(procs: &Procs, own: &OwnMasks, process: ProcessId) -> bool {
-    let mut threads = own.given.range(ThreadId::range(process.pid, process.pid));
-    let (Some((&thread, given)), Ok(current)) = (threads.next(), get(process.pid)) else {
-        return false;
-    };
-    given.last() != Some(&current) && own.is_chosen_by_copy(thread, &current, &procs.online_cpus())
-}
 
 /// Upper limit of the threads of a program that a scan for pins covers.
 const PINS_MAX: usize = 4096;

@@ -89,7 +89,7 @@ impl Actuator {
             .programs
             .get(&program)
             .map(|managed| &managed.own_masks);
-        own.is_some_and(|own| mask::is_chosen_by_copy(&self.procs, own, process))
+        own.is_some_and(|own| own.has_chosen(&self.procs, process))
     }
 
     /// Returns whether a process belongs to the program and may be changed.

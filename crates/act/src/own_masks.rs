@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Remembers in memory which masks a program itself set for its threads, and which masks Usher gave
+//! to its copies. The journal does not distinguish the masks of different copies, so that after a
+//! restart of Usher, a mask that Usher gave to any copy of the program counts as Usher's.
+
+use std::collections::BTreeMap;
+
+use usher_model::{CpuSet, ProcessId};
+
+use crate::journal::ThreadId;
+use crate::mask;
+use crate::procs::Procs;
+
+/// The masks that a program itself set for its threads, as far as Usher has seen them, and the
+/// masks of single processes of the program.
+#[derive(Debug, Default)]
+pub(crate) struct OwnMasks {
+    /// The CPUs that at least one thread of the program could use at admission.
+    pub initial: Option<CpuSet>,
+    /// The pinned threads that were found when a seat was applied, with their masks. If a later
+    /// seat has the same CPUs as such a mask, this map shows that the program, not Usher, set the
+    /// mask. The journal records the mask as the thread's former mask.
+    pub pinned: BTreeMap<ThreadId, CpuSet>,
+    /// The parts of the seat to which copies inside the program are confined, by process.
+    pub copies: BTreeMap<ProcessId, CpuSet>,
+    /// The masks that Usher gave to each thread of a copy or of a launcher, the present mask last. If
+    /// a thread has another mask, the program set it, even if Usher gave this mask to another copy.
+    pub given: BTreeMap<ThreadId, Vec<CpuSet>>,
+}
+
+impl OwnMasks {
+    /// Records a mask of a thread of a copy.
+    pub fn note_given(&mut self, thread: ThreadId, mask: &CpuSet) {
+        let masks = self.given.entry(thread).or_default();
+        masks.retain(|one| one != mask);
+        masks.push(mask.clone());
+    }
+
+    /// Records the present masks of a process to which Usher gave masks.
+    pub fn note_restored(&mut self, pid: i32) {
+        let threads = self.given.keys().copied();
+        let threads: Vec<ThreadId> = threads.filter(|thread| thread.pid == pid).collect();
+        for thread in threads {
+            if let Ok(mask) = mask::get(thread.tid) {
+                self.note_given(thread, &mask);
+            }
+        }
+    }
+
+    /// Returns whether a thread of a copy has a mask that neither Usher gave it nor the program had
+    /// at its admission. `current` is the mask of the thread, within the `online` CPUs. A part of the
+    /// given mask does not count, because CPUs that go offline and cpusets narrow masks, too.
+    pub fn is_chosen_by_copy(&self, thread: ThreadId, current: &CpuSet, online: &CpuSet) -> bool {
+        let given = self.given.get(&thread).and_then(|masks| masks.last());
+        let initial = self.initial.as_ref();
+        given.is_some_and(|given| !current.is_subset(given))
+            && initial.is_some_and(|initial| initial.and(online) != *current)
+    }
+
+    /// Returns whether the main thread of a copy has a mask that the program itself set after Usher
+    /// had confined the copy.
+    pub fn has_chosen(&self, procs: &Procs, process: ProcessId) -> bool {
+        let mut threads = self.given.range(ThreadId::range(process.pid, process.pid));
+        let (Some((&thread, given)), Ok(current)) = (threads.next(), mask::get(process.pid)) else {
+            return false;
+        };
+        // The online CPUs are read only if the masks differ.
+        given.last() != Some(&current)
+            && self.is_chosen_by_copy(thread, &current, &procs.online_cpus())
+    }
+
+    /// Forgets the copies that do not fulfil the condition, and the masks of ended threads.
+    pub fn retain_copies(&mut self, lives: impl Fn(ProcessId) -> bool) {
+        self.copies.retain(|&process, _| lives(process));
+        self.given.retain(|thread, _| mask::get(thread.tid).is_ok());
+    }
+
+    /// Forgets all copies, because their masks are about to be restored.
+    pub fn forget_copies(&mut self) {
+        self.copies.clear();
+        self.given.clear();
+    }
+}
