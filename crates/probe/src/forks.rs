@@ -73,6 +73,9 @@ pub struct ForkScan {
     root: ProcessId,
     orphans: OrphanRules,
     last_pid: Option<i32>,
+    /// The last number and the time of the last check at which the program was at rest, if no other
+    /// check or scan followed.
+    rest: Option<(i32, u64)>,
     listed_ns: Option<u64>,
     known: BTreeMap<i32, KnownProcess>,
     /// Numbers of processes that did not exist, or could not be read, when examined, with the
@@ -118,6 +121,7 @@ impl ForkScan {
             root,
             orphans: OrphanRules::new(proc_root, root),
             last_pid: is_launched.then(|| last_pid(proc_root)).flatten(),
+            rest: None,
             listed_ns: None,
             known: BTreeMap::new(),
             free: Vec::new(),
@@ -128,15 +132,27 @@ impl ForkScan {
     /// Returns whether the program may have a new process since the last scan, or whether a process
     /// was created or has executed a program in the last 50 ms, so that a scan may find another
     /// program. If the program has not run, numbers of other programs are skipped.
-    pub fn is_due(&mut self, at_ns: u64) -> bool {
+    ///
+    /// `is_at_rest`: the CPU time of the program has not changed since the last call or scan. As the
+    /// CPU time of a running thread lags behind, only the numbers that were assigned before that call
+    /// are skipped.
+    pub fn is_due(&mut self, at_ns: u64, is_at_rest: bool) -> bool {
         let is_young = |one: &KnownProcess| at_ns.saturating_sub(one.executed_ns) < EXEC_NS;
         if self.known.values().any(is_young) {
             return true;
         }
-        if self.known.is_empty() || !self.free.is_empty() || self.last_pid.is_none() {
+        if self.known.is_empty() || self.last_pid.is_none() {
             return true;
         }
         let last = last_pid(&self.proc_root);
+        if is_at_rest {
+            self.skip_before_last_rest(last, at_ns);
+            return false;
+        }
+        self.rest = None;
+        if !self.free.is_empty() {
+            return true;
+        }
         if self.last_pid == last {
             return false;
         }
@@ -145,6 +161,17 @@ impl ForkScan {
             self.last_pid = last;
         }
         has_run
+    }
+
+    /// Skips the numbers that were assigned before the last check at which the program was at rest.
+    fn skip_before_last_rest(&mut self, last: Option<i32>, at_ns: u64) {
+        let Some(last) = last else {
+            return;
+        };
+        if let Some((before, before_ns)) = self.rest.replace((last, at_ns)) {
+            self.last_pid = Some(before);
+            self.free.retain(|&(_, since_ns)| since_ns > before_ns);
+        }
     }
 
     /// Returns whether a thread of the program may have run since the last call. The CPU time of a
@@ -167,6 +194,7 @@ impl ForkScan {
     /// Updates the tree. Returns whether a new process was found.
     pub fn scan(&mut self, at_ns: u64) -> bool {
         let last = last_pid(&self.proc_root);
+        self.rest = None;
         self.refresh(at_ns);
         if let Some(root) = self.known.get(&self.root.pid) {
             self.orphans.note_root(&root.stat);

@@ -112,6 +112,18 @@ impl ProgramMembers {
         })
     }
 
+    /// Returns the CPU time that the kernel has summed up for the program, by one read of an open
+    /// file and one per process that has left the cgroup; `None` without a cgroup.
+    pub(crate) fn summed_cpu_ns(&mut self) -> Option<u64> {
+        match self {
+            Self::Cgroup { group, leavers, .. } => {
+                leavers.tree.sample();
+                Some(group.cpu_ns().ok()? + leavers.cpu_ns())
+            }
+            Self::Tree(_) => None,
+        }
+    }
+
     pub(crate) fn threads(&self) -> Result<BTreeSet<i32>, ProbeError> {
         match self {
             Self::Cgroup { group, leavers, .. } => {

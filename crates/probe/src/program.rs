@@ -296,6 +296,13 @@ impl ProgramProbe {
         living.min().map(|(.., pid)| pid)
     }
 
+    /// Returns the CPU time that the kernel has summed up for the program, which shows at little cost
+    /// whether the program has run; `None` for a program without a cgroup, or if the CPU time cannot
+    /// be read.
+    pub fn summed_cpu_ns(&mut self) -> Option<u64> {
+        self.members.summed_cpu_ns()
+    }
+
     /// Returns whether all processes of the program are stopped by a signal (`SIGSTOP`, `SIGTSTP`)
     /// or by a debugger.
     pub fn is_stopped(&self) -> bool {

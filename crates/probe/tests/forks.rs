@@ -399,15 +399,39 @@ fn scans_are_due_for_a_while_after_a_process_was_found() {
         found.len() == 2 && found.iter().all(is_asleep)
     });
     let found_ns = found.iter().map(|one| one.found_ns).max().unwrap();
-    assert!(scan.is_due(found_ns + SECOND_NS / 50));
+    assert!(scan.is_due(found_ns + SECOND_NS / 50, false));
     // The first call compares with no earlier CPU time.
     let later_ns = 3600 * SECOND_NS;
-    let is_quiet = |scan: &mut ForkScan| !scan.is_due(later_ns) && !scan.is_due(later_ns);
+    let is_quiet =
+        |scan: &mut ForkScan| !scan.is_due(later_ns, false) && !scan.is_due(later_ns, false);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_quiet(&mut scan) {
         assert!(Instant::now() < deadline, "scans stay due");
         scan.scan(later_ns);
     }
+}
+
+/// The child starts between two checks at which the program seems to be at rest, because the CPU
+/// time of a running thread lags behind.
+#[test]
+fn a_scan_after_a_rest_finds_a_child_that_started_during_the_rest() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let mut shell = Shell::start("sleep 600 & read line");
+    let mut scan = shell.scan(true);
+    until(&mut scan, "the shell asleep", |found| {
+        found.len() == 1 && !found[0].is_runnable && found[0].executed
+    });
+    assert!(!scan.is_due(HOUR_NS, true), "the program is at rest");
+    shell.go();
+    let mut others = shell.scan(false);
+    until(&mut others, "the child", |found| found.len() == 2);
+    assert!(
+        !scan.is_due(HOUR_NS, true),
+        "the program seems to be at rest"
+    );
+    assert!(scan.is_due(HOUR_NS, false), "the program has run");
+    assert!(scan.scan(HOUR_NS), "a new process");
+    assert_eq!(scan.processes().len(), 2);
 }
 
 #[test]

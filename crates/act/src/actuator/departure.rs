@@ -6,7 +6,7 @@
 //!    thaws it, restores masks and priorities by scans, moves its processes back and removes its
 //!    cgroups (`release`). The attempt takes at most the times of `RetryLimits::SHORT`.
 //! 2. If threads or directories remain, the state of the program stays in the journal. Each
-//!    [`Actuator::refresh`] tries once more, without waiting.
+//!    [`Actuator::finish_departures`] tries once more, without waiting.
 //! 3. If all changes are undone, a line in the journal closes the program.
 //!
 //! [`Actuator::undo_all`] undoes the changes of all programs together and removes the journal. It
@@ -30,7 +30,7 @@ impl Actuator {
     /// moves surviving processes back to their former cgroups, and removes its cgroups.
     ///
     /// # Errors
-    /// The program is not managed, or a change could not be undone. The next `refresh`, `undo_all`
+    /// The program is not managed, or a change could not be undone. The next `finish_departures`, `undo_all`
     /// or start of Usher retries the undo.
     pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.managed(program)?;
@@ -60,7 +60,7 @@ impl Actuator {
         }
         match left {
             ReleaseOutcome::Done => {
-                // The program is released. If the line cannot be written, the next `refresh` or
+                // The program is released. If the line cannot be written, the next `finish_departures` or
                 // start repeats the undo, which finds nothing to change.
                 let _ = self.journal.write(Record::Close { program });
                 Ok(())
@@ -98,8 +98,8 @@ impl Actuator {
     }
 
     /// Retries departures that are still incomplete because the kernel rejected a change or a
-    /// removal.
-    pub(super) fn finish_departures(&mut self) {
+    /// removal. Call this function about once a second.
+    pub fn finish_departures(&mut self) {
         let is_left = |program: &&ProgramId| {
             !self.programs.contains_key(program) && !self.scans.contains_key(program)
         };

@@ -442,7 +442,6 @@ impl Actuator {
     /// # Errors
     /// The program is not managed, or a system call failed.
     pub fn refresh(&mut self, program: ProgramId) -> Result<(), ActError> {
-        self.finish_departures();
         let last_pid = self.procs.last_pid();
         let managed = self.managed(program)?;
         let forked = last_pid.is_none() || managed.last_scan_pid != last_pid;
@@ -460,6 +459,13 @@ impl Actuator {
             Some(_) => Ok(()),
             None => self.continue_scans(),
         }
+    }
+
+    /// Returns whether the masks and priorities of a program are complete, so that no
+    /// [`Self::refresh`] is needed before the program runs again.
+    pub fn is_complete(&self, program: ProgramId) -> bool {
+        let managed = self.programs.get(&program);
+        managed.is_some_and(|one| !one.seat_is_incomplete && one.priorities_since.is_none())
     }
 
     fn managed(&mut self, program: ProgramId) -> Result<&mut ManagedProgram, ActError> {

@@ -15,7 +15,7 @@ use super::config::{AdoptedProgram, EngineError};
 use super::copy_tracker::CopyTracker;
 use super::learn::PlacementInterval;
 use super::log::LogChange;
-use super::member::ManagedProgram;
+use super::member::{ManagedProgram, RestChecks};
 use super::request_channel::Reply;
 use super::warning::WarningTopic;
 use super::watch::ProgramObserver;
@@ -264,6 +264,7 @@ impl RealWorld {
             pins,
             pinned_ns: at_ns,
             stopped: false,
+            checks: RestChecks::default(),
             placement: None,
             last: None,
             busy_cpus: 0.0,

@@ -61,6 +61,8 @@ impl RealWorld {
             return;
         };
         let seat = member.reach(&self.state.usable);
+        let cpu_ns = member.watch.summed_cpu_ns();
+        let is_at_rest = !member.checks.copies.is_due(at_ns, cpu_ns);
         let Some(tracker) = &mut member.copies else {
             return;
         };
@@ -78,7 +80,7 @@ impl RealWorld {
             self.exec_notifications.arm_for_active();
         }
         let (mut new, mut changes) = (Vec::new(), Vec::new());
-        if !tracker.is_suspended && tracker.needs_scan(at_ns) {
+        if !tracker.is_suspended && tracker.needs_scan(at_ns, is_at_rest) {
             tracker.read(at_ns);
             new = tracker.scan.take_new_descendants();
             let (planner, processes) = (&mut tracker.planner, tracker.scan.processes());

@@ -18,7 +18,8 @@
 //!
 //! **Bound.** The first worker of an idle program is found 50 ms after its `exec` at the latest, in
 //! case 3 usually within 1 ms. A worker that executes nothing, or is statically linked, is found
-//! after 500 ms at the latest. Later workers are found within the intervals of the first two cases.
+//! after 500 ms at the latest, or after 1 s if the program has a cgroup and the kernel had not yet
+//! counted its CPU time. Later workers are found within the intervals of the first two cases.
 //!
 //! A costly scan lengthens the interval: scans use at most 5 % of a CPU in the first case, and at
 //! most 1 % otherwise, apart from bursts. Without a new process and outside bursts, the states of
@@ -56,7 +57,8 @@ const WATCHED_NS: u64 = 500_000_000;
 /// A scan of an idle program may be earlier by 1/EARLY_DIVISOR of its interval, so that one wake-up
 /// of the loop serves several purposes.
 const EARLY_DIVISOR: u64 = 10;
-/// Longest time between two full scans of an idle program, which read its CPU time.
+/// Longest time between two full scans of an idle program, which read its CPU time. Without a full
+/// scan, a program at rest remains idle.
 const FULL_NS: u64 = 1_000_000_000;
 /// The interval is at least this multiple of the CPU time of the last scan.
 const YOUNG_FACTOR: u64 = 20;
@@ -81,6 +83,8 @@ pub(super) struct CopyTracker {
     /// Time by which the next scan may be early.
     early_ns: u64,
     is_idle: bool,
+    /// Whether a notification requested the next scan of the idle program.
+    is_notified: bool,
     /// Whether masks of copies are not wanted now, so that no scan reads the processes.
     pub is_suspended: bool,
     young_ns: u64,
@@ -121,6 +125,7 @@ impl CopyTracker {
                 },
             early_ns: 0,
             is_idle: false,
+            is_notified: false,
             is_suspended: false,
             young_ns: match has_notifications {
                 true => YOUNG_NS,
@@ -153,6 +158,7 @@ impl CopyTracker {
     /// program.
     pub fn scan_if_idle(&mut self, at_ns: u64) {
         if self.is_idle {
+            self.is_notified = true;
             self.due_ns = at_ns;
         }
     }
@@ -199,11 +205,16 @@ impl CopyTracker {
         self.planner.unrecognised()
     }
 
-    /// Returns whether the process tree must be read now.
-    pub fn needs_scan(&mut self, at_ns: u64) -> bool {
-        let is_old = at_ns.saturating_sub(self.full_ns) >= FULL_NS;
+    /// Returns whether the process tree must be read now. `is_at_rest`: the program has used no CPU
+    /// time since the last scan.
+    pub fn needs_scan(&mut self, at_ns: u64, is_at_rest: bool) -> bool {
+        let is_old = !is_at_rest && at_ns.saturating_sub(self.full_ns) >= FULL_NS;
         let is_reread_due = at_ns >= self.reread_due_ns || self.bursts.is_active(at_ns);
-        is_old || (self.planner.is_active() && is_reread_due) || self.scan.is_due(at_ns)
+        // The process that executes a program may have been created in the present tick, of which the
+        // CPU time does not show yet.
+        let is_at_rest = is_at_rest && !std::mem::take(&mut self.is_notified);
+        let is_active = self.planner.is_active();
+        is_old || (is_active && is_reread_due) || self.scan.is_due(at_ns, is_at_rest)
     }
 
     /// Reads the process tree, the threads of the copies, and the CPU time of the program.

@@ -20,6 +20,7 @@ use super::copy_tracker::CopyTracker;
 use super::learn::{PlacementInterval, QUIET_CPUS};
 use super::log::ProgramPlacement;
 use super::progress_window::ProgressWindow;
+use super::rest::RestCheck;
 use super::status::ProgramStatus;
 use super::watch::ProgramObserver;
 
@@ -67,6 +68,8 @@ pub(super) struct ManagedProgram {
     pub pinned_ns: u64,
     /// Whether the user had stopped the program at the last sample.
     pub stopped: bool,
+    /// The periodic checks that are omitted while the program is at rest.
+    pub checks: RestChecks,
     /// The last logged placement.
     pub placement: Option<ProgramPlacement>,
     pub interval: PlacementInterval,
@@ -78,6 +81,19 @@ pub(super) struct ManagedProgram {
     pub busy_at: Option<(u64, u64)>,
     /// Progress over the last seconds.
     pub window: ProgressWindow,
+}
+
+/// The periodic checks of a program that are omitted while the program is at rest.
+#[derive(Debug, Default)]
+pub(super) struct RestChecks {
+    /// Masks, members and limits of the program (housekeeping).
+    pub refresh: RestCheck,
+    /// Pinned threads.
+    pub pins: RestCheck,
+    /// Whether the user has stopped the program.
+    pub stopped: RestCheck,
+    /// New processes.
+    pub copies: RestCheck,
 }
 
 impl ManagedProgram {
@@ -120,6 +136,11 @@ impl ManagedProgram {
     /// Usher itself has frozen the program.
     pub fn check_stopped(&mut self, at_ns: u64, is_frozen: bool) {
         if is_frozen {
+            self.checks.stopped.reset();
+            return;
+        }
+        let cpu_ns = self.watch.summed_cpu_ns();
+        if !self.checks.stopped.is_due(at_ns, cpu_ns) {
             return;
         }
         let was_stopped = self.stopped;
@@ -144,6 +165,7 @@ impl ManagedProgram {
         {
             copies.masks_changed();
         }
+        self.checks = RestChecks::default();
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
             Action::Release { .. } => self.seat = None,

@@ -41,6 +41,7 @@ mod regulation;
 mod reports;
 mod request_channel;
 mod requests;
+mod rest;
 mod seats;
 mod sleep;
 mod soft_seats;

@@ -2,11 +2,12 @@
 //! Detects programs that pin their threads and reports the pinned CPUs to the policy, which gives
 //! such programs no seat.
 //!
-//! 1. Every foreground program is scanned once a second. A scan covers at most 4096 threads of a
-//!    program.
-//! 2. Before a decision caused by an event other than a repetition, programs are scanned until 5 ms
-//!    ([`SCAN_MAX_NS`]) have passed. The scan of one program is not interrupted. This limit exists
-//!    because listing the processes of a program without a cgroup reads all of `/proc`.
+//! 1. Every foreground program is scanned once a second, a program at rest every 5 s (`rest.rs`). A
+//!    scan covers at most 4096 threads of a program.
+//! 2. Before a decision caused by an event other than a repetition, programs that have run since
+//!    their last scan are scanned until 5 ms ([`SCAN_MAX_NS`]) have passed. The scan of one program
+//!    is not interrupted. This limit exists because listing the processes of a program without a
+//!    cgroup reads all of `/proc`.
 //! 3. Some libraries pin a thread only for a moment, such as hwloc while it reads the machine. A
 //!    program therefore counts as pinned until no scan has found a pinned thread for
 //!    [`PIN_HOLD_NS`] (3 s). Without this time, the program would alternately get and lose its
@@ -52,10 +53,14 @@ impl RealWorld {
 
     fn scan_pins_of(&mut self, id: ProgramId) {
         let at_ns = now_ns();
-        let pins = self.actuator.pins(id);
         let Some(member) = self.state.members.get_mut(&id) else {
             return;
         };
+        let cpu_ns = member.watch.summed_cpu_ns();
+        if !member.checks.pins.is_due(at_ns, cpu_ns) {
+            return;
+        }
+        let pins = self.actuator.pins(id);
         if pins.is_some() {
             member.pinned_ns = at_ns;
         }

@@ -108,6 +108,11 @@ impl ProgramObserver {
         self.probe.oldest_process()
     }
 
+    /// Returns the CPU time that the kernel has summed up for the program; `None` if there is none.
+    pub fn summed_cpu_ns(&mut self) -> Option<u64> {
+        self.probe.summed_cpu_ns()
+    }
+
     /// Returns whether all processes of the program are stopped by a signal.
     pub fn is_stopped(&self) -> bool {
         self.probe.is_stopped()

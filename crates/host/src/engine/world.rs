@@ -24,7 +24,8 @@
 //! iteration with a decision. A request for the state causes no iteration.
 //!
 //! An iteration costs one sample of each program, or only one sample of the meter if nothing else
-//! is due. The processes and threads of the programs determine the cost of housekeeping.
+//! is due. The processes and threads of the programs that have run since the last housekeeping
+//! determine its cost (`rest.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -370,6 +371,7 @@ impl RealWorld {
             self.state.steal = sample.steal_in_cpu_time;
         }
         self.follow_scheduler();
+        self.actuator.finish_departures();
         self.refresh_programs();
         self.scan_pins();
         self.report_profile_store();
@@ -379,26 +381,43 @@ impl RealWorld {
     /// since the last call.
     fn refresh_programs(&mut self) {
         for id in self.state.members.keys().copied().collect::<Vec<_>>() {
-            match self.actuator.refresh(id) {
-                Ok(()) => self.resolved(WarningTopic::Refresh(id)),
-                Err(error) => self.warn_about(WarningTopic::Refresh(id), error.to_string()),
-            }
-            let leavers = self.actuator.leavers(id);
-            let Some(member) = self.state.members.get_mut(&id) else {
-                continue;
-            };
-            member.watch.follow(&leavers);
-            let is_frozen = self.actuator.frozen_since(id).is_some();
-            member.check_stopped(now_ns(), is_frozen);
-            let cpu_quota = self.quotas.of(member.main_process());
-            if member.program.cpu_quota != cpu_quota {
-                member.program.cpu_quota = cpu_quota;
-                let limits = member.limits();
-                self.state.events.push(limits);
-            }
-            for text in member.take_warnings() {
+            self.refresh_program(id);
+            let warnings = self
+                .state
+                .members
+                .get_mut(&id)
+                .map(|one| one.take_warnings());
+            for text in warnings.into_iter().flatten() {
                 self.warn_about(WarningTopic::Program(id), text);
             }
+        }
+    }
+
+    fn refresh_program(&mut self, id: ProgramId) {
+        let Some(member) = self.state.members.get_mut(&id) else {
+            return;
+        };
+        let cpu_ns = member.watch.summed_cpu_ns();
+        if !member.checks.refresh.is_due(now_ns(), cpu_ns) {
+            return;
+        }
+        let refreshed = self.actuator.refresh(id);
+        if refreshed.is_err() || !self.actuator.is_complete(id) {
+            member.checks.refresh.reset();
+        }
+        let leavers = self.actuator.leavers(id);
+        member.watch.follow(&leavers);
+        let is_frozen = self.actuator.frozen_since(id).is_some();
+        member.check_stopped(now_ns(), is_frozen);
+        let cpu_quota = self.quotas.of(member.main_process());
+        if member.program.cpu_quota != cpu_quota {
+            member.program.cpu_quota = cpu_quota;
+            let limits = member.limits();
+            self.state.events.push(limits);
+        }
+        match refreshed {
+            Ok(()) => self.resolved(WarningTopic::Refresh(id)),
+            Err(error) => self.warn_about(WarningTopic::Refresh(id), error.to_string()),
         }
     }
 
