@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use usher_model::CpuSet;
 
+use crate::obstacles::SchedulerHolder;
+
 /// Reason why the scheduler or the counter cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScxError {
@@ -40,11 +42,44 @@ pub enum ScxError {
     },
     /// Another scheduler is loaded.
     #[error(
-        "the scheduler '{name}' is already loaded, and the kernel runs only one sched_ext \
-         scheduler at a time: stop that scheduler first"
+        "the scheduler '{name}' is already loaded{}, and the kernel runs only one sched_ext \
+         scheduler at a time: {}",
+        holder.described(),
+        holder.remedy()
     )]
     AlreadyLoaded {
         /// Name of the loaded scheduler.
+        name: String,
+        /// The process that holds the loaded scheduler.
+        holder: SchedulerHolder,
+    },
+    /// The kernel lacks a function that the BPF programs call.
+    #[error(
+        "this kernel lacks the function '{name}', which the scheduler calls: Linux 6.12 or newer \
+         with CONFIG_SCHED_CLASS_EXT is required"
+    )]
+    NoFunction {
+        /// Name of the function.
+        name: &'static str,
+    },
+    /// The cpu controller is in cgroup v1.
+    #[error(
+        "the cpu controller of this host is in cgroup v1 (hierarchy {hierarchy} in /proc/cgroups), \
+         and the scheduler requires cgroup v2: boot with systemd.unified_cgroup_hierarchy=1"
+    )]
+    CgroupV1 {
+        /// Number of the hierarchy.
+        hierarchy: u32,
+    },
+    /// A thread uses core scheduling.
+    #[error(
+        "thread {tid} ({name}) has a core-scheduling cookie (PR_SCHED_CORE), and the scheduler \
+         does not support core scheduling: end the programs that use it first"
+    )]
+    CoreScheduling {
+        /// Number of the thread.
+        tid: i32,
+        /// Name of the thread.
         name: String,
     },
     /// The machine has a CPU number beyond the tables of the BPF programs.

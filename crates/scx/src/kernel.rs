@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Reads the state of sched_ext in the running kernel from `/sys`: whether the kernel has
 //! sched_ext, whether a scheduler is loaded, and the scheduler's name. Also reads which CPUs are
-//! possible and which are on line.
+//! possible and which are on line. With `/proc` ([`Kernel::of_host`]), the check before a start also
+//! finds obstacles of the host ([`mod@crate::obstacles`]).
 //!
 //! The state and the name are in two files. If the scheduler ends between the two reads, both files
 //! are read again, in at most 3 attempts without a pause. After the third attempt, the error of the
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use usher_model::CpuSet;
 
 use crate::ScxError;
+use crate::obstacles::{self, SchedulerHolder};
 
 /// State of sched_ext.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,17 +31,33 @@ pub enum State {
     Changing(String),
 }
 
-/// A kernel, represented by its `/sys`.
+/// A kernel, represented by its `/sys` and, if known, its `/proc`.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     sys: PathBuf,
+    proc: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// Returns the kernel with `/sys` at this path.
+    /// Returns the kernel with `/sys` at this path. Without `/proc`, [`Kernel::ready`] does not
+    /// search for obstacles of the host.
     pub fn at(sys: &Path) -> Self {
         Self {
             sys: sys.to_owned(),
+            proc: None,
+        }
+    }
+
+    /// Returns the kernel of this host.
+    pub fn of_host() -> Self {
+        Self::at(Path::new("/sys")).with_proc(Path::new("/proc"))
+    }
+
+    /// Returns the kernel with `/proc` at this path.
+    pub fn with_proc(self, proc: &Path) -> Self {
+        Self {
+            proc: Some(proc.to_owned()),
+            ..self
         }
     }
 
@@ -54,18 +72,37 @@ impl Kernel {
     /// Checks whether a scheduler may be started.
     ///
     /// # Errors
-    /// The kernel has no sched_ext or no BTF, or another scheduler is loaded.
+    /// The kernel has no sched_ext or no BTF, another scheduler is loaded, the `cpu` controller is
+    /// in cgroup v1, or a thread has a core-scheduling cookie.
     pub fn ready(&self) -> Result<(), ScxError> {
         let state = self.state()?;
         let btf = self.sys.join("kernel/btf/vmlinux");
         if !btf.exists() {
             return Err(ScxError::NoBtf { path: btf });
         }
-        match state {
-            State::Disabled => Ok(()),
-            State::Enabled { name } => Err(ScxError::AlreadyLoaded { name }),
-            State::Changing(word) => Err(ScxError::AlreadyLoaded {
-                name: format!("({word})"),
+        let name = match state {
+            State::Disabled => return self.without_obstacles(),
+            State::Enabled { name } => name,
+            State::Changing(word) => format!("({word})"),
+        };
+        let proc = self.proc.as_deref();
+        let holder = proc.map_or_else(SchedulerHolder::default, SchedulerHolder::find);
+        Err(ScxError::AlreadyLoaded { name, holder })
+    }
+
+    /// Checks the host for conditions under which the scheduler must not start.
+    fn without_obstacles(&self) -> Result<(), ScxError> {
+        let Some(proc) = &self.proc else {
+            return Ok(());
+        };
+        if let Some(hierarchy) = obstacles::cpu_hierarchy_v1(proc) {
+            return Err(ScxError::CgroupV1 { hierarchy });
+        }
+        match obstacles::cookie_holder(proc) {
+            None => Ok(()),
+            Some(holder) => Err(ScxError::CoreScheduling {
+                tid: holder.tid,
+                name: holder.name,
             }),
         }
     }
@@ -189,6 +226,22 @@ mod tests {
         let (_dir, kernel) = kernel(&taken);
         let error = kernel.ready().unwrap_err().to_string();
         assert!(error.contains("'bpfland_1.1.4'"), "{error}");
+        let (proc, _) = self::kernel(&[("40/comm", "scx_bpfland\n")]);
+        let error = kernel.with_proc(proc.path()).ready().unwrap_err();
+        let line = "the scheduler 'bpfland_1.1.4' is already loaded by process 40 (scx_bpfland), \
+                    and the kernel runs only one sched_ext scheduler at a time: stop process 40 \
+                    or its service first";
+        assert_eq!(error.to_string(), line);
+    }
+
+    #[test]
+    fn host_with_cgroup_v1_is_not_ready() {
+        let free = [BTF, ("kernel/sched_ext/state", "disabled\n")];
+        let (_dir, kernel) = kernel(&free);
+        let (proc, _) = self::kernel(&[("cgroups", "cpu\t4\t70\t1\n")]);
+        let error = kernel.with_proc(proc.path()).ready().unwrap_err();
+        assert!(matches!(error, ScxError::CgroupV1 { hierarchy: 4 }));
+        assert!(!error.to_string().contains('\n'));
     }
 
     #[test]

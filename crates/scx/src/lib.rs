@@ -9,16 +9,19 @@
 //! - `scheduler`: loads the scheduler and keeps it attached until the value is dropped;
 //! - `seats`: access to a scheduler in another process: seats, counters, threads;
 //! - `counter`: address-space switches, needless sharing of cores, migrations, latencies;
-//! - `kernel`: state of sched_ext in the running kernel;
+//! - `kernel`: state of sched_ext in the running kernel; `functions`: the kernel's functions that
+//!   the BPF programs call; `obstacles`: conditions of a host that forbid a start;
 //! - `layout`, `machine`: values of the BPF maps; `shared`: layout of these values in the compiled
 //!   programs, for tests.
 
 mod counter;
 mod error;
+mod functions;
 mod kernel;
 mod layout;
 mod machine;
 mod object;
+mod obstacles;
 mod scheduler;
 mod seats;
 #[cfg(test)]
@@ -26,9 +29,11 @@ mod shared;
 
 pub use counter::{Counted, Counter};
 pub use error::ScxError;
+pub use functions::check_functions;
 pub use kernel::{Kernel, State};
 pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use object::check_bpf_permitted;
+pub use obstacles::SchedulerHolder;
 pub use scheduler::Scheduler;
 pub use seats::{MapIds, SchedulerHandle, SoftSeat};
 pub use usher_rules::select_cpu::CPUS_MAX;

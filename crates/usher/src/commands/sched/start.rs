@@ -2,8 +2,9 @@
 //! `usher sched start`: loads the scheduler in root's daemon, or with `--foreground` in this
 //! process.
 //!
-//! 1. Check that no sched_ext scheduler runs, that the kernel has sched_ext and BTF, and that BPF
-//!    programs may be loaded. A failed check ends the command.
+//! 1. Check that no sched_ext scheduler runs, that the kernel has sched_ext, BTF and the functions
+//!    that the BPF programs call, that the host has no obstacles (cgroup v1, core scheduling), and
+//!    that BPF programs may be loaded. A failed check ends the command.
 //! 2. Print warnings: untested kernel, cgroups with CPU limits, `--turn-ms` without an effect.
 //! 3. With `--foreground`, hold the scheduler until a signal or a stop ends it. Otherwise start a
 //!    daemon if none listens, and request the start.
@@ -107,6 +108,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let found = Found::at(&dir)?;
     check(&kernel(), &dir, found.state.as_ref())?;
     usher_scx::check_bpf_permitted()?;
+    usher_scx::check_functions()?;
     warnings()
         .iter()
         .for_each(|line| failure::print_error(line));
@@ -152,8 +154,8 @@ fn noticing_delay<T>(action: impl FnOnce() -> T) -> T {
 /// Checks whether a scheduler can be started now.
 ///
 /// # Errors
-/// A scheduler of Usher's or another sched_ext scheduler runs already, or the kernel has no
-/// sched_ext or BTF.
+/// A scheduler of Usher's or another sched_ext scheduler runs already, the kernel has no sched_ext
+/// or BTF, or the host has an obstacle.
 pub fn check(kernel: &Kernel, dir: &Path, last: Option<&SchedulerState>) -> anyhow::Result<()> {
     scheduler::refuse_beside(last)?;
     if let Some(unknown) = remote::unknown(kernel, dir) {
