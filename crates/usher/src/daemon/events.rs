@@ -96,6 +96,11 @@ pub fn log_restart() {
     log(&Event::of_daemon("restart", Level::Warn, text), None);
 }
 
+/// Logs a start or an end of the sched_ext scheduler.
+pub fn log_scheduler(kind: &'static str, level: Level, text: String) {
+    log(&Event::of_daemon(kind, level, text), None);
+}
+
 /// Logs that all changes of the daemon are undone at its end.
 pub fn log_undo() {
     let text = "all changes are undone; released programs keep running".to_owned();

@@ -62,7 +62,7 @@ pub fn watch(
             bound_log(io::stderr());
             let is_query_due = activity.idle_for().is_some_and(|idle| idle >= QUERY_EVERY);
             let is_used =
-                is_query_due && scheduler.state().is_none() && !manages_no_program(&engine);
+                is_query_due && !scheduler.was_requested() && !manages_no_program(&engine);
             if is_used {
                 activity.record_use();
             }
@@ -86,7 +86,7 @@ pub fn watch(
 /// the daemon's start and `idle` after the last use for a program.
 fn is_unneeded(scheduler: &SchedulerControl, age: Duration, idle: Option<Duration>) -> bool {
     let is_idle = || idle.map_or(age > FIRST_REQUEST, |idle| idle > LINGER);
-    scheduler.is_released() || (scheduler.state().is_none() && is_idle())
+    scheduler.is_released() || (!scheduler.was_requested() && is_idle())
 }
 
 /// Returns whether the daemon manages no program.

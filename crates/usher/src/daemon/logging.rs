@@ -19,6 +19,9 @@ use systemd_journal_logger::{JournalLog, connected_to_journal};
 
 use crate::output;
 
+/// Names of the levels, in the order of `log`.
+pub const LOG_LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
+
 /// Maximum number of messages that wait to be written.
 const QUEUE_MAX: usize = 1024;
 /// Upper limit of each of the two waits of [`flush`]: for space in the queue, and for the writer.

@@ -49,6 +49,7 @@ mod view;
 mod workers;
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,10 +68,12 @@ use crate::machine::usable_machine;
 use crate::runtime;
 use activity::Activity;
 use listen::{DaemonSocket, SocketNames};
+pub use logging::LOG_LEVELS;
 use metrics::{Address, Timings};
-use rules::file::DaemonSettings;
+use rules::DaemonSettings;
+use rules::file::ConfigFile;
 use rules::reload::Reloader;
-use scheduler::{SchedulerContext, SchedulerControl, SchedulerThread};
+use scheduler::{ConfiguredScheduler, SchedulerContext, SchedulerControl, SchedulerThread};
 use service::ServiceContext;
 
 /// Upper limit of the time for which a daemon waits for the end of another daemon.
@@ -78,9 +81,6 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// The default of the level of messages that are logged.
 const LOG_LEVEL: LevelFilter = LevelFilter::Info;
-
-/// Names of the levels, in the order of `log`.
-pub const LOG_LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 
 /// The configuration of a daemon.
 #[derive(Debug, Clone)]
@@ -152,8 +152,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
     let keeper = keeper_command(given)?;
     let engine = start_engine(config, topology, scheduler.control(), keeper, &ending)?;
     claim_machine(&engine)?;
-    let config_file = given.config_file.clone();
-    let reloader = Reloader::start(config_file, file.daemon, file.rules, cores, engine.handle())
+    let reloader = start_reloader(given, file, cores, &engine, scheduler.control())
         .context("starting a thread")?;
     reloader.reload_at_sighup().context("catching SIGHUP")?;
     let shared = ServiceContext {
@@ -199,6 +198,21 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         Ok(result) => result.context("serving the socket"),
         Err(_) => bail!("the thread that serves the socket has panicked"),
     }
+}
+
+/// Puts the contents of the configuration file in force.
+fn start_reloader(
+    given: &Config,
+    file: ConfigFile,
+    cores: usize,
+    engine: &Engine,
+    scheduler: &SchedulerControl,
+) -> io::Result<Reloader> {
+    // A daemon that a command started ends with its last program.
+    let is_service = rustix::process::geteuid().is_root() && !given.exit_when_idle;
+    let configured = ConfiguredScheduler::new(scheduler.clone(), scheduler::kernel(), is_service)?;
+    let config_file = given.config_file.clone();
+    Reloader::start(config_file, file, cores, engine.handle(), configured)
 }
 
 /// Replaces standard output, the pipe to the command that started this daemon, by `/dev/null`.

@@ -231,14 +231,20 @@ impl Service {
         }
     }
 
-    /// Adds the running scheduler to the state, and removes the command lines of other users, which
-    /// `/proc` may hide from the caller (mount option `hidepid`).
+    /// Adds the scheduler to the state: the running scheduler, or a warning about its end. Removes
+    /// the command lines of other users, which `/proc` may hide from the caller (mount option
+    /// `hidepid`).
     fn completed(&self, mut state: api::State) -> api::State {
         let peer = i64::from(self.peer.uid);
         for program in &mut state.programs {
             hide_command(program, peer);
         }
         let scheduler = self.shared.scheduler.scheduler.state();
+        let now = scheduler::unix_seconds();
+        let notice = scheduler
+            .as_ref()
+            .and_then(|scheduler| scheduler.notice(now));
+        state.warnings.extend(notice);
         let running = scheduler.filter(|scheduler| scheduler.state == Phase::Running);
         api::State {
             scheduler: running.map(|scheduler| scheduler.does),

@@ -12,9 +12,10 @@ use crate::output::{Output, shown};
 #[command(after_help = "\
 The daemon reads /etc/usher/usher.toml (root's daemon) or ~/.config/usher/usher.toml, or the file
 of its option --config. New rules apply to programs that arrive later; running processes are
-compared with the rules that have attach = true. If the file has an error, the old rules stay in
-force. The settings in [daemon] take effect at the next start of the daemon. SIGHUP has the same
-effect. Only root and the user of the daemon may request this.
+compared with the rules that have attach = true. A change of the table [scheduler] starts, changes
+or stops the sched_ext scheduler. If the file has an error, the old rules stay in force. The
+settings in [daemon] take effect at the next start of the daemon. SIGHUP has the same effect. Only
+root and the user of the daemon may request this.
 
 Exit status: 0 if the new rules are in force; 125 if the file has an error, which one line
 on standard error names.

@@ -10,11 +10,12 @@ use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use usher_scx::Kernel;
+use usher_scx::{Kernel, ScxError};
 
 use crate::daemon::scheduler::{SchedulerState, kernel};
 use crate::failure;
 
+use super::distribution;
 use super::remote::{FOR_ROOT, Found};
 use super::start;
 use super::status::{self, StatusAnswer};
@@ -27,6 +28,8 @@ pub struct SchedDoctorReport {
     status: Option<StatusAnswer>,
     /// Why `usher sched start` would refuse.
     refused: Option<String>,
+    /// How to get a kernel with sched_ext, if this kernel has none and the distribution is known.
+    advice: Option<&'static str>,
     /// The warnings that `usher sched start` would print.
     warnings: Vec<String>,
 }
@@ -37,8 +40,12 @@ pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
     let last = Found::at(dir).map(|found| found.state);
     let mut report = SchedDoctorReport::of(&kernel(), dir, last, is_root);
     if report.refused.is_none() {
-        let error = usher_scx::check_bpf_permitted().err();
+        let permitted = usher_scx::check_bpf_permitted();
+        let error = permitted.and_then(|()| usher_scx::check_functions()).err();
         report.refused = error.map(|error| failure::line(&error.into()));
+    }
+    if matches!(kernel().state(), Err(ScxError::NoSchedExt { .. })) {
+        report.advice = distribution::advice(Path::new("/"));
     }
     report
 }
@@ -63,6 +70,7 @@ impl SchedDoctorReport {
             status,
             // A reason that applies also to root precedes the reason that the user is not root.
             refused: refused.or_else(|| (!is_root).then(|| FOR_ROOT.to_owned())),
+            advice: None,
             warnings: start::warnings(),
         }
     }
@@ -71,7 +79,10 @@ impl SchedDoctorReport {
     pub fn line(&self) -> String {
         let mut lines = self.status.as_ref().map_or(vec![], StatusAnswer::lines);
         match &self.refused {
-            Some(why) => lines.push(format!("'usher sched start' would fail: {why}")),
+            Some(why) => {
+                lines.push(format!("'usher sched start' would fail: {why}"));
+                lines.extend(self.advice.map(str::to_owned));
+            }
             None => {
                 lines.push("'usher sched start' starts Usher's scheduler".to_owned());
                 lines.extend_from_slice(&self.warnings);
@@ -107,6 +118,15 @@ mod tests {
         // Removes the warnings that depend on the machine on which the test runs.
         report.warnings = vec![];
         report
+    }
+
+    #[test]
+    fn advice_follows_the_reason_of_the_refusal() {
+        let mut without = report(&[], Ok(None), true);
+        without.advice = Some("install the newest kernel");
+        let line = without.line();
+        assert!(line.contains("no sched_ext"), "{line}");
+        assert!(line.ends_with("; install the newest kernel"), "{line}");
     }
 
     #[test]

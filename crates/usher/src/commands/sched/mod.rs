@@ -5,6 +5,7 @@
 //! All subcommands except `usher sched status` require root.
 
 mod daemon_launch;
+mod distribution;
 mod doctor_report;
 mod explain;
 mod limits;

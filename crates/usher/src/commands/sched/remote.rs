@@ -35,6 +35,10 @@ const CHANGE_TIMEOUT: Duration = ENDING.saturating_mul(3);
 /// Text for [`Phase::Restarting`].
 pub const RESTARTS: &str = "restarts because CPUs went online or offline";
 
+/// Text for [`Phase::Recovering`].
+pub const RECOVERS: &str =
+    "starts again in a few seconds, because the kernel ended it after a fault";
+
 /// The message if no scheduler of Usher's runs anywhere.
 pub const NONE_RUNS: &str = "Usher's scheduler does not run";
 
@@ -108,7 +112,7 @@ impl Found {
                 continue;
             };
             let state = client.status()?;
-            let lives = |state: &SchedulerState| state.state != Phase::Ended;
+            let lives = |state: &SchedulerState| !state.state.is_over();
             if found.client.is_none() || state.as_ref().is_some_and(lives) {
                 found = Self {
                     client: Some(client),
@@ -125,7 +129,7 @@ impl Found {
     /// No scheduler of Usher's is held here.
     pub fn holder(self, dir: &Path) -> anyhow::Result<(SchedulerClient, SchedulerState)> {
         match (self.client, self.state) {
-            (Some(client), Some(state)) if state.state != Phase::Ended => Ok((client, state)),
+            (Some(client), Some(state)) if !state.state.is_over() => Ok((client, state)),
             _ => Err(none_runs(&kernel(), dir)),
         }
     }
@@ -144,7 +148,8 @@ fn check_running(state: SchedulerState) -> anyhow::Result<SchedulerState> {
     match state.state {
         Phase::Starting => bail!("the scheduler is still starting: try again in a moment"),
         Phase::Restarting => bail!("the scheduler {RESTARTS}: try again in a moment"),
-        Phase::Ended => bail!(NONE_RUNS),
+        Phase::Recovering => bail!("the scheduler {RECOVERS}: try again in a few seconds"),
+        Phase::Ended | Phase::Failed => bail!(NONE_RUNS),
         Phase::Running => Ok(state),
     }
 }
@@ -364,6 +369,8 @@ mod tests {
         refused(&state, "is still starting");
         state.state = Phase::Restarting;
         refused(&state, "restarts because");
+        state.state = Phase::Recovering;
+        refused(&state, "starts again in a few seconds");
         state.state = Phase::Running;
         assert!(check_running(state.clone()).is_ok());
         state.end("stopped");

@@ -12,11 +12,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use usher_scx::{Kernel, ScxError, State as Loaded};
 
-use crate::daemon::scheduler::{Phase, SchedulerState, kernel};
+use crate::daemon::scheduler::{Phase, SchedulerState, kernel, unix_seconds};
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::remote::{self, Found, NAME, RESTARTS};
+use super::remote::{self, Found, NAME, RECOVERS, RESTARTS};
 
 /// Shows which scheduler runs, and why Usher's scheduler ended
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ pub fn read(
         Err(error @ ScxError::NoSchedExt { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let lives = |last: &SchedulerState| last.state != Phase::Ended;
+    let lives = |last: &SchedulerState| !last.state.is_over();
     let unknown = match last.as_ref().is_some_and(lives) {
         true => None,
         false => remote::unknown(kernel, dir),
@@ -123,7 +123,10 @@ impl StatusAnswer {
 
 fn text(answer: &StatusAnswer) -> String {
     let mut lines = answer.lines();
-    lines.extend(answer.lacking.clone());
+    // A failed start may have the same reason.
+    let is_new = |reason: &String| !lines.iter().any(|line| line.contains(reason));
+    let lacking = answer.lacking.clone().filter(is_new);
+    lines.extend(lacking);
     lines.join("\n") + "\n"
 }
 
@@ -145,6 +148,7 @@ fn of_ours(last: &SchedulerState) -> Vec<String> {
             "the scheduler restarted {times} times because CPUs went online or offline"
         )),
     }
+    lines.extend(last.fault_notice(unix_seconds()));
     lines
 }
 
@@ -162,16 +166,22 @@ fn of_others(
         (Phase::Restarting, _) => {
             format!("Usher's scheduler {RESTARTS}, in process {pid}")
         }
+        (Phase::Recovering, _) => {
+            let fault = last.fault.as_ref().map(|fault| fault.reason.as_str());
+            let fault = fault.unwrap_or("unknown fault");
+            format!("Usher's scheduler {RECOVERS}, in process {pid}: {fault}")
+        }
         (Phase::Running, _) => {
             format!("the kernel has just ended Usher's scheduler, which process {pid} had loaded")
         }
         (Phase::Ended, Some(why)) => format!("Usher's scheduler ended: {why}"),
-        (Phase::Ended, None) => return vec![runs],
+        (Phase::Failed, Some(why)) => format!("Usher's scheduler could not be started: {why}"),
+        (Phase::Ended | Phase::Failed, None) => return vec![runs],
     };
     // A scheduler of Usher's that is starting or restarting is reported first, because it will run
     // the threads soon.
     match (last.state, scheduler) {
-        (Phase::Starting | Phase::Restarting, None | Some(NAME)) => vec![ours],
+        (Phase::Starting | Phase::Restarting | Phase::Recovering, None | Some(NAME)) => vec![ours],
         _ => vec![runs, ours],
     }
 }
@@ -193,6 +203,8 @@ mod tests {
             idle_by_node: false,
             restarts: 1,
             ended: ended.map(str::to_owned),
+            fault: None,
+            fault_restarts: 0,
         }
     }
 
@@ -235,10 +247,29 @@ mod tests {
                 format!("{own}Usher's scheduler ended: the kernel ended the scheduler\n"),
             ),
             (Phase::Ended, None, own.to_owned()),
+            (
+                Phase::Failed,
+                Some("the scheduler 'lavd' is already loaded"),
+                format!(
+                    "{own}Usher's scheduler could not be started: the scheduler 'lavd' is already \
+                     loaded\n"
+                ),
+            ),
         ] {
             assert_eq!(actual(Some(last(state, ended)), None), (false, lines));
         }
         assert_eq!(actual(None, None), (false, own.to_owned()));
+        let mut recovering = last(Phase::Starting, None);
+        recovering.recover("a stall".to_owned());
+        let (_, text) = actual(Some(recovering.clone()), None);
+        assert!(text.contains("starts again in a few seconds"), "{text}");
+        assert!(text.ends_with("in process 12: a stall\n"), "{text}");
+        recovering.state = Phase::Running;
+        let (runs, text) = actual(Some(recovering), Some("usher"));
+        assert!(
+            runs && text.ends_with("a stall; the daemon started it again\n"),
+            "{text}"
+        );
         let (_, text) = actual(Some(last(Phase::Restarting, None)), Some("other"));
         assert!(text.contains("'other'") && text.contains("restarts because"));
     }

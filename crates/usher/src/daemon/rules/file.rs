@@ -21,16 +21,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use globset::{GlobBuilder, GlobMatcher};
-use log::LevelFilter;
 use serde::Deserialize;
 use toml::Spanned;
 use usher_host::engine::WEIGHTS;
 use usher_model::Regulation;
 
+use super::tables::{DaemonSettings, DaemonTable, SchedulerTable};
 use super::{Action, Conditions, Executable, Rule, Ruleset};
 use crate::cli::options::program_name;
-use crate::daemon::LOG_LEVELS;
-use crate::daemon::metrics::Address;
+use crate::daemon::scheduler::SchedulerConfig;
 use crate::peer::users;
 
 const BYTES_MAX: u64 = 256 * 1024;
@@ -45,44 +44,19 @@ const SYSTEM: &str = "/etc/usher/usher.toml";
 pub struct ConfigFile {
     /// Settings of the daemon, which take effect at its start.
     pub daemon: DaemonSettings,
+    /// The scheduler that root's daemon loads.
+    pub scheduler: SchedulerConfig,
     /// The rules and defaults.
     pub rules: Ruleset,
-}
-
-/// Settings of the daemon.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DaemonSettings {
-    /// The policy's name.
-    pub policy: Option<String>,
-    /// The address of the metrics.
-    pub metrics: Option<Address>,
-    /// The file of the thresholds of background work.
-    pub thresholds: Option<PathBuf>,
-    /// Services that do not count as foreground.
-    pub ignore: Vec<String>,
-    /// The lowest level of messages that are logged.
-    pub log_level: Option<LevelFilter>,
-    /// Whether the policy varies the seats of known programs in order to measure them.
-    pub variation: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Document {
     daemon: DaemonTable,
+    scheduler: SchedulerTable,
     defaults: DefaultsTable,
     rule: Vec<Spanned<RuleTable>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct DaemonTable {
-    policy: Option<Spanned<String>>,
-    metrics: Option<Spanned<String>>,
-    thresholds: Option<Spanned<PathBuf>>,
-    ignore: Vec<String>,
-    log_level: Option<Spanned<String>>,
-    variation: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -113,11 +87,6 @@ struct RuleTable {
 enum User {
     Number(u32),
     Name(String),
-}
-
-fn log_level(name: String) -> Result<LevelFilter, String> {
-    let name = one_of(name, &LOG_LEVELS)?;
-    name.parse().map_err(|_| format!("'{name}' is not a level"))
 }
 
 /// Returns the default path; `None` if the user has no home.
@@ -250,7 +219,8 @@ pub fn parse(path: &Path, text: &str) -> anyhow::Result<ConfigFile> {
     let rules = document.rule.into_iter().enumerate();
     let rules = rules.map(|(at, table)| source.rule(at + 1, table));
     Ok(ConfigFile {
-        daemon: source.daemon(document.daemon)?,
+        daemon: document.daemon.settings(source)?,
+        scheduler: document.scheduler.config(source)?,
         rules: Ruleset {
             file: Some(path.to_owned()),
             weight: source.weight(document.defaults.weight)?,
@@ -274,7 +244,7 @@ fn single_brackets(text: &str) -> Option<usize> {
 
 /// The text of a file, for messages.
 #[derive(Clone, Copy)]
-struct Source<'a> {
+pub(super) struct Source<'a> {
     path: &'a Path,
     text: &'a str,
 }
@@ -287,13 +257,19 @@ impl Source<'_> {
 
     /// Returns the key in the line of a position.
     fn key(self, at: usize) -> Option<&'static str> {
-        const KEYS: [&str; 17] = [
+        const KEYS: [&str; 23] = [
             "policy",
             "metrics",
             "thresholds",
             "ignore",
             "log_level",
             "variation",
+            "enable",
+            "smt",
+            "aggregate",
+            "seats",
+            "turn_ms",
+            "max_lag_ms",
             "weight",
             "cores",
             "executable",
@@ -317,7 +293,7 @@ impl Source<'_> {
     }
 
     /// Converts a value; an error names the line and the key.
-    fn convert<T, U, E: std::fmt::Display>(
+    pub(super) fn convert<T, U, E: std::fmt::Display>(
         self,
         key: &str,
         value: Option<Spanned<T>>,
@@ -331,22 +307,6 @@ impl Source<'_> {
         converted
             .map(Some)
             .map_err(|reason| self.error(at, format!("`{key}`: {reason}")))
-    }
-
-    fn daemon(self, table: DaemonTable) -> anyhow::Result<DaemonSettings> {
-        let policy = |name: String| one_of(name, &usher_policy::NAMES);
-        let thresholds = |path: PathBuf| match path.is_absolute() {
-            true => Ok(path),
-            false => Err("the path must be absolute"),
-        };
-        Ok(DaemonSettings {
-            policy: self.convert("policy", table.policy, policy)?,
-            metrics: self.convert("metrics", table.metrics, |text| text.parse::<Address>())?,
-            thresholds: self.convert("thresholds", table.thresholds, thresholds)?,
-            ignore: table.ignore,
-            log_level: self.convert("log_level", table.log_level, log_level)?,
-            variation: table.variation,
-        })
     }
 
     fn weight(self, weight: Option<Spanned<f64>>) -> anyhow::Result<Option<f64>> {
@@ -434,7 +394,7 @@ fn contradiction(rule: &Rule) -> Option<&'static str> {
 }
 
 /// Checks that a word is one of the known words.
-fn one_of(word: String, known: &[&str]) -> Result<String, String> {
+pub(super) fn one_of(word: String, known: &[&str]) -> Result<String, String> {
     if known.contains(&word.as_str()) {
         return Ok(word);
     }

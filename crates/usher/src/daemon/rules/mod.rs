@@ -19,6 +19,7 @@ pub mod file;
 pub mod process;
 pub mod reload;
 mod scan;
+mod tables;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ use usher_model::{ProcessId, Regulation};
 
 use super::events;
 use process::MatchedProcess;
+
+pub use tables::DaemonSettings;
 
 /// The rules and default values of the configuration file.
 #[derive(Debug, Clone, Default)]

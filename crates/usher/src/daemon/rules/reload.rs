@@ -3,7 +3,8 @@
 //!
 //! The new rules replace the old ones at once. If the file has an error, the old rules stay in
 //! force. The settings of the table `[daemon]` take effect at the next start of the daemon; a note
-//! reports this if they have changed.
+//! reports this if they have changed. A change of the table `[scheduler]` starts, changes or stops
+//! the scheduler (`scheduler::configured`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,8 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use signal_hook::consts::SIGHUP;
 use usher_host::engine::EngineHandle;
 
-use super::file::{self, DaemonSettings};
-use super::{Ruleset, SharedRules, scan};
+use super::file::{self, ConfigFile};
+use super::{DaemonSettings, SharedRules, scan};
+use crate::daemon::scheduler::ConfiguredScheduler;
 use crate::daemon::signals;
 use crate::failure;
 
@@ -31,6 +33,7 @@ struct Inner {
     /// The settings at the start of the daemon.
     started_with: DaemonSettings,
     rules: SharedRules,
+    scheduler: ConfiguredScheduler,
     /// Reports new rules to the thread that scans for processes. The lock also orders reloads.
     changed: Mutex<Sender<()>>,
 }
@@ -47,29 +50,36 @@ pub struct Reloaded {
 }
 
 impl Reloader {
-    /// Puts the rules in force, logs warnings about them, and starts the thread that attaches
-    /// running processes. `cores` is the number of cores of the machine.
+    /// Puts the contents of the file in force: logs warnings about the rules, starts the thread that
+    /// attaches running processes, and applies the table `[scheduler]`. `cores` is the number of
+    /// cores of the machine.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn start(
         given: Option<PathBuf>,
-        started_with: DaemonSettings,
-        rules: Ruleset,
+        file: ConfigFile,
         cores: usize,
         engine: EngineHandle,
+        scheduler: ConfiguredScheduler,
     ) -> io::Result<Self> {
-        for warning in rules.excess_cores(cores) {
+        for warning in file.rules.excess_cores(cores) {
             log::warn!("{warning}");
         }
-        let rules = SharedRules::new(rules);
+        match scheduler.apply(file.scheduler) {
+            Some(note) if scheduler.follows() => log::info!("{note}"),
+            Some(note) => log::warn!("{note}"),
+            None => {}
+        }
+        let rules = SharedRules::new(file.rules);
         let (changed, receiver) = channel();
         scan::start(engine, rules.clone(), receiver)?;
         Ok(Self(Arc::new(Inner {
             given,
             cores,
-            started_with,
+            started_with: file.daemon,
             rules,
+            scheduler,
             changed: Mutex::new(changed),
         })))
     }
@@ -93,6 +103,8 @@ impl Reloader {
                 "the settings in [daemon] take effect at the next start of the daemon".to_owned(),
             );
         }
+        let scheduler = self.0.scheduler.apply(config.scheduler);
+        notes.extend(scheduler.map(str::to_owned));
         let reloaded = Reloaded {
             file: config.rules.file.clone(),
             rules: config.rules.rules.len(),

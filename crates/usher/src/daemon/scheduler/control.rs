@@ -39,6 +39,8 @@ pub struct Shared {
     state: Mutex<Option<SchedulerState>>,
     /// Whether the last request has stopped the scheduler, or was a start that failed.
     released: AtomicBool,
+    /// Whether a start was requested.
+    requested: AtomicBool,
 }
 
 impl Shared {
@@ -64,6 +66,11 @@ impl Shared {
     /// Records whether clients no longer need this process for the scheduler.
     pub fn set_released(&self, released: bool) {
         self.released.store(released, Ordering::Relaxed);
+    }
+
+    /// Records that a start was requested.
+    pub fn set_requested(&self) {
+        self.requested.store(true, Ordering::Relaxed);
     }
 }
 
@@ -133,9 +140,21 @@ impl SchedulerControl {
         self.request(|answer| Request::Stop(reason.to_owned(), answer))
     }
 
-    /// Returns the state of the last scheduler that this process loaded.
+    /// Records that the scheduler of the configuration file could not be started.
+    pub fn record_failure(&self, failed: SchedulerState) {
+        self.shared.set(Some(failed));
+    }
+
+    /// Returns the state of the last scheduler that this process loaded, or that its predecessor
+    /// held when it was killed.
     pub fn state(&self) -> Option<SchedulerState> {
         self.shared.state()
+    }
+
+    /// Returns whether a start was requested from this process. The state may also be that of a
+    /// scheduler of a process that has died.
+    pub fn was_requested(&self) -> bool {
+        self.shared.requested.load(Ordering::Relaxed)
     }
 
     /// Returns whether clients no longer need this process for the scheduler, because the scheduler

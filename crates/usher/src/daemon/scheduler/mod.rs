@@ -7,8 +7,12 @@
 //! kind of death of the process.
 
 pub mod api;
+mod configured;
 mod control;
+mod dump;
+mod faults;
 mod foreground;
+mod record;
 mod service;
 mod soft_seats;
 mod state;
@@ -16,14 +20,18 @@ mod thread;
 
 use usher_scx::Kernel;
 
+pub use configured::ConfiguredScheduler;
 pub use control::SchedulerControl;
 pub use foreground::hold;
 pub use service::{SchedulerContext, interface};
 pub use soft_seats::seats;
-pub use state::{LIMIT_MS, Phase, SchedulerState, SettingsChange, described, refuse_beside};
+pub use state::{
+    LIMIT_MS, Phase, SchedulerConfig, SchedulerState, SettingsChange, described, refuse_beside,
+    unix_seconds,
+};
 pub use thread::{ENDING, SchedulerThread};
 
 /// Returns the kernel of this machine.
 pub fn kernel() -> Kernel {
-    Kernel::at("/sys".as_ref())
+    Kernel::of_host()
 }

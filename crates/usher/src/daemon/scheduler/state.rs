@@ -2,9 +2,10 @@
 //! The state of a scheduler, as the interface `org.usher.Scheduler1` reports it, and changes of its
 //! settings: the permitted values, the settings that result from a change, and their description in
 //! words. A turn and a maximum lag have 1 to 200 ms ([`LIMIT_MS`]). This file does no input or
-//! output, and checks no limits itself.
+//! output except for the time of day, and checks no limits itself.
 
 use std::ops::RangeInclusive;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use schemars::JsonSchema;
@@ -39,8 +40,33 @@ pub struct SchedulerState {
     pub idle_by_node: bool,
     /// Number of restarts because CPUs appeared or disappeared.
     pub restarts: u32,
-    /// Why the scheduler ended.
+    /// Why the scheduler ended, or could not be started.
     pub ended: Option<String>,
+    /// The last end by the kernel after which the daemon started the scheduler again.
+    #[serde(default)]
+    pub fault: Option<SchedulerFault>,
+    /// Number of such ends.
+    #[serde(default)]
+    pub fault_restarts: u32,
+}
+
+/// An end of the scheduler by the kernel, because of a fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SchedulerFault {
+    /// The kernel's reason.
+    pub reason: String,
+    /// Time of the end, in seconds since 1970.
+    pub unix_seconds: u64,
+}
+
+/// The table `[scheduler]` of the configuration file: the scheduler that root's daemon loads at its
+/// start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Whether the daemon loads the scheduler.
+    pub enable: bool,
+    /// The settings with which it is loaded.
+    pub settings: Settings,
 }
 
 /// The reason of an end on request.
@@ -58,8 +84,19 @@ pub enum Phase {
     /// The kernel took the threads back because a CPU appeared or disappeared; the
     /// scheduler starts again.
     Restarting,
+    /// The kernel ended the scheduler because of a fault; the daemon starts it again.
+    Recovering,
     /// The scheduler has ended.
     Ended,
+    /// The daemon could not start the scheduler that its configuration file enables.
+    Failed,
+}
+
+impl Phase {
+    /// Returns whether no scheduler is loaded or about to be loaded.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Ended | Self::Failed)
+    }
 }
 
 impl SchedulerState {
@@ -77,6 +114,8 @@ impl SchedulerState {
             idle_by_node: false,
             restarts: 0,
             ended: None,
+            fault: None,
+            fault_restarts: 0,
         }
     }
 
@@ -85,6 +124,48 @@ impl SchedulerState {
         self.state = Phase::Ended;
         self.ended = Some(reason.to_owned());
     }
+
+    /// Records an end by the kernel, after which the daemon starts the scheduler again.
+    pub fn recover(&mut self, reason: String) {
+        self.state = Phase::Recovering;
+        self.fault = Some(SchedulerFault {
+            reason,
+            unix_seconds: unix_seconds(),
+        });
+        self.fault_restarts += 1;
+    }
+
+    /// Returns the sentence about an end that an administrator should know: a fault in the hour
+    /// before `now` (seconds since 1970), an end that no request caused, or a failed start.
+    pub fn notice(&self, now: u64) -> Option<String> {
+        let because = |what: &str| {
+            let reason = self.ended.as_deref().unwrap_or("unknown reason");
+            format!("Usher's scheduler {what}: {reason}")
+        };
+        match self.state {
+            Phase::Failed => Some(because("could not be started")),
+            Phase::Ended if self.ended.as_deref() == Some(STOPPED) => None,
+            Phase::Ended => Some(because("ended")),
+            _ => self.fault_notice(now),
+        }
+    }
+
+    /// Returns the sentence about the last fault, if it was in the hour before `now`.
+    pub fn fault_notice(&self, now: u64) -> Option<String> {
+        let fault = self.fault.as_ref()?;
+        let minutes = now.saturating_sub(fault.unix_seconds) / 60;
+        let then = match self.state {
+            Phase::Recovering => "starts it again in a few seconds",
+            _ => "started it again",
+        };
+        (minutes < 60).then(|| format!("{minutes} min ago, {}; the daemon {then}", fault.reason))
+    }
+}
+
+/// Returns the time in seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| time.as_secs())
 }
 
 /// Rejects a start beside a running scheduler.
@@ -100,7 +181,10 @@ pub fn refuse_beside(state: Option<&SchedulerState>) -> anyhow::Result<()> {
                  sched stop' ends it"
             )
         }
-        Some(Phase::Ended) | None => Ok(()),
+        Some(Phase::Recovering) => bail!(
+            "the scheduler starts again in a few seconds, after a fault ('usher sched status')"
+        ),
+        Some(Phase::Ended | Phase::Failed) | None => Ok(()),
     }
 }
 
@@ -233,5 +317,32 @@ mod tests {
         state.end("stopped");
         assert_eq!(refused(&state), Ok(()));
         assert!(refuse_beside(None).is_ok());
+    }
+
+    #[test]
+    fn a_notice_gives_the_reason_of_an_end_that_no_request_caused() {
+        let mut state = SchedulerState::starting(&Settings::default());
+        assert_eq!(state.notice(0), None);
+        state.recover("the kernel ended the scheduler (stall)".to_owned());
+        state.fault.as_mut().unwrap().unix_seconds = 1_000;
+        let soon = "0 min ago, the kernel ended the scheduler (stall); the daemon starts it again \
+                    in a few seconds";
+        assert_eq!(state.notice(1_059).as_deref(), Some(soon));
+        assert!(refuse_beside(Some(&state)).is_err());
+        state.state = Phase::Running;
+        let later = state.notice(1_000 + 59 * 60).unwrap();
+        assert!(
+            later.starts_with("59 min ago") && later.ends_with("the daemon started it again"),
+            "{later}"
+        );
+        assert_eq!(state.notice(1_000 + 60 * 60), None);
+        state.end(STOPPED);
+        assert_eq!(state.notice(1_000), None);
+        state.end("disabled by sysrq-S");
+        let ended = "Usher's scheduler ended: disabled by sysrq-S";
+        assert_eq!(state.notice(1_000).as_deref(), Some(ended));
+        state.state = Phase::Failed;
+        let failed = "Usher's scheduler could not be started: disabled by sysrq-S";
+        assert_eq!(state.notice(1_000).as_deref(), Some(failed));
     }
 }

@@ -4,18 +4,17 @@
 //! 1. A request: the thread loads the scheduler, changes its settings or unloads it, and sends the
 //!    answer.
 //! 2. The end of the scheduler by the kernel: the thread records the reason and writes the kernel's
-//!    dump to a file. After a change of the online CPUs, the thread loads the scheduler again.
-//! 3. The next attempt to load the scheduler again after such a change.
+//!    dump to a file. After a change of the online CPUs, the thread loads the scheduler again. In a
+//!    daemon, it also does so after a fault, at most twice an hour (`faults`).
+//! 3. The next attempt to load the scheduler again.
 //!
 //! The thread serves one request after another. A request takes as long as the kernel needs to
 //! verify and load the BPF programs, or to unload the scheduler; the thread sets no limit. A failed
 //! start leaves the previous state. A restart after a hotplug is attempted after each event, at
-//! least every 50 ms (`RETRY_AFTER`). The first attempt that fails later than 20 s (`ENDING`) after
-//! the hotplug ends the scheduler with an error. If the thread itself fails, it unloads the
-//! scheduler and ends.
+//! least every 50 ms (`RETRY_AFTER`); the first attempt after a fault waits for 5 s. The first
+//! attempt that fails later than 20 s (`ENDING`) ends the scheduler with an error. If the thread
+//! itself fails, it unloads the scheduler and ends.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,13 +22,18 @@ use std::sync::mpsc::TryRecvError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
+use log::Level;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use usher_scx::{Ending, Kernel, MapIds, Scheduler, ScxError, Settings};
+use usher_scx::{Kernel, MapIds, Scheduler, ScxError, Settings};
 use usher_topology::Source;
 
 use super::control::{Request, Requests, SchedulerControl, Shared};
+use super::dump::{dump_path, end_error, remove};
+use super::faults::{self, FaultRestarts, Restart};
+use super::record;
 use super::state::{self, Phase, SchedulerState, SettingsChange};
+use crate::daemon::events;
 use crate::failure;
 
 /// Expected upper limit of the time in which the kernel ends a scheduler. Restarts are attempted
@@ -42,11 +46,6 @@ const RETRY_AFTER: Timespec = Timespec {
 };
 /// The verification of BPF programs recurses deeply.
 const STACK_BYTES: usize = 8 << 20;
-
-/// Returns the path of the file with the kernel's dump about the end of a scheduler.
-fn dump_path(dir: &Path) -> PathBuf {
-    dir.join("sched.dump")
-}
 
 /// The running thread; dropping this value unloads the scheduler and ends the thread.
 #[derive(Debug)]
@@ -63,13 +62,17 @@ impl SchedulerThread {
     /// A thread or a descriptor cannot be created.
     pub fn start(dir: &Path, kernel: Kernel, ended: Option<Arc<OwnedFd>>) -> anyhow::Result<Self> {
         let (control, requests) = SchedulerControl::new()?;
+        if ended.is_none() {
+            requests.shared.set(record::take(dir));
+        }
         let worker = Worker {
             dir: dir.to_owned(),
             kernel,
             requests,
             ended,
             loaded: None,
-            restart_until: None,
+            restart: None,
+            fault_restarts: FaultRestarts::default(),
         };
         let thread = std::thread::Builder::new()
             .name("scheduler".to_owned())
@@ -107,9 +110,9 @@ struct Worker {
     ended: Option<Arc<OwnedFd>>,
     /// Never moved to another thread.
     loaded: Option<Scheduler>,
-    /// The time until which the thread attempts to restart the scheduler; `None` if no restart is
-    /// in progress.
-    restart_until: Option<Instant>,
+    /// The pending restart, if any.
+    restart: Option<Restart>,
+    fault_restarts: FaultRestarts,
 }
 
 impl Drop for Worker {
@@ -149,7 +152,7 @@ impl Worker {
             let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.notify_fd()) };
             fds.push(PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         }
-        let timeout = self.restart_until.map(|_| RETRY_AFTER);
+        let timeout = self.restart.map(|_| RETRY_AFTER);
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("waiting for the scheduler's end"),
@@ -172,13 +175,19 @@ impl Worker {
     fn start(&mut self, settings: &Settings) -> anyhow::Result<SchedulerState> {
         state::refuse_beside(self.requests.shared.state().as_ref())?;
         let before = self.requests.shared.state();
+        self.requests.shared.set_requested();
         self.requests.shared.set_released(false);
         let started = self.load(settings);
-        let is_loaded = started.is_ok();
-        self.requests.shared.set_released(!is_loaded);
-        if !is_loaded {
-            self.requests.shared.set(before);
-            self.notify_end();
+        self.requests.shared.set_released(started.is_err());
+        match &started {
+            Ok(state) => {
+                let text = format!("Usher's scheduler runs with: {}", state.does);
+                self.log("scheduler-start", Level::Info, text);
+            }
+            Err(_) => {
+                self.requests.shared.set(before);
+                self.notify_end();
+            }
         }
         started
     }
@@ -187,6 +196,7 @@ impl Worker {
     fn load(&mut self, settings: &Settings) -> anyhow::Result<SchedulerState> {
         self.kernel.ready()?;
         usher_scx::check_bpf_permitted()?;
+        usher_scx::check_functions()?;
         remove(&dump_path(&self.dir))?;
         self.requests
             .shared
@@ -212,6 +222,9 @@ impl Worker {
             state.state = Phase::Running;
         });
         self.loaded = Some(scheduler);
+        if let (None, Some(state)) = (&self.ended, self.requests.shared.state()) {
+            record::keep(&self.dir, &state);
+        }
         Ok(())
     }
 
@@ -219,7 +232,9 @@ impl Worker {
         let state = self.requests.shared.state().context(NONE_HERE)?;
         let scheduler = match (&self.loaded, state.state) {
             (Some(scheduler), Phase::Running) => scheduler,
-            (_, Phase::Restarting) => bail!("the scheduler is restarting: try again in a moment"),
+            (_, Phase::Restarting | Phase::Recovering) => {
+                bail!("the scheduler is restarting: try again in a moment")
+            }
             _ => bail!(NONE_HERE),
         };
         if state.settings.fifo {
@@ -242,22 +257,36 @@ impl Worker {
 
     fn stop(&mut self, reason: &str) -> Option<SchedulerState> {
         self.requests.shared.set_released(true);
-        let lives = |state: &SchedulerState| state.state != Phase::Ended;
+        let lives = |state: &SchedulerState| !state.state.is_over();
         let state = self.requests.shared.state().filter(lives);
         self.end(reason);
+        if state.is_some() {
+            let text = format!("Usher's scheduler ended: {reason}");
+            self.log("scheduler-end", Level::Info, text);
+        }
         state
     }
 
     /// Unloads the scheduler, if one is loaded, and records the reason.
     fn end(&mut self, reason: &str) {
-        self.restart_until = None;
+        self.restart = None;
         self.loaded = None;
         self.requests.shared.change(|state| {
-            if state.state != Phase::Ended {
+            if !state.state.is_over() {
                 state.end(reason);
             }
         });
+        if self.ended.is_none() {
+            record::remove(&self.dir);
+        }
         self.notify_end();
+    }
+
+    /// Logs an event of the scheduler in a daemon.
+    fn log(&self, event: &'static str, level: Level, text: String) {
+        if self.ended.is_none() {
+            events::log_scheduler(event, level, text);
+        }
     }
 
     fn notify_end(&self) {
@@ -266,17 +295,10 @@ impl Worker {
         }
     }
 
-    /// Handles the end of the scheduler by the kernel, and restarts it after CPU hotplug.
+    /// Handles the end of the scheduler by the kernel, and a pending restart.
     fn follow_kernel(&mut self) {
-        if let Some(deadline) = self.restart_until {
-            match self.begin() {
-                Ok(()) => self.restart_until = None,
-                // The kernel may not yet have completed the end of the previous scheduler, or the
-                // hotplug of the CPU.
-                Err(_) if Instant::now() <= deadline => {}
-                Err(error) => self.fail(&error.context("the scheduler could not be restarted")),
-            }
-            return;
+        if let Some(restart) = self.restart {
+            return self.try_restart(restart);
         }
         let ending = match self.loaded.as_ref().map(Scheduler::ending) {
             None | Some(Ok(None)) => return,
@@ -286,22 +308,59 @@ impl Worker {
         if !ending.asks_for_restart() {
             self.loaded = None;
             let error = end_error(&self.dir, &ending);
-            return self.fail(&error);
+            match ending.is_error() && self.ended.is_none() {
+                true => self.recover(&error),
+                false => self.fail(&error),
+            }
+            return;
         }
         self.requests.shared.change(|state| {
             state.state = Phase::Restarting;
             state.restarts += 1;
         });
         self.loaded = None;
-        self.restart_until = Some(Instant::now() + ENDING);
+        self.restart = Some(Restart::after(Duration::ZERO));
+    }
+
+    fn try_restart(&mut self, restart: Restart) {
+        if Instant::now() < restart.from {
+            return;
+        }
+        let before = self.requests.shared.state().map(|state| state.state);
+        match self.begin() {
+            Ok(()) => {
+                self.restart = None;
+                if before == Some(Phase::Recovering) {
+                    let text = "Usher's scheduler runs again after a fault".to_owned();
+                    self.log("scheduler-start", Level::Info, text);
+                }
+            }
+            // The kernel may not yet have completed the end of the previous scheduler, or the
+            // hotplug of the CPU.
+            Err(_) if Instant::now() <= restart.until => {}
+            Err(error) => self.fail(&error.context("the scheduler could not be restarted")),
+        }
+    }
+
+    /// Prepares a restart after a fault, unless the limit of such restarts is reached.
+    fn recover(&mut self, error: &anyhow::Error) {
+        if !self.fault_restarts.take(Instant::now()) {
+            let error = format!(
+                "{error}, for the third time within an hour; 'usher sched start' starts it again"
+            );
+            return self.fail(&anyhow::Error::msg(error));
+        }
+        let reason = failure::line(error);
+        let text = format!("{reason}; the daemon starts it again in a few seconds");
+        self.log("scheduler-fault", Level::Error, text);
+        self.requests.shared.change(|state| state.recover(reason));
+        self.restart = Some(Restart::after(faults::PAUSE));
     }
 
     fn fail(&mut self, error: &anyhow::Error) {
         let reason = failure::line(error);
         // A process that only holds the scheduler ends with the reason as its error.
-        if self.ended.is_none() {
-            failure::print_error(&format!("{ENDED}: {reason}"));
-        }
+        self.log("scheduler-end", Level::Error, format!("{ENDED}: {reason}"));
         self.end(&reason);
     }
 }
@@ -311,15 +370,6 @@ pub const ENDED: &str = "the scheduler has ended";
 
 /// The error if there is no scheduler to change.
 const NONE_HERE: &str = "Usher's scheduler does not run";
-
-/// Returns whether the file existed.
-fn remove(path: &Path) -> anyhow::Result<bool> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
-    }
-}
 
 /// Records the new settings. If seats are switched off, existing seats are removed first.
 fn note(
@@ -355,38 +405,10 @@ fn note(
     });
 }
 
-/// Makes the error for a scheduler that the kernel has ended. The kernel's dump is written before
-/// the state changes, so that a client that reads the state finds the dump.
-fn end_error(dir: &Path, ending: &Ending) -> anyhow::Error {
-    let why = match ending.message.is_empty() {
-        true => ending.reason.clone(),
-        false => format!("{}: {}", ending.reason, ending.message),
-    };
-    let dump = match write_dump(dir, &ending.dump) {
-        Ok(None) => String::new(),
-        Ok(Some(path)) => format!("; the kernel's dump is in {}", path.display()),
-        Err(error) => format!("; the kernel's dump is lost ({})", failure::line(&error)),
-    };
-    anyhow!("the kernel ended the scheduler ({why}){dump}")
-}
-
-/// Writes the kernel's dump. Returns its path; `None` if the kernel gave none.
-fn write_dump(dir: &Path, dump: &str) -> anyhow::Result<Option<PathBuf>> {
-    if dump.is_empty() {
-        return Ok(None);
-    }
-    let path = dump_path(dir);
-    if let Err(error) = fs::write(&path, dump) {
-        // A partial dump is removed, because it would occupy space of the runtime directory that
-        // the journal needs.
-        let _ = fs::remove_file(&path);
-        return Err(error).with_context(|| format!("writing {}", path.display()));
-    }
-    Ok(Some(path))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -461,38 +483,5 @@ mod tests {
         drop(thread);
         let late = control.stop("stopped").unwrap_err().to_string();
         assert_eq!(late, "the daemon is ending and accepts no more requests");
-    }
-
-    fn stall(dump: &str) -> Ending {
-        Ending {
-            kind: 1026,
-            code: 0,
-            reason: "runnable task stall".to_owned(),
-            message: "make[7] for 30 s".to_owned(),
-            dump: dump.to_owned(),
-        }
-    }
-
-    const STALLED: &str = "the kernel ended the scheduler (runnable task stall: make[7] for 30 s)";
-
-    #[test]
-    fn reports_why_the_kernel_ended_it_without_a_dump() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let report = |dump: &str| failure::line(&end_error(dir, &stall(dump)));
-        assert_eq!(report(""), STALLED);
-        assert!(!dump_path(dir).exists());
-        let path = dump_path(dir);
-        let is_there = format!("{STALLED}; the kernel's dump is in {}", path.display());
-        assert_eq!(report("CPU states"), is_there);
-        assert_eq!(fs::read_to_string(&path).unwrap(), "CPU states");
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        let lost = report("CPU states");
-        let begins = format!(
-            "{STALLED}; the kernel's dump is lost (writing {}",
-            path.display()
-        );
-        assert!(lost.starts_with(&begins), "{lost}");
     }
 }
