@@ -16,6 +16,7 @@ use crate::daemon::scheduler::{SchedulerState, kernel};
 use crate::failure;
 
 use super::distribution;
+use super::limits;
 use super::remote::{FOR_ROOT, Found};
 use super::start;
 use super::status::{self, StatusAnswer};
@@ -42,7 +43,9 @@ pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
     if report.refused.is_none() {
         let permitted = usher_scx::check_bpf_permitted();
         let error = permitted.and_then(|()| usher_scx::check_functions()).err();
-        report.refused = error.map(|error| failure::line(&error.into()));
+        let error = error.map(anyhow::Error::from);
+        let error = error.or_else(|| limits::refuse().err());
+        report.refused = error.map(|error| failure::line(&error));
     }
     if matches!(kernel().state(), Err(ScxError::NoSchedExt { .. })) {
         report.advice = distribution::advice(Path::new("/"));

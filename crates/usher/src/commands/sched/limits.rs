@@ -1,26 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Detects cgroups that limit CPU time (`cpu.max`, `cpu.cfs_quota_us`). Under a sched_ext
 //! scheduler, the kernel does not enforce such limits, and neither does Usher's scheduler; `usher
-//! sched start` therefore warns of them.
+//! sched start` therefore refuses to start while such a limit exists, unless `--ignore-cpu-max` is
+//! given.
 //!
 //! The search walks the tree below `/sys/fs/cgroup` to a depth of 16 levels, and reads at most two
 //! files per directory. Symbolic links are not followed. An unreadable file or directory counts as
-//! no limit. The warning names the first limited cgroup by path and the number of the others.
+//! no limit. The message names the first limited cgroup by path and the number of the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use anyhow::bail;
 
 /// Mount point of cgroups, of both versions.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Upper limit of nested cgroups that are examined.
 const DEPTH_MAX: usize = 16;
 
-/// Returns the warning about cgroups that limit CPU time, if such cgroups exist.
+/// Returns the warning about cgroups whose limits are ignored, if such cgroups exist.
 pub fn warning() -> Option<String> {
     warning_of(Path::new(CGROUPS))
 }
 
+/// Checks that no cgroup limits CPU time.
+///
+/// # Errors
+/// A cgroup has a limit.
+pub fn refuse() -> anyhow::Result<()> {
+    refuse_of(Path::new(CGROUPS))
+}
+
 fn warning_of(root: &Path) -> Option<String> {
+    let limited = limited(root)?;
+    Some(format!(
+        "{limited} CPU time by cpu.max, which this scheduler does not enforce"
+    ))
+}
+
+fn refuse_of(root: &Path) -> anyhow::Result<()> {
+    match limited(root) {
+        None => Ok(()),
+        Some(limited) => bail!(
+            "{limited} CPU time by cpu.max, which this scheduler does not enforce: remove the \
+             limits, or start the scheduler with --ignore-cpu-max"
+        ),
+    }
+}
+
+/// Returns the first cgroup with a limit and the number of the others, followed by the verb;
+/// `None` if no cgroup has a limit.
+fn limited(root: &Path) -> Option<String> {
     let mut limited = Vec::new();
     collect(root, DEPTH_MAX, &mut limited);
     limited.sort();
@@ -30,10 +60,7 @@ fn warning_of(root: &Path) -> Option<String> {
         1 => " and one other cgroup limit".to_owned(),
         n => format!(" and {n} other cgroups limit"),
     };
-    Some(format!(
-        "'{}'{others} CPU time by cpu.max, which this scheduler does not enforce",
-        first.display()
-    ))
+    Some(format!("'{}'{others}", first.display()))
 }
 
 fn collect(dir: &Path, deep: usize, limited: &mut Vec<PathBuf>) {
@@ -67,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warns_of_cgroups_with_a_limit() {
+    fn names_cgroups_with_a_limit() {
         let root = tempfile::tempdir().unwrap();
         let cgroup = |name: &str, file: &str, text: &str| {
             let dir = root.path().join(name);
@@ -78,11 +105,18 @@ mod tests {
         cgroup("free", "cpu.max", "max 100000\n");
         cgroup("cpu/old", "cpu.cfs_quota_us", "-1\n");
         assert_eq!(warning_of(root.path()), None);
+        assert!(refuse_of(root.path()).is_ok());
         let one = cgroup("free/web", "cpu.max", "10000 100000\n");
         let actual = warning_of(root.path()).unwrap();
         assert!(
             actual.starts_with(&format!("'{one}' limits CPU time")),
             "{actual}"
+        );
+        let refused = refuse_of(root.path()).unwrap_err().to_string();
+        assert!(
+            refused.contains(&one)
+                && refused.ends_with("start the scheduler with --ignore-cpu-max"),
+            "{refused}"
         );
         let two = cgroup("cpu/old/db", "cpu.cfs_quota_us", "50000\n");
         let actual = warning_of(root.path()).unwrap();
