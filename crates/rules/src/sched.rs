@@ -138,6 +138,28 @@ impl TaskId {
     }
 }
 
+/// Number of a cgroup that [`HostSched::new_cgroup`] has created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CgroupId(u64);
+
+impl CgroupId {
+    /// Returns the number, for [`Task::cgroup`].
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Quota of CPU time of a cgroup (`cpu.max` and `cpu.max.burst`), in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Length of a period.
+    pub period_us: u64,
+    /// CPU time per period.
+    pub quota_us: u64,
+    /// CPU time that may be saved for later periods.
+    pub burst_us: u64,
+}
+
 /// `struct host_task_state`: current state of a task.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -222,6 +244,19 @@ unsafe extern "C" {
     fn host_remove(host: *mut Instance, id: u32);
     fn host_set_cpus(host: *mut Instance, id: u32, cpus: *const CpuWords);
     fn host_set_migration_disabled(host: *mut Instance, id: u32, times: u32);
+    fn host_new_cgroup(host: *mut Instance, parent: u64) -> u64;
+    fn host_end_cgroup(host: *mut Instance, cgroup: u64);
+    fn host_set_quota(
+        host: *mut Instance,
+        cgroup: u64,
+        period_us: u64,
+        quota_us: u64,
+        burst_us: u64,
+    );
+    fn host_hide_quotas(host: *mut Instance);
+    fn host_move(host: *mut Instance, id: u32, cgroup: u64);
+    fn host_next_timer(host: *mut Instance) -> u64;
+    fn host_run_timers(host: *mut Instance);
     fn host_set_online(host: *mut Instance, cpu: u32, online: bool);
     fn host_set_seat(host: *mut Instance, cgroup: u64, cpus: *const CpuWords);
     fn host_schedule(host: *mut Instance, cpu: u32) -> i32;
@@ -384,6 +419,59 @@ impl HostSched {
         // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
         // exclusively; the task exists.
         unsafe { host_set_migration_disabled(self.host.as_ptr(), self.number_of(task), times) }
+    }
+
+    /// Creates a cgroup without a quota below `parent`, or below the root.
+    pub fn new_cgroup(&mut self, parent: Option<CgroupId>) -> CgroupId {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; a cgroup exists until the instance ends.
+        CgroupId(unsafe { host_new_cgroup(self.host.as_ptr(), parent.map_or(0, |id| id.0)) })
+    }
+
+    /// Removes a cgroup that has no tasks.
+    pub fn end_cgroup(&mut self, cgroup: CgroupId) {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the cgroup exists.
+        unsafe { host_end_cgroup(self.host.as_ptr(), cgroup.0) }
+    }
+
+    /// Writes `cpu.max` and `cpu.max.burst` of a cgroup; `None` stands for `max`.
+    pub fn set_quota(&mut self, cgroup: CgroupId, quota: Option<Quota>) {
+        let (period_us, quota_us, burst_us) = match quota {
+            Some(quota) => (quota.period_us, quota.quota_us, quota.burst_us),
+            None => (100_000, u64::MAX, 0),
+        };
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the cgroup exists.
+        unsafe { host_set_quota(self.host.as_ptr(), cgroup.0, period_us, quota_us, burst_us) }
+    }
+
+    /// From now on, the kernel does not report quotas, like Linux before 6.17.
+    pub fn hide_quotas(&mut self) {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
+        unsafe { host_hide_quotas(self.host.as_ptr()) }
+    }
+
+    /// Moves a task to another cgroup.
+    pub fn move_to(&mut self, task: TaskId, cgroup: CgroupId) {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task and the cgroup exist.
+        unsafe { host_move(self.host.as_ptr(), self.number_of(task), cgroup.0) }
+    }
+
+    /// Returns the time at which the scheduler's next timer expires; `u64::MAX`: no timer is armed.
+    pub fn next_timer_ns(&mut self) -> u64 {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
+        unsafe { host_next_timer(self.host.as_ptr()) }
+    }
+
+    /// Lets each timer expire that is due.
+    pub fn run_timers(&mut self) {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
+        unsafe { host_run_timers(self.host.as_ptr()) }
     }
 
     /// Takes a CPU off line, or on line again. A task that runs there continues until it is

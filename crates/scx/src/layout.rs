@@ -238,10 +238,12 @@ pub enum Why {
     Alone,
     /// The scheduler runs all threads in FIFO order.
     Fifo,
+    /// A cgroup of the thread has used up its quota (`cpu.max`).
+    Throttled,
 }
 
 /// The reasons in the order of `enum why`.
-pub(crate) const WHYS: [Why; 10] = [
+pub(crate) const WHYS: [Why; 11] = [
     Why::Unknown,
     Why::OnlyHere,
     Why::IdleCore,
@@ -252,6 +254,7 @@ pub(crate) const WHYS: [Why; 10] = [
     Why::Stolen,
     Why::Alone,
     Why::Fifo,
+    Why::Throttled,
 ];
 
 /// Queue in which a thread waits.
@@ -269,6 +272,11 @@ pub enum Queue {
         llc: u32,
         /// Index of the queue in the LLC.
         queue: u32,
+    },
+    /// The park queue of a cgroup that has used up its quota.
+    Throttled {
+        /// Number of the cgroup.
+        cgroup: u64,
     },
 }
 
@@ -298,11 +306,13 @@ pub struct ThreadState {
 
 /// `QUEUES`, `QUEUES_PER_LLC` and `URGENT` of state.h.
 pub(crate) const QUEUES: u32 = 0x1000;
+/// `PARKED` of state.h.
+pub(crate) const PARKED: u32 = 1;
 pub(crate) const QUEUES_PER_LLC: u32 = 64;
 pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 12 * 8 + 6 * 4 + 3 * 8;
+    pub(crate) const BYTES: usize = 25 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();
@@ -317,10 +327,11 @@ impl ThreadState {
                 _ => Queue::AddressSpace { llc, queue },
             }
         });
+        let parked = (queue == PARKED).then_some(Queue::Throttled { cgroup: long[23] });
         Self {
             cpu,
             why: WHYS.get(why).copied().unwrap_or(Why::Unknown),
-            waits,
+            waits: waits.or(parked),
             urgent,
             burst_average_ns: long[3],
             lag_ns: long[4] as i64,

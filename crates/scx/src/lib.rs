@@ -34,6 +34,6 @@ pub use kernel::{Kernel, State};
 pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use object::check_bpf_permitted;
 pub use obstacles::SchedulerHolder;
-pub use scheduler::Scheduler;
+pub use scheduler::{Scheduler, reports_quotas};
 pub use seats::{MapIds, SchedulerHandle, SoftSeat};
 pub use usher_rules::select_cpu::CPUS_MAX;

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use libbpf_rs::btf::{
     Btf,
-    types::{Enum, Enum64},
+    types::{Enum, Enum64, Struct},
 };
 use libbpf_rs::{
     Link, MapCore, MapHandle, MapInfo, Object, OpenObject, RingBuffer, RingBufferBuilder,
@@ -47,6 +47,13 @@ const HOTPLUG_SEQ: Range<usize> = 0..8;
 const FLAGS: Range<usize> = 8..16;
 /// Offset of `timeout_ms` in that structure.
 const TIMEOUT: Range<usize> = 16..20;
+/// Names and offsets of the callbacks in that structure that some kernels lack.
+const CGROUP_CALLBACKS: [(&str, Range<usize>); 4] = [
+    ("cgroup_init", 24..32),
+    ("cgroup_exit", 32..40),
+    ("cgroup_move", 40..48),
+    ("cgroup_set_bandwidth", 48..56),
+];
 /// The kernel's maximum for the watchdog's timeout. It applies to FIFO order, which does not bound
 /// waits.
 const LONGEST_TIMEOUT_MS: u32 = 30_000;
@@ -104,6 +111,7 @@ impl Scheduler {
         let variant = settings.variant(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
+        remove_missing_callbacks(&mut open, settings.fifo)?;
         if settings.fifo {
             change(&mut open, "usher", TIMEOUT, |timeout| {
                 timeout.copy_from_slice(&LONGEST_TIMEOUT_MS.to_ne_bytes());
@@ -216,6 +224,37 @@ fn by_node() -> Result<Option<u64>, ScxError> {
         .or_else(|| u64::try_from(wide?).ok()))
 }
 
+/// Returns whether the running kernel reports the quotas of cgroups (`cpu.max`) to a scheduler.
+/// Linux does since 6.17, if it was built with CONFIG_EXT_GROUP_SCHED.
+///
+/// # Errors
+/// The kernel's BTF cannot be read.
+pub fn reports_quotas() -> Result<bool, ScxError> {
+    Ok(callbacks()?.contains(&"cgroup_set_bandwidth".to_owned()))
+}
+
+/// Returns the names of the members of the kernel's `struct sched_ext_ops`.
+fn callbacks() -> Result<Vec<String>, ScxError> {
+    let btf =
+        Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's BTF type information"))?;
+    let ops = btf.type_by_name::<Struct<'_>>("sched_ext_ops");
+    let members = ops.iter().flat_map(|ops| ops.iter());
+    let names = members.filter_map(|member| Some(member.name?.to_string_lossy().into_owned()));
+    Ok(names.collect())
+}
+
+/// Removes the callbacks for cgroups that the kernel lacks; all of them in FIFO order, which ignores
+/// cgroups. libbpf rejects a callback that the kernel does not know.
+fn remove_missing_callbacks(open: &mut OpenObject, fifo: bool) -> Result<(), ScxError> {
+    let known = callbacks()?;
+    for (name, at) in CGROUP_CALLBACKS {
+        if fifo || !known.iter().any(|known| known == name) {
+            change(open, "usher", at, |callback| callback.fill(0))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the values that must be set before the programs are loaded: the page size, `hotplug_seq`,
 /// additional flags and the variant.
 fn prepare(
@@ -269,6 +308,9 @@ mod tests {
         assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
         assert_eq!(ops.place("flags"), FLAGS);
         assert_eq!(ops.place("timeout_ms"), TIMEOUT);
+        for (name, at) in CGROUP_CALLBACKS {
+            assert_eq!(ops.place(name), at, "{name}");
+        }
         assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
         assert_eq!(fields("dump").bytes(), DUMP_BYTES);
     }

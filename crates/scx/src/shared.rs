@@ -11,7 +11,7 @@ use libbpf_rs::btf::{Btf, HasSize};
 use serde_json::{Value, json};
 
 use crate::layout::{
-    CPU_TALLY_BYTES, Ending, QUEUES, QUEUES_PER_LLC, Queue, SeatTally, Settings, Tally,
+    CPU_TALLY_BYTES, Ending, PARKED, QUEUES, QUEUES_PER_LLC, Queue, SeatTally, Settings, Tally,
     ThreadState, URGENT, WHYS,
 };
 use crate::object::Aligned;
@@ -182,6 +182,9 @@ fn thread_fields_match_by_name() {
         assert_eq!(waits(queue + 2), Some(space));
         let urgent = Queue::Urgent { llc: 3 };
         assert_eq!(waits(queue + u64::from(URGENT)), Some(urgent));
+        let parked = [("queue", u64::from(PARKED)), ("throttled_by", 1 << 40)];
+        let throttled = Queue::Throttled { cgroup: 1 << 40 };
+        assert_eq!(thread(others, &parked).waits, Some(throttled));
     }
 }
 
@@ -212,6 +215,7 @@ fn queue_numbers_match_the_macros() {
         assert!(state.lines().any(|line| line == defined), "{defined}");
     };
     is("QUEUES", &format!("{QUEUES:#x}"));
+    is("PARKED", &PARKED.to_string());
     is("QUEUES_PER_LLC", &QUEUES_PER_LLC.to_string());
     // usher-rules compares MM_QUEUES_PER_LLC with its header.
     is("URGENT", "MM_QUEUES_PER_LLC");

@@ -10,6 +10,7 @@
  *   share.h    shares of the CPU
  *   turns.h    selection of the next thread (paper 4)
  *   balance.h  load balancing between LLCs
+ *   quota.h    budgets of cgroups with a quota
  *   numbers.h  integer arithmetic
  */
 #ifndef USHER_RULES_RULES_H
@@ -17,6 +18,7 @@
 
 #include "balance.h"
 #include "choose.h"
+#include "quota.h"
 #include "turns.h"
 
 #endif

@@ -22,8 +22,7 @@
  *
  * Limits: CPUS_MAX CPUs, LLCS_MAX LLCs, SEATS_MAX soft seats, any number of tasks. More seats, or
  * lack of memory, abort the process. An insertion by vtime takes time in proportion to the waiting
- * tasks. There are no locks and no real-time threads, cgroups have one level, and one callback runs
- * at a time: races are simulated by host_race() and host_lose_claims().
+ * tasks. There are no locks and no real-time threads, and one callback runs at a time: races are simulated by host_race() and host_lose_claims().
  */
 #include <stdlib.h>
 
@@ -239,6 +238,7 @@ void host_remove(struct instance *host, __u32 id)
 	 * runs. The host build removes the task directly.
 	 */
 	leave_queue(&p->storage);
+	drop_grant(&p->storage);
 	unlink_from(p);
 }
 
@@ -259,6 +259,14 @@ void host_set_cpus(struct instance *host, __u32 id, const struct cpu_set *cpus)
 void host_set_migration_disabled(struct instance *host, __u32 id, __u32 times)
 {
 	host->tasks[id]->migration_disabled = times;
+}
+
+/* Returns a cgroup that host_new_cgroup() has created; 0: the cgroup has no state. */
+static struct host_cgroup *cgroup_of(struct instance *host, __u64 number)
+{
+	__u64 at = number - HOST_CGROUPS;
+
+	return at < host->cgroups_made ? host->cgroups[at] : 0;
 }
 
 /*
@@ -296,6 +304,7 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 	struct task_struct *p = new_task(host);
 
 	p->is_used = 1;
+	p->pid = p->id + 1;
 	p->thread_info.cpu = task->cpu;
 	p->flags = task->is_kernel ? PF_KTHREAD : 0;
 	/*
@@ -310,13 +319,18 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 	p->scx.weight = task->weight;
 	p->se.sum_exec_runtime = task->ran_ns;
 	p->cgroups = &p->css;
-	p->css.dfl_cgrp = &p->cgroup;
 	p->cgroup.kn = &p->node;
 	p->node.id = task->cgroup;
+	p->css.dfl_cgrp = cgroup_of(host, task->cgroup)
+				  ? &cgroup_of(host, task->cgroup)->cgroup
+				  : &p->cgroup;
 	p->sched_task_group = &p->group;
+	p->group.css.cgroup = &p->cgroup;
 	p->group.scx.weight = task->group_weight;
 	if (task->group_weight)
 		p->group.parent = &p->root_group;
+	if (cgroup_of(host, task->cgroup))
+		p->sched_task_group = &cgroup_of(host, task->cgroup)->group;
 	host_set_cpus(host, p->id, &task->cpus);
 	enter(host, task->cpu);
 	if (task->is_forked)
@@ -339,6 +353,147 @@ void host_end_task(struct instance *host, __u32 id)
 	p->is_used = 0;
 	p->behind = host->free_tasks;
 	host->free_tasks = p;
+}
+
+/* Cgroups. */
+
+/* Creates a cgroup without a quota, and returns its number. `parent` 0: the parent is the root. */
+__u64 host_new_cgroup(struct instance *host, __u64 parent)
+{
+	struct scx_cgroup_init_args args = {.bw_quota_us = -1};
+	struct host_cgroup *made = calloc(1, sizeof(*made));
+	__u32 at = host->cgroups_made;
+
+	host->cgroups = realloc(host->cgroups, (at + 1) * sizeof(made));
+	if (!made || !host->cgroups)
+		abort();
+	host->cgroups[at] = made;
+	host->cgroups_made++;
+	made->node.id = HOST_CGROUPS + at;
+	made->cgroup.kn = &made->node;
+	made->group.css.cgroup = &made->cgroup;
+	made->group.parent = &host->root_group;
+	made->group.scx.weight = WEIGHT_NORMAL;
+	made->group.cfs_bandwidth.quota = -1;
+	if (parent) {
+		made->cgroup.self.parent =
+			&cgroup_of(host, parent)->cgroup.self;
+		made->group.parent = &cgroup_of(host, parent)->group;
+	}
+	enter(host, 0);
+	if (usher_cgroup_init(&made->cgroup, &args))
+		abort();
+	return made->node.id;
+}
+
+/* Removes a cgroup without tasks. Its number is not used again. */
+void host_end_cgroup(struct instance *host, __u64 cgroup)
+{
+	enter(host, 0);
+	usher_cgroup_exit(&cgroup_of(host, cgroup)->cgroup);
+}
+
+/* Writes cpu.max and cpu.max.burst of a cgroup. A quota of UINT64_MAX stands for `max`. */
+void host_set_quota(struct instance *host, __u64 cgroup, __u64 period_us,
+		    __u64 quota_us, __u64 burst_us)
+{
+	struct host_cgroup *to = cgroup_of(host, cgroup);
+
+	enter(host, 0);
+	to->group.cfs_bandwidth.period = period_us * 1000;
+	to->group.cfs_bandwidth.quota =
+		quota_us == (__u64)-1 ? quota_us : quota_us * 1000;
+	to->group.cfs_bandwidth.burst = burst_us * 1000;
+	if (!host->hides_quotas)
+		usher_cgroup_set_bandwidth(&to->cgroup, period_us, quota_us,
+					   burst_us);
+}
+
+/* From now on, the kernel does not report quotas, and the scheduler has to read them. */
+void host_hide_quotas(struct instance *host)
+{
+	enter(host, 0);
+	host->hides_quotas = 1;
+	g_limits.version++;
+}
+
+/*
+ * Moves a task to another cgroup, as the kernel's sched_move_task() does: a runnable task is
+ * enqueued again, and a running task continues.
+ */
+void host_move(struct instance *host, __u32 id, __u64 cgroup)
+{
+	struct task_struct *p = host->tasks[id];
+	struct rq *rq = rq_of(p->thread_info.cpu);
+	struct cgroup *from = p->css.dfl_cgrp;
+
+	enter(host, p->thread_info.cpu);
+	account(rq);
+	p->css.dfl_cgrp = &cgroup_of(host, cgroup)->cgroup;
+	p->sched_task_group = &cgroup_of(host, cgroup)->group;
+	usher_cgroup_move(p, from, p->css.dfl_cgrp);
+	if (p->in) {
+		unlink_from(p);
+		enqueue(p, 0);
+	} else if (rq->curr == p) {
+		usher_enqueue(p, 0);
+		p->to_dsq = 0;
+		usher_running(p);
+	}
+}
+
+/* Returns the next timer to expire, of a CPU or a park queue; 0: no timer is armed. */
+static struct bpf_timer *next_timer(struct instance *host, __u32 *key)
+{
+	struct bpf_timer *next = 0;
+	__u32 number;
+
+	if (!host->has_timers)
+		return 0;
+	enter(host, 0);
+	for (number = 0; number < g_limits.created; number++) {
+		struct bpf_timer *timer = &host->parks_by_number[number].timer;
+
+		if (timer->expires_ns &&
+		    (!next || timer->expires_ns < next->expires_ns)) {
+			next = timer;
+			*key = number;
+		}
+	}
+	for (number = 0; number < host->cpus; number++) {
+		struct bpf_timer *timer =
+			&host->slice_timers_by_cpu[number].timer;
+
+		if (timer->expires_ns &&
+		    (!next || timer->expires_ns < next->expires_ns)) {
+			next = timer;
+			*key = number;
+		}
+	}
+	return next;
+}
+
+/* Returns the time at which the next timer expires; UINT64_MAX: no timer is armed. */
+__u64 host_next_timer(struct instance *host)
+{
+	struct bpf_timer *timer;
+	__u32 key;
+
+	timer = next_timer(host, &key);
+	return timer ? timer->expires_ns : (__u64)-1;
+}
+
+/* Lets each timer expire that is due. */
+void host_run_timers(struct instance *host)
+{
+	struct bpf_timer *timer;
+	__u32 key;
+
+	while ((timer = next_timer(host, &key)) &&
+	       timer->expires_ns <= host->now_ns) {
+		timer->expires_ns = 0;
+		timer->callback(0, &key, timer);
+	}
 }
 
 /* The instance. */
@@ -378,6 +533,9 @@ void host_free(struct instance *host)
 
 	for (id = 0; id < host->tasks_made; id++)
 		free(host->tasks[id]);
+	for (id = 0; id < host->cgroups_made; id++)
+		free(host->cgroups[id]);
+	free(host->cgroups);
 	free(host->tasks);
 	free(host);
 }

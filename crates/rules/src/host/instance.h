@@ -29,8 +29,25 @@ struct host_seat {
 	struct seat_tally tally;
 };
 
-/* Number of dispatch queues: QUEUES_PER_LLC for each LLC, and the queue FIFO. */
-#define HOST_DSQS (LLCS_MAX * 64 + 1)
+/* Number of dispatch queues: QUEUES_PER_LLC for each LLC, the park queues, and the queue FIFO. */
+#define HOST_DSQS (LLCS_MAX * 64 + LIMITS_MAX + 1)
+
+/* A cgroup that host_new_cgroup() has created. */
+struct host_cgroup {
+	struct cgroup cgroup;
+	struct kernfs_node node;
+	struct task_group group;
+};
+/* Number of the first of these cgroups. Tests may give lower numbers to cgroups without state. */
+#define HOST_CGROUPS (1ULL << 20)
+
+/* Quota of a cgroup, in a hash table with linear probing; `is_used` stays set after a deletion. */
+struct host_limit {
+	__u64 cgroup;
+	struct limit limit;
+	_Bool is_used;
+};
+#define HOST_LIMITS (2 * LIMITS_MAX)
 
 struct instance {
 #include "globals.h"
@@ -72,6 +89,17 @@ struct instance {
 	struct task_struct **tasks;
 	__u32 tasks_made;
 	struct task_struct *free_tasks;
+	/* 1: a timer has been started. */
+	_Bool has_timers;
+	/* 1: the kernel does not report quotas, like Linux before 6.17. */
+	_Bool hides_quotas;
+	struct task_group root_group;
+	/* Cgroups in the order of their numbers. */
+	struct host_cgroup **cgroups;
+	__u32 cgroups_made;
+	struct host_limit limits_by_cgroup[HOST_LIMITS];
+	struct park parks_by_number[LIMITS_MAX];
+	struct slice_timer slice_timers_by_cpu[CPUS_MAX];
 };
 
 /* The instance that the calling thread has entered. */
@@ -81,6 +109,7 @@ static __thread struct instance *instance;
 #define g_variant (instance->g_variant)
 #define g_tallies (instance->g_tallies)
 #define g_seating (instance->g_seating)
+#define g_limits (instance->g_limits)
 #define g_cpu_states (instance->g_cpu_states)
 #define g_llc_rqs (instance->g_llc_rqs)
 #define g_scan_ctxs (instance->g_scan_ctxs)

@@ -29,6 +29,29 @@
 #define barrier_var(value)
 
 #define PF_KTHREAD 0x00200000
+#define CLOCK_MONOTONIC 1
+#define BPF_ANY 0
+
+/* There is no other CPU, so that locks do nothing. */
+struct bpf_spin_lock {
+	__u32 val;
+};
+#define bpf_spin_lock(lock) ((void)(lock))
+#define bpf_spin_unlock(lock) ((void)(lock))
+#define bpf_rcu_read_lock()
+#define bpf_rcu_read_unlock()
+
+/* A timer, which host_run_timers() lets expire. */
+struct bpf_timer {
+	/* 0: the timer is not armed. */
+	__u64 expires_ns;
+	int (*callback)(void *map, __u32 *key, void *value);
+};
+#define bpf_timer_init(timer, map, clock) ((void)(timer))
+#define bpf_timer_set_callback(timer, call) \
+	((timer)->callback = (int (*)(void *, __u32 *, void *))(call))
+#define bpf_timer_start(timer, ns, flags) host_start_timer(timer, ns)
+static void host_start_timer(struct bpf_timer *timer, __u64 ns);
 
 /* Values of the kernel's constants in Linux 6.12 to 7.1. */
 #define DSQ_LOCAL (1ULL << 63 | 2)
@@ -57,6 +80,7 @@ struct dsq {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
+	int pid;
 	int tgid;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
@@ -87,12 +111,16 @@ struct task_struct {
 	_Bool by_vtime;
 };
 
-/* BPF_CORE_READ() of one or two fields, as plain loads. */
+/* BPF_CORE_READ() of one to three fields, as plain loads. */
 #define READ_1(p, a) ((p)->a)
 #define READ_2(p, a, b) ((p)->a->b)
-#define READ_THIRD(_1, _2, name, ...) name
+#define READ_3(p, a, b, c) ((p)->a->b->c)
+#define READ_FOURTH(_1, _2, _3, name, ...) name
 #define BPF_CORE_READ(p, ...) \
-	READ_THIRD(__VA_ARGS__, READ_2, READ_1, 0)(p, __VA_ARGS__)
+	READ_FOURTH(__VA_ARGS__, READ_3, READ_2, READ_1, 0)(p, __VA_ARGS__)
+/* Whether the simulated kernel reports the quotas of cgroups (host_hide_quotas()). */
+static _Bool host_reports_quotas(void);
+#define KERNEL_REPORTS_QUOTAS host_reports_quotas()
 #define bpf_core_field_exists(field) (sizeof(field) > 0)
 #define bpf_core_field_offset(type, field) offsetof(type, field)
 #define bpf_ksym_exists(name) 1
@@ -100,14 +128,23 @@ struct task_struct {
 /*
  * The scheduler's BPF maps. host_lookup() distinguishes them by the addresses of these variables.
  */
-extern const char host_threads, host_seats, host_seat_tallies;
+extern const char host_threads, host_seats, host_seat_tallies, host_limits,
+	host_parks, host_slice_timers;
+#define limits host_limits
+#define parks host_parks
+#define slice_timers host_slice_timers
 #define threads host_threads
 #define seats host_seats
 #define seat_tallies host_seat_tallies
 #define bpf_map_lookup_elem(map, key) host_lookup(map, key)
+#define bpf_map_update_elem(map, key, value, flags) host_add_limit(key, value)
+#define bpf_map_delete_elem(map, key) host_delete_limit(key)
 #define bpf_task_storage_get(map, p, init, create) (&(p)->storage)
 
-static void *host_lookup(const char *map, const __u64 *key);
+struct limit;
+static void *host_lookup(const char *map, const void *key);
+static void host_add_limit(const __u64 *cgroup, const struct limit *limit);
+static void host_delete_limit(const __u64 *cgroup);
 static __u32 bpf_get_smp_processor_id(void);
 static struct task_struct *bpf_get_current_task_btf(void);
 static __u32 bpf_get_prandom_u32(void);
@@ -117,6 +154,7 @@ static _Bool bpf_cpumask_empty(const struct cpumask *mask);
 static _Bool bpf_cpumask_test_cpu(__u32 cpu, const struct cpumask *mask);
 
 static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node);
+static __s32 scx_bpf_dsq_nr_queued(__u64 dsq);
 static void scx_bpf_kick_cpu(__s32 cpu, __u64 flags);
 static const struct cpumask *scx_bpf_get_idle_cpumask(void);
 static const struct cpumask *scx_bpf_get_idle_smtmask(void);
@@ -147,6 +185,10 @@ struct bpf_iter_scx_dsq {
 	struct task_struct *next;
 };
 
+static _Bool move(struct bpf_iter_scx_dsq *it, struct task_struct *p,
+		  __u64 dsq);
+static _Bool move_at(struct bpf_iter_scx_dsq *it, struct task_struct *p,
+		     __u64 dsq, __u64 vtime);
 static int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, __u64 dsq,
 				__u64 flags);
 static struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it);

@@ -18,7 +18,8 @@
 #ifndef USHER_RULES_KFUNCS_H
 #define USHER_RULES_KFUNCS_H
 
-const char host_threads, host_seats, host_seat_tallies;
+const char host_threads, host_seats, host_seat_tallies, host_limits, host_parks,
+	host_slice_timers;
 
 /* Enters an instance: later calls by this thread act as the running task of the given CPU. */
 static void enter(struct instance *host, __u32 cpu)
@@ -81,20 +82,77 @@ static void host_before_swap(__u64 *clock)
 	*clock += instance->race_ns;
 }
 
+static _Bool host_reports_quotas(void)
+{
+	return !instance->hides_quotas;
+}
+
+static void host_start_timer(struct bpf_timer *timer, __u64 ns)
+{
+	timer->expires_ns = instance->now_ns + (ns ? ns : 1);
+	instance->has_timers = 1;
+}
+
+/* Returns the slot of a cgroup's quota in the hash table, or the free slot to use for it. */
+static struct host_limit *limit_slot(__u64 cgroup)
+{
+	__u64 at = cgroup * 0x9e3779b97f4a7c15ULL >> 40;
+
+	while (instance->limits_by_cgroup[at % HOST_LIMITS].is_used &&
+	       instance->limits_by_cgroup[at % HOST_LIMITS].cgroup != cgroup)
+		at++;
+	return &instance->limits_by_cgroup[at % HOST_LIMITS];
+}
+
+static void host_add_limit(const __u64 *cgroup, const struct limit *limit)
+{
+	struct host_limit *slot = limit_slot(*cgroup);
+
+	slot->is_used = 1;
+	slot->cgroup = *cgroup;
+	slot->limit = *limit;
+	slot->limit.unused = 1;
+}
+
+/* Marks the entry as deleted; its slot stays in use for the same cgroup. */
+static void host_delete_limit(const __u64 *cgroup)
+{
+	limit_slot(*cgroup)->limit.unused = 0;
+}
+
 /* Returns the seat of a cgroup, or the counters of its seat; 0: the cgroup has no seat. */
-static void *host_lookup(const char *map, const __u64 *key)
+static void *seat_of(const char *map, __u64 cgroup)
 {
 	__u32 at;
 
 	for (at = 0; at < instance->seats_used; at++) {
 		struct host_seat *found = &instance->seats_by_cgroup[at];
 
-		if (found->cgroup != *key)
+		if (found->cgroup != cgroup)
 			continue;
 		return map == &host_seats ? (void *)&found->seat
 					  : (void *)&found->tally;
 	}
 	return 0;
+}
+
+/* Returns the value of a map; 0: the map has no value with this key. */
+static void *host_lookup(const char *map, const void *key)
+{
+	struct host_limit *slot;
+
+	if (map == &host_limits) {
+		slot = limit_slot(*(const __u64 *)key);
+		return slot->is_used && slot->limit.unused ? &slot->limit : 0;
+	}
+	if (map == &host_parks)
+		return *(const __u32 *)key < LIMITS_MAX
+			       ? &instance->parks_by_number[*(const __u32 *)key]
+			       : 0;
+	if (map == &host_slice_timers)
+		return &instance->slice_timers_by_cpu[*(const __u32 *)key %
+						      CPUS_MAX];
+	return seat_of(map, *(const __u64 *)key);
 }
 
 static __u32 bpf_get_smp_processor_id(void)
@@ -267,6 +325,11 @@ static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node)
 	return 0;
 }
 
+static __s32 scx_bpf_dsq_nr_queued(__u64 dsq)
+{
+	return dsq_of(dsq)->waiting;
+}
+
 /* Inserts a task behind the task `before`; at the head of the queue if `before` is 0. */
 static void link_behind(struct dsq *dsq, struct task_struct *before,
 			struct task_struct *p)
@@ -395,6 +458,31 @@ static struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
 
 	it->next = p ? p->behind : 0;
 	return p;
+}
+
+/* Moves a task that an iterator has returned to another queue. */
+static _Bool move(struct bpf_iter_scx_dsq *it, struct task_struct *p, __u64 dsq)
+{
+	(void)it;
+	unlink_from(p);
+	p->by_vtime = 0;
+	p->to_dsq = dsq;
+	p->to_flags = 0;
+	finish_insert(p);
+	return 1;
+}
+
+static _Bool move_at(struct bpf_iter_scx_dsq *it, struct task_struct *p,
+		     __u64 dsq, __u64 vtime)
+{
+	(void)it;
+	unlink_from(p);
+	p->by_vtime = 1;
+	p->scx.dsq_vtime = vtime;
+	p->to_dsq = dsq;
+	p->to_flags = 0;
+	finish_insert(p);
+	return 1;
 }
 
 static void scx_bpf_kick_cpu(__s32 cpu, __u64 flags)

@@ -176,7 +176,7 @@ impl Machine {
         number
     }
 
-    fn follow(&mut self) {
+    pub fn follow(&mut self) {
         while let Some(cpu) = self.sched.next_resched() {
             self.schedule(cpu);
         }
@@ -282,6 +282,7 @@ impl Machine {
         let cpus = (0..self.cpus.len()).map(|cpu| self.event_ns(cpu));
         let sleeps = self.sleepers.first().map(|&(at_ns, _)| at_ns);
         let next_ns = cpus.chain(sleeps).min().unwrap_or(u64::MAX);
+        let next_ns = next_ns.min(self.sched.next_timer_ns());
         if next_ns > until_ns {
             self.now_ns = until_ns;
             self.sched.set_now(until_ns);
@@ -295,6 +296,8 @@ impl Machine {
                 self.follow();
             }
         }
+        self.sched.run_timers();
+        self.follow();
         self.wake_those_due();
         true
     }

@@ -32,6 +32,7 @@
 #ifndef USHER_SCX_CALLBACKS_H
 #define USHER_SCX_CALLBACKS_H
 
+#include "cgroups.h"
 #include "dispatch.h"
 #include "enqueue.h"
 
@@ -47,6 +48,9 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 	if (!thread)
 		return prev;
 	account_run(p, thread, 1);
+	/* A thread without a grant is parked by `enqueue`. */
+	if (!g_variant.fifo && !admit(p, thread))
+		return prev;
 	cpu = claim(p, thread, prev, settings->smt && !g_variant.fifo, 0);
 	if (cpu < 0)
 		return prev;
@@ -86,6 +90,9 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		return;
 	}
 	leave_queue(thread);
+	settle_own_run(p, thread);
+	if (!admit(p, thread) && park(p, thread, flags))
+		return;
 	if (flags & ENQ_WAKEUP || !thread->counted_ns)
 		wake(p, thread, cpu, settings);
 	if (!(flags & ENQ_WAKEUP) &&
@@ -103,13 +110,19 @@ OP(usher_dispatch)
 void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 {
 	const struct settings *settings = &g_settings;
+	_Bool is_limited = has_limited_prev(state_of(cpu));
 
+	if (is_limited && !g_variant.fifo)
+		prev = settle_prev(prev, cpu);
 	if (prev && !(prev->scx.flags & TASK_QUEUED))
 		prev = 0;
-	if (!g_variant.fifo)
+	if (!g_variant.fifo) {
 		dispatch(cpu, prev, settings);
-	else if (!take(FIFO) && prev)
+		if (is_limited && prev)
+			resume_prev(prev, cpu);
+	} else if (!take(FIFO) && prev) {
 		continue_prev(prev, cpu, now_ns(), settings);
+	}
 }
 
 /* Counts a switch of address spaces. Kernel threads (`mm` is 0) do not count. */
@@ -178,6 +191,10 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	note_space(state, mm);
 	if (!thread->urgent)
 		note_turn(state, thread, mm, queue);
+	if (state->run.limit)
+		settle_run(p, cpu);
+	if (may_be_limited(thread) && !g_variant.fifo)
+		begin_run(p, thread, cpu, queue != NO_QUEUE);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || is_pinned_kthread(p);
 	note_allowed(state, p);
@@ -227,6 +244,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 	if (g_variant.fifo)
 		return;
 	state->idle = idle;
+	settle_run(0, cpu);
 	if (!idle) {
 		catch_up(state, llc_rq);
 		return;
@@ -271,6 +289,8 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 	if (!thread)
 		return;
 	leave_queue(thread);
+	settle_own_run(p, thread);
+	drop_grant(thread);
 	charge(p, thread);
 }
 
@@ -327,6 +347,7 @@ static inline void note_cpus(void)
 		llc_rq_of(place->llc)->cpus++;
 		note_in(&g_cpus, cpu, 1);
 		note_in(&g_idle_cpus, cpu, 1);
+		g_limits.cpus++;
 	}
 }
 
@@ -338,6 +359,12 @@ __s32 BPF_PROG(usher_init)
 	__s32 failed;
 
 	note_cpus();
+	create_slice_timers();
+	/* All threads have to examine their quotas once. */
+	g_limits.version = !KERNEL_REPORTS_QUOTAS;
+	failed = create_parks(PARKS_AT_START);
+	if (failed)
+		return failed;
 	failed = scx_bpf_create_dsq(FIFO, -1);
 	if (failed)
 		return failed;

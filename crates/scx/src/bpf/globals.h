@@ -14,6 +14,7 @@ struct settings g_settings SEC(".data.settings");
 const volatile struct variant g_variant SEC(".rodata.variant");
 struct cpu_tally g_tallies[CPUS_MAX] SEC(".data.tallies");
 struct seating g_seating SEC(".data.seating");
+struct limit_table g_limits SEC(".data.limits");
 
 struct cpu_state g_cpu_states[CPUS_MAX];
 struct llc_rq g_llc_rqs[LLCS_MAX];

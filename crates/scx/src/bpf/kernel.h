@@ -25,11 +25,21 @@ enum {
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 
+	BPF_ANY = 0,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 
 #define PF_KTHREAD 0x00200000
+#define CLOCK_MONOTONIC 1
+
+struct bpf_spin_lock {
+	__u32 val;
+};
+
+struct bpf_timer {
+	__u64 opaque[2];
+} __attribute__((aligned(8)));
 
 /* For functions that run at every context switch, where a function call would double the cost. */
 #define ALWAYS static inline __attribute__((always_inline))
@@ -114,6 +124,10 @@ struct scx_exit_info {
 
 #pragma clang attribute pop
 
+/* Whether the kernel reports the quotas of cgroups by callbacks: Linux 6.17 and newer. */
+#define KERNEL_REPORTS_QUOTAS \
+	bpf_core_field_exists(((struct scx_cgroup_init_args *)0)->bw_quota_us)
+
 /* The kernel has this structure from 6.19 on. */
 struct scx_bpf_dsq_insert_vtime_args {
 	__u64 dsq_id;
@@ -132,6 +146,18 @@ struct sched_ext_ops {
 	__u64 flags;
 	__u32 timeout_ms;
 	__u32 exit_dump_len;
+	/*
+	 * Kernels without CONFIG_EXT_GROUP_SCHED lack the callbacks for cgroups, and user space
+	 * removes them.
+	 */
+	__s32 (*cgroup_init)(struct cgroup *cgroup,
+			     struct scx_cgroup_init_args *args);
+	void (*cgroup_exit)(struct cgroup *cgroup);
+	void (*cgroup_move)(struct task_struct *p, struct cgroup *from,
+			    struct cgroup *to);
+	/* The kernel has this callback from 6.17 on. */
+	void (*cgroup_set_bandwidth)(struct cgroup *cgroup, __u64 period_us,
+				     __u64 quota_us, __u64 burst_us);
 	__s32 (*select_cpu)(struct task_struct *p, __s32 prev, __u64 flags);
 	void (*enqueue)(struct task_struct *p, __u64 flags);
 	void (*dispatch)(__s32 cpu, struct task_struct *prev);
@@ -281,6 +307,48 @@ extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, __u64 dsq,
 extern struct task_struct *
 bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
+
+extern __s32 scx_bpf_dsq_nr_queued(__u64 dsq) __ksym;
+extern void bpf_rcu_read_lock(void) __ksym;
+extern void bpf_rcu_read_unlock(void) __ksym;
+/* Moves of a thread that an iterator has returned: from Linux 6.13 on, and in 6.12. */
+extern void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it,
+				       __u64 vtime) __ksym __weak;
+extern _Bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it,
+			      struct task_struct *p, __u64 dsq,
+			      __u64 flags) __ksym __weak;
+extern _Bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it,
+				    struct task_struct *p, __u64 dsq,
+				    __u64 flags) __ksym __weak;
+extern void scx_bpf_dispatch_from_dsq_set_vtime(struct bpf_iter_scx_dsq *it,
+						__u64 vtime) __ksym __weak;
+extern _Bool scx_bpf_dispatch_from_dsq(struct bpf_iter_scx_dsq *it,
+				       struct task_struct *p, __u64 dsq,
+				       __u64 flags) __ksym __weak;
+extern _Bool scx_bpf_dispatch_vtime_from_dsq(struct bpf_iter_scx_dsq *it,
+					     struct task_struct *p, __u64 dsq,
+					     __u64 flags) __ksym __weak;
+
+/* Moves a thread to the end of another dispatch queue. Returns whether it was moved. */
+static inline _Bool move(struct bpf_iter_scx_dsq *it, struct task_struct *p,
+			 __u64 dsq)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move))
+		return scx_bpf_dsq_move(it, p, dsq, 0);
+	return scx_bpf_dispatch_from_dsq(it, p, dsq, 0);
+}
+
+/* Moves a thread to another dispatch queue, which is ordered by vtime. */
+static inline _Bool move_at(struct bpf_iter_scx_dsq *it, struct task_struct *p,
+			    __u64 dsq, __u64 vtime)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime)) {
+		scx_bpf_dsq_move_set_vtime(it, vtime);
+		return scx_bpf_dsq_move_vtime(it, p, dsq, 0);
+	}
+	scx_bpf_dispatch_from_dsq_set_vtime(it, vtime);
+	return scx_bpf_dispatch_vtime_from_dsq(it, p, dsq, 0);
+}
 
 /* Returns the vtime of the first thread in a dispatch queue; `none` if the queue is empty. */
 static inline __u64 first_vtime(__u64 dsq, __u64 none)

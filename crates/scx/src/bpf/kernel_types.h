@@ -15,6 +15,7 @@ struct kernfs_node {
 };
 
 struct cgroup_subsys_state {
+	struct cgroup *cgroup;
 	struct cgroup_subsys_state *parent;
 };
 
@@ -35,8 +36,17 @@ struct scx_task_group {
 	__u32 weight;
 };
 
+/* Values of cpu.max and cpu.max.burst, in nanoseconds. */
+struct cfs_bandwidth {
+	__u64 period;
+	__u64 quota;
+	__u64 burst;
+};
+
 struct task_group {
+	struct cgroup_subsys_state css;
 	struct task_group *parent;
+	struct cfs_bandwidth cfs_bandwidth;
 	/* Value of the cgroup file cpu.idle. */
 	__s32 idle;
 	struct scx_task_group scx;
@@ -63,6 +73,13 @@ struct thread_info {
 
 struct scx_init_task_args {
 	_Bool fork;
+};
+
+/* The kernel has the fields bw_ from 6.17 on. */
+struct scx_cgroup_init_args {
+	__u64 bw_period_us;
+	__u64 bw_quota_us;
+	__u64 bw_burst_us;
 };
 
 #endif

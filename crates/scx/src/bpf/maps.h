@@ -5,9 +5,11 @@
  * - `threads`: state of each thread (`struct thread`), created by usher_init_task() and freed by
  *   the kernel with the thread;
  * - `seats`: the CPUs of each program with a seat (seats.h), by the number of its cgroup;
- * - `seat_tallies`: counters of each seat, by cgroup, one set per CPU.
+ * - `seat_tallies`: counters of each seat, by cgroup, one set per CPU;
+ * - `limits`, `parks`: the quota of each cgroup with a quota, and the timer of its park queue;
+ * - `slice_timers`: a timer per CPU (limits.h has these three maps).
  *
- * User space writes `seats`, and reads all three maps. The kernel rejects more than SEATS_MAX seats
+ * User space writes `seats`, and reads the first three maps. The kernel rejects more than SEATS_MAX seats
  * with an error.
  */
 #ifndef USHER_SCX_MAPS_H
@@ -37,5 +39,27 @@ struct {
 	__type(key, __u64);
 	__type(value, struct seat_tally);
 } seat_tallies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, LIMITS_MAX);
+	__type(key, __u64);
+	__type(value, struct limit);
+} limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIMITS_MAX);
+	__type(key, __u32);
+	__type(value, struct park);
+} parks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CPUS_MAX);
+	__type(key, __u32);
+	__type(value, struct slice_timer);
+} slice_timers SEC(".maps");
 
 #endif

@@ -51,6 +51,7 @@
 #define USHER_SCX_RUN_QUEUE_H
 
 #include "charge.h"
+#include "limits.h"
 #include "select_cpu.h"
 
 /* Returns the number of the DSQ for queue `at` of an LLC. */
@@ -102,6 +103,14 @@ static inline __u64 leave_queue(struct thread *thread)
 
 	if (queue == NO_QUEUE)
 		return first;
+	if (queue == PARKED) {
+		/* The timer of the park queue may count the thread in another queue (release.h). */
+		if (__sync_bool_compare_and_swap(&thread->queue, PARKED,
+						 NO_QUEUE))
+			return first;
+		queue = thread->queue;
+		at = queue % QUEUES_PER_LLC;
+	}
 	thread->queue = NO_QUEUE;
 	llc_rq = llc_rq_of((queue - QUEUES) / QUEUES_PER_LLC);
 	if (at < MM_QUEUES_PER_LLC) {
@@ -268,13 +277,50 @@ __noinline int place_in_llc(__u32 llc, struct thread *thread, __u64 clock,
 	return 0;
 }
 
+/*
+ * Determines the vtime at which a thread waits, and counts the thread in the queue of its address
+ * space. Returns the index of the queue in the LLC.
+ */
+ALWAYS __u32 count_in(struct task_struct *p, struct thread *thread, __u32 cpu,
+		      __u64 clock, const struct settings *settings)
+{
+	__u32 llc = place_of(cpu)->llc;
+	struct llc_rq *llc_rq = llc_rq_of(llc);
+	struct cpu_state *state = state_of(cpu);
+	__u64 key = queue_key_of(thread, mm_id(p, thread), settings);
+	__u64 now = now_ns();
+	__u32 at;
+
+	place_in_llc(llc, thread, clock,
+		     max_lag(settings->max_lag_ns, settings->slice_ns,
+			     weight_of(p, thread)));
+	if (has_family(thread))
+		wait_for_family(thread, clock);
+	thread->vtime = aged(state, llc_rq, thread->vtime, now);
+	advance(&state->aging.highest, thread->vtime);
+	COUNT(queued);
+	at = mm_queue_of(llc_rq->mm_queues, key) % MM_QUEUES_PER_LLC;
+	join_mm_queue(&llc_rq->mm_queues[at], key, thread->seat,
+		      thread->seat_version, thread->vtime);
+	lower_min(&state->head_skip, at, thread->vtime);
+	__sync_fetch_and_add(&llc_rq->waiting, 1);
+	return at;
+}
+
+/* Undoes count_in() for a thread that has not been inserted into the queue. */
+static inline void uncount(struct llc_rq *llc_rq, __u32 at)
+{
+	__sync_fetch_and_sub(&llc_rq->mm_queues[at % MM_QUEUES_PER_LLC].waiting,
+			     1);
+	__sync_fetch_and_sub(&llc_rq->waiting, 1);
+}
+
 /* Inserts a thread into a queue of the CPU's LLC, where it waits. */
 ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		       const struct settings *settings, __u64 flags)
 {
 	__u32 llc = place_of(cpu)->llc;
 	struct llc_rq *llc_rq = llc_rq_of(llc);
-	struct cpu_state *state = state_of(cpu);
 	__u32 pinned_cpu = is_movable(p) ? 0 : cpu + 1;
 	__u32 at = URGENT;
 	__u64 clock = 0;
@@ -295,22 +341,7 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		__sync_fetch_and_add(&llc_rq->urgent, 1);
 		COUNT(soon);
 	} else {
-		__u64 key = queue_key_of(thread, mm_id(p, thread), settings);
-		__u64 now = now_ns();
-
-		place_in_llc(llc, thread, clock,
-			     max_lag(settings->max_lag_ns, settings->slice_ns,
-				     weight_of(p, thread)));
-		if (has_family(thread))
-			wait_for_family(thread, clock);
-		thread->vtime = aged(state, llc_rq, thread->vtime, now);
-		advance(&state->aging.highest, thread->vtime);
-		COUNT(queued);
-		at = mm_queue_of(llc_rq->mm_queues, key) % MM_QUEUES_PER_LLC;
-		join_mm_queue(&llc_rq->mm_queues[at], key, thread->seat,
-			      thread->seat_version, thread->vtime);
-		lower_min(&state->head_skip, at, thread->vtime);
-		__sync_fetch_and_add(&llc_rq->waiting, 1);
+		at = count_in(p, thread, cpu, clock, settings);
 	}
 	thread->queue = queue_at(llc, at);
 	/*

@@ -50,6 +50,10 @@
  *   dispatch.h   selection on a CPU that needs a thread
  *   seats.h      preferred CPUs and borrowers (paper 1)
  *   charge.h     accounting of CPU time
+ *   limits.h     quotas of cgroups (cpu.max)
+ *   limit_table.h  table of the cgroups with a quota
+ *   release.h    release of threads of throttled cgroups
+ *   cgroups.h    callbacks for cgroups
  *   select_cpu.h selection of a CPU: idle cores first (paper 3b)
  *   run_queue.h  run queues of address spaces (paper 4)
  *   rules.h      arithmetic of these, without a kernel
@@ -98,6 +102,10 @@ struct sched_ext_ops usher = {
 	.enable = (void *)usher_enable,
 	.disable = (void *)usher_disable,
 	.init_task = (void *)usher_init_task,
+	.cgroup_init = (void *)usher_cgroup_init,
+	.cgroup_exit = (void *)usher_cgroup_exit,
+	.cgroup_move = (void *)usher_cgroup_move,
+	.cgroup_set_bandwidth = (void *)usher_cgroup_set_bandwidth,
 	.init = (void *)usher_init,
 	.dump = (void *)usher_dump,
 	.exit = (void *)usher_exit,

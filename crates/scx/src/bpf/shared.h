@@ -97,6 +97,23 @@ struct seating {
 	__u64 version;
 };
 
+/* State of the quotas of cgroups. */
+struct limit_table {
+	/* A new number after each quota that is added or removed; 0: there was no quota yet. */
+	__u32 version;
+	/* Number of changes of quotas. Waiting threads lose their grants at each change. */
+	__u32 epoch;
+	/* Number of CPUs that may share a quota. */
+	__u32 cpus;
+	/* Number of park queues that exist, and that belong to a cgroup with a quota. */
+	__u32 created;
+	__u32 used;
+	__u32 unused;
+	/* Number of quotas that were rejected, and the cgroup of the last of them. */
+	__u64 rejected;
+	__u64 rejected_cgroup;
+};
+
 /* Reason why a thread runs on its CPU, or waits in its queue. */
 enum why {
 	WHY_UNKNOWN,
@@ -114,6 +131,8 @@ enum why {
 	/* No other thread was runnable on the CPU. */
 	WHY_ALONE,
 	WHY_FIFO,
+	/* A cgroup of the thread has used up its quota (cpu.max). */
+	WHY_THROTTLED,
 };
 
 /* State of a thread. */
@@ -170,6 +189,27 @@ struct thread {
 	__u64 family_ns;
 	/* Part of `vtime` by which the thread waits for its family; removed when it has run. */
 	__u64 family_wait_ns;
+	/*
+	 * Nearest cgroup of the thread with a quota, as of the version `limits_version` of the
+	 * quotas; 0: none has a quota.
+	 */
+	__u64 limit;
+	__u32 limits_version;
+	/* Epoch of the grant (struct limit_table). */
+	__u32 granted_epoch;
+	/*
+	 * CPU time that the thread may use in its next run, taken from the quotas at the time
+	 * granted_at_ns; void from granted_until_ns on. 0: none.
+	 */
+	__u64 granted_ns;
+	__u64 granted_at_ns;
+	__u64 granted_until_ns;
+	/*
+	 * Cgroup whose quota was exhausted at the last attempt to take a grant. A parked thread
+	 * waits in the park queue of this cgroup, since parked_at_ns.
+	 */
+	__u64 throttled_by;
+	__u64 parked_at_ns;
 };
 
 /* Counters of one CPU since the scheduler started. */

@@ -23,6 +23,19 @@
 #include "machine.h"
 #include "rules.h"
 
+/* Grant of the running thread (limits.h). */
+struct limited_run {
+	/* Nearest cgroup of the thread with a quota; 0: the thread has no quota. */
+	__u64 limit;
+	__u64 granted_ns;
+	__u64 granted_at_ns;
+	/* Start of the run, and the thread's sum_exec_runtime at that time. */
+	__u64 began_ns;
+	__u64 began_exec_ns;
+	__u32 pid;
+	__u32 unused;
+};
+
 /* State of a CPU that other CPUs read. */
 struct cpu_state {
 	/* 1: the running thread may migrate. */
@@ -75,6 +88,10 @@ struct cpu_state {
 	struct head_skip head_skip;
 	/* Affinity of the running thread, in kernel memory; valid while that thread runs. */
 	const struct cpumask *allowed;
+	/* Version of the quotas that the last dispatch has applied. */
+	__u32 limits_version;
+	__u32 unused_limits;
+	struct limited_run run;
 } __attribute__((aligned(CACHE_LINE)));
 
 /* Run queues of an LLC. */
@@ -105,6 +122,47 @@ _Static_assert(sizeof(struct cpu_state) % CACHE_LINE == 0, "cpu_state");
 _Static_assert(sizeof(struct llc_rq) % CACHE_LINE == 0, "llc_rq");
 _Static_assert(sizeof(struct idle_scan_ctx) % CACHE_LINE == 0, "idle_scan_ctx");
 _Static_assert(sizeof(struct cpu_tally) % CACHE_LINE == 0, "cpu_tally");
+
+/* Quota of a cgroup (limits.h). The lock protects `quota` and `fires_at_ns`. */
+struct limit {
+	struct bpf_spin_lock lock;
+	/* Number of the park queue. */
+	__u32 park;
+	struct quota quota;
+	/* Next ancestor with a quota; 0: there is none. */
+	__u64 parent;
+	/* Time at which the timer of the park queue expires; 0: the timer is not armed. */
+	__u64 fires_at_ns;
+	/* Time at which a thread last joined the park queue. */
+	__u64 joined_ns;
+	/* 1: threads may be in the park queue. */
+	__u32 has_parked;
+	__u32 unused;
+};
+
+/* Timer of a park queue, and the cgroup that owns the queue; 0: the queue is free. */
+struct park {
+	struct bpf_timer timer;
+	__u64 cgroup;
+};
+
+/* Timer that ends a slice. */
+struct slice_timer {
+	struct bpf_timer timer;
+};
+
+/* Upper limits of cgroups with a quota, of nested quotas, and of nested cgroups. */
+#define LIMITS_MAX 4096
+#define LIMITS_NESTED_MAX 16
+#define ANCESTORS_MAX 32
+/* Time after which a CPU's unused budget lets parked threads run. */
+#define RELEASE_DELAY_NS 50000ULL
+/* Longest wait in a park queue: a second less than the timeout of the kernel's watchdog. */
+#define PARK_MAX_NS 4000000000ULL
+/* Time within which a thread that joins a park queue has been inserted. */
+#define JOIN_MAX_NS 10000000ULL
+/* Upper limit of the CPU time beyond a grant that is charged if it is not known (a tick). */
+#define RUN_EXCESS_NS 4000000ULL
 
 #ifdef __bpf__
 #include "maps.h"
@@ -188,7 +246,11 @@ static inline struct idle_scan_ctx *scan_ctx(void)
 #define URGENT MM_QUEUES_PER_LLC
 #define QUEUES 0x1000
 #define NO_QUEUE 0
+/* Value of `thread->queue` for a thread in a park queue. */
+#define PARKED 1
 #define FIFO (QUEUES - 1)
+/* Number of the dispatch queue of park queue 0. */
+#define PARKS (QUEUES + LLCS_MAX * QUEUES_PER_LLC)
 
 /* Increments a counter of the current CPU. */
 #define COUNT(what) \
@@ -338,6 +400,9 @@ ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 	if (now - thread->weight_read_at_ticks > WEIGHT_REFRESH_TICKS) {
 		thread->weight_read_at_ticks = now;
 		thread->group_weight = weight_of_groups(p);
+		/* The thread examines its quotas again when it is next enqueued. */
+		if (!KERNEL_REPORTS_QUOTAS)
+			thread->limits_version = g_limits.version - 1;
 	}
 	return weight_in(p->scx.weight, thread->group_weight);
 }

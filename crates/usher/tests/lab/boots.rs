@@ -50,8 +50,9 @@ const SEATING_AND_SCHED: &[&str] = &[
     "sched::",
     "softly::",
     "weights::",
+    "quotas::",
 ];
-const SCHED: &[&str] = &["meter::", "sched::", "weights::"];
+const SCHED: &[&str] = &["meter::", "sched::", "weights::", "quotas::"];
 /// Checks that each BPF program loads and does its main work. `make lab` runs the other checks.
 const SCHED_SHORT: &[&str] = &[
     "meter::",
@@ -59,6 +60,7 @@ const SCHED_SHORT: &[&str] = &[
     "sched::follows_the_cpus",
     "sched::keeps_seats",
     "weights::",
+    "quotas::",
 ];
 const STRESS: &[&str] = &["stress::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";

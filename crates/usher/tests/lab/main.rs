@@ -16,6 +16,7 @@ mod hotplug;
 mod load;
 mod machine;
 mod meter;
+mod quotas;
 mod sched;
 mod sched_daemon;
 mod seats;
@@ -162,6 +163,7 @@ const CHECKS: &[Check] = &[
         softly::many_threads_stay_in_their_seat,
     ),
     ("weights::divide_a_cpu", weights::divide_a_cpu),
+    ("quotas::limit_a_loop", quotas::limit_a_loop),
     (
         "stress::switches_yields_and_changes_of_policy",
         stress::switches_yields_and_changes_of_policy,

@@ -38,6 +38,11 @@ impl Cgroup {
         fs::write(Path::new(CGROUPS).join("cgroup.procs"), "0").unwrap();
     }
 
+    /// Returns the directory of the cgroup.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Returns the id by which the scheduler identifies the cgroup.
     pub fn number(&self) -> u64 {
         fs::metadata(&self.0).unwrap().ino()

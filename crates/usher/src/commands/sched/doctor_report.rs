@@ -3,8 +3,7 @@
 //! would refuse, and the warnings that it would print.
 //!
 //! The report makes the checks of `usher sched start` in the same order and starts nothing. An
-//! error of a check becomes the reason of the refusal; the report itself never fails. The search
-//! for cgroups with CPU limits visits the whole cgroup tree (`limits`).
+//! error of a check becomes the reason of the refusal; the report itself never fails.
 
 use std::path::Path;
 
@@ -16,7 +15,6 @@ use crate::daemon::scheduler::{SchedulerState, kernel};
 use crate::failure;
 
 use super::distribution;
-use super::limits;
 use super::remote::{FOR_ROOT, Found};
 use super::start;
 use super::status::{self, StatusAnswer};
@@ -43,9 +41,7 @@ pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
     if report.refused.is_none() {
         let permitted = usher_scx::check_bpf_permitted();
         let error = permitted.and_then(|()| usher_scx::check_functions()).err();
-        let error = error.map(anyhow::Error::from);
-        let error = error.or_else(|| limits::refuse().err());
-        report.refused = error.map(|error| failure::line(&error));
+        report.refused = error.map(|error| failure::line(&error.into()));
     }
     if matches!(kernel().state(), Err(ScxError::NoSchedExt { .. })) {
         report.advice = distribution::advice(Path::new("/"));

@@ -312,6 +312,7 @@ fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
             format!("LLC {llc}, the queue of its address space (queue {queue})")
         }
         Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue {queue}"),
+        Some(Queue::Throttled { cgroup }) => format!("the throttled threads of cgroup {cgroup}"),
         None => on_cpu(state, sched.cpu),
     }
 }
@@ -352,6 +353,8 @@ fn reason(sched: &ThreadState, state: char, answer: &ExplainedProcess) -> String
         (Why::Stolen, _) => "the CPU took the thread from a queue of another LLC",
         (Why::Alone, _) => "no other thread waited for the CPU",
         (Why::Fifo, _) => "threads run in first-come, first-served order",
+        (Why::Throttled, true) => "the cgroup has used up its CPU quota (cpu.max) of this period",
+        (Why::Throttled, false) => "the thread was throttled by a CPU quota (cpu.max)",
     };
     let is_guest = answer.seat.as_ref().is_some_and(|seat| {
         let has_run = !waits && sched.why != Why::Unknown;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Detects cgroups that limit CPU time (`cpu.max`, `cpu.cfs_quota_us`). Under a sched_ext
-//! scheduler, the kernel does not enforce such limits, and neither does Usher's scheduler; `usher
-//! sched start` therefore refuses to start while such a limit exists, unless `--ignore-cpu-max` is
-//! given.
+//! Detects cgroups that limit CPU time (`cpu.max`, `cpu.cfs_quota_us`), for the order `--fifo`, which
+//! does not enforce such limits.
 //!
 //! The search walks the tree below `/sys/fs/cgroup` to a depth of 16 levels, and reads at most two
 //! files per directory. Symbolic links are not followed. An unreadable file or directory counts as
@@ -13,39 +11,36 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use crate::failure;
+
 /// Mount point of cgroups, of both versions.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Upper limit of nested cgroups that are examined.
 const DEPTH_MAX: usize = 16;
 
-/// Returns the warning about cgroups whose limits are ignored, if such cgroups exist.
-pub fn warning() -> Option<String> {
-    warning_of(Path::new(CGROUPS))
-}
-
-/// Checks that no cgroup limits CPU time.
+/// Checks that no cgroup limits CPU time, because the limit would have no effect. With `ignore`,
+/// prints a warning instead of the error.
 ///
 /// # Errors
-/// A cgroup has a limit.
-pub fn refuse() -> anyhow::Result<()> {
-    refuse_of(Path::new(CGROUPS))
-}
-
-fn warning_of(root: &Path) -> Option<String> {
-    let limited = limited(root)?;
-    Some(format!(
-        "{limited} CPU time by cpu.max, which this scheduler does not enforce"
-    ))
-}
-
-fn refuse_of(root: &Path) -> anyhow::Result<()> {
-    match limited(root) {
-        None => Ok(()),
-        Some(limited) => bail!(
-            "{limited} CPU time by cpu.max, which this scheduler does not enforce: remove the \
-             limits, or start the scheduler with --ignore-cpu-max"
-        ),
+/// A cgroup has a limit, and `ignore` is false.
+pub fn check_ignored(ignore: bool) -> anyhow::Result<()> {
+    match (limited(Path::new(CGROUPS)), ignore) {
+        (None, _) => Ok(()),
+        (Some(limited), true) => {
+            failure::print_error(&not_enforced(&limited));
+            Ok(())
+        }
+        (Some(limited), false) => bail!(refusal(&limited)),
     }
+}
+
+fn not_enforced(limited: &str) -> String {
+    format!("{limited} CPU time by cpu.max, which the order --fifo does not enforce")
+}
+
+fn refusal(limited: &str) -> String {
+    let why = not_enforced(limited);
+    format!("{why}: remove the limits, or add --ignore-cpu-max")
 }
 
 /// Returns the first cgroup with a limit and the number of the others, followed by the verb;
@@ -104,25 +99,17 @@ mod tests {
         };
         cgroup("free", "cpu.max", "max 100000\n");
         cgroup("cpu/old", "cpu.cfs_quota_us", "-1\n");
-        assert_eq!(warning_of(root.path()), None);
-        assert!(refuse_of(root.path()).is_ok());
+        assert_eq!(limited(root.path()), None);
         let one = cgroup("free/web", "cpu.max", "10000 100000\n");
-        let actual = warning_of(root.path()).unwrap();
+        let actual = limited(root.path()).unwrap();
+        assert_eq!(actual, format!("'{one}' limits"));
+        let refused = refusal(&actual);
         assert!(
-            actual.starts_with(&format!("'{one}' limits CPU time")),
-            "{actual}"
-        );
-        let refused = refuse_of(root.path()).unwrap_err().to_string();
-        assert!(
-            refused.contains(&one)
-                && refused.ends_with("start the scheduler with --ignore-cpu-max"),
+            refused.contains(&one) && refused.ends_with("add --ignore-cpu-max"),
             "{refused}"
         );
         let two = cgroup("cpu/old/db", "cpu.cfs_quota_us", "50000\n");
-        let actual = warning_of(root.path()).unwrap();
-        assert!(
-            actual.starts_with(&format!("'{two}' and one other cgroup limit")),
-            "{actual}"
-        );
+        let actual = limited(root.path()).unwrap();
+        assert_eq!(actual, format!("'{two}' and one other cgroup limit"));
     }
 }

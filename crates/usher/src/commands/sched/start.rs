@@ -5,8 +5,8 @@
 //! 1. Check that no sched_ext scheduler runs, that the kernel has sched_ext, BTF and the functions
 //!    that the BPF programs call, that the host has no obstacles (cgroup v1, core scheduling), and
 //!    that BPF programs may be loaded. A failed check ends the command.
-//! 2. Refuse to start if a cgroup limits CPU time by `cpu.max`, unless `--ignore-cpu-max` is given.
-//!    Print warnings: untested kernel, ignored limits, `--turn-ms` without an effect.
+//! 2. With `--fifo`, refuse to start if a cgroup limits CPU time by `cpu.max`, unless
+//!    `--ignore-cpu-max` is given. Print warnings: untested kernel, `--turn-ms` without an effect.
 //! 3. With `--foreground`, hold the scheduler until a signal or a stop ends it. Otherwise start a
 //!    daemon if none listens, and request the start.
 //! 4. The reply arrives when the kernel has verified the BPF programs, or has rejected them.
@@ -46,7 +46,6 @@ Examples:
   usher sched start
   usher sched start --smt off --turn-ms 50
   usher sched start --seats off            makes the daemon use affinity masks
-  usher sched start --ignore-cpu-max       starts beside cgroups with a CPU quota
   usher sched start --fifo --foreground")]
 pub struct Args {
     /// Prefer idle cores: run no two threads on one core while another core is idle
@@ -67,10 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
     /// Run threads in first-come, first-served order, which ignores the options --smt, --aggregate,
-    /// --seats, --turn-ms and --max-lag-ms; for comparisons
+    /// --seats, --turn-ms and --max-lag-ms, and all limits and weights of cgroups; for comparisons
     #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: bool,
-    /// Start although cgroups limit CPU time by cpu.max; these limits then have no effect
+    /// With --fifo, start although cgroups limit CPU time by cpu.max; these limits then have no effect
     #[arg(long)]
     ignore_cpu_max: bool,
     /// Run the scheduler in this process, without a daemon, and end it with this process
@@ -115,13 +114,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     check(&kernel(), &dir, found.state.as_ref())?;
     usher_scx::check_bpf_permitted()?;
     usher_scx::check_functions()?;
-    if !args.ignore_cpu_max {
-        limits::refuse()?;
+    if args.fifo {
+        limits::check_ignored(args.ignore_cpu_max)?;
     }
     warnings()
-        .into_iter()
-        .chain(limits::warning())
-        .collect::<Vec<_>>()
         .iter()
         .for_each(|line| failure::print_error(line));
     if let Some(line) = turn_warning([args.turn_ms, args.max_lag_ms], &settings) {
