@@ -133,8 +133,8 @@ impl ForkScan {
     /// was created or has executed a program in the last 50 ms, so that a scan may find another
     /// program. If the program has not run, numbers of other programs are skipped.
     ///
-    /// `is_at_rest`: the CPU time of the program has not changed since the last call or scan. As the
-    /// CPU time of a running thread lags behind, only the numbers that were assigned before that call
+    /// `is_at_rest`: the CPU time of the program has not changed since the last scan. As the CPU time
+    /// of a running thread lags behind, only the numbers that were assigned before the previous call
     /// are skipped.
     pub fn is_due(&mut self, at_ns: u64, is_at_rest: bool) -> bool {
         let is_young = |one: &KnownProcess| at_ns.saturating_sub(one.executed_ns) < EXEC_NS;

@@ -61,8 +61,6 @@ impl RealWorld {
             return;
         };
         let seat = member.reach(&self.state.usable);
-        let cpu_ns = member.watch.summed_cpu_ns();
-        let is_at_rest = !member.checks.copies.is_due(at_ns, cpu_ns);
         let Some(tracker) = &mut member.copies else {
             return;
         };
@@ -70,6 +68,8 @@ impl RealWorld {
             self.exec_notifications.arm_for_active();
             return;
         }
+        let cpu_ns = member.watch.summed_cpu_ns();
+        let is_at_rest = member.checks.copies.can_be_omitted(at_ns, cpu_ns);
         let is_frozen = self.actuator.frozen_since(id).is_some();
         // Masks of copies would prevent a scheduler with soft seats from lending CPUs.
         let is_soft = self.state.kept_by.is_some();
@@ -82,6 +82,7 @@ impl RealWorld {
         let (mut new, mut changes) = (Vec::new(), Vec::new());
         if !tracker.is_suspended && tracker.needs_scan(at_ns, is_at_rest) {
             tracker.read(at_ns);
+            member.checks.copies.made(at_ns, cpu_ns);
             new = tracker.scan.take_new_descendants();
             let (planner, processes) = (&mut tracker.planner, tracker.scan.processes());
             let chose = |one: &MaskChange| self.actuator.has_chosen_mask(id, one.process);

@@ -9,7 +9,7 @@
 //! **Bound.** Other processes can change a program at rest: its masks, its cgroup, or the limits of
 //! the cgroup. A check is therefore omitted for at most 5 s ([`REPEAT_NS`]). The kernel counts the
 //! CPU time of a running thread at each tick at the latest, so that a check may miss the last tick
-//! (at most 10 ms); the next check finds the difference. A program without a cgroup is always
+//! (at most 10 ms, on `nohz_full` CPUs one second); the next check finds the difference. A program without a cgroup is always
 //! checked.
 
 /// Longest time between two checks of a program at rest.
@@ -26,17 +26,24 @@ impl RestCheck {
     /// Returns whether the check must be made, and if so, counts it as made. `cpu_ns` is the CPU
     /// time of the program, read before the check; `None` if it is unknown.
     pub fn is_due(&mut self, at_ns: u64, cpu_ns: Option<u64>) -> bool {
-        let Some(cpu_ns) = cpu_ns else {
-            self.last = None;
-            return true;
-        };
-        let is_at_rest = self.last.is_some_and(|(last_ns, last_cpu_ns)| {
-            cpu_ns == last_cpu_ns && at_ns.saturating_sub(last_ns) < REPEAT_NS
-        });
-        if !is_at_rest {
-            self.last = Some((at_ns, cpu_ns));
+        let is_due = !self.can_be_omitted(at_ns, cpu_ns);
+        if is_due {
+            self.made(at_ns, cpu_ns);
         }
-        !is_at_rest
+        is_due
+    }
+
+    /// Returns whether the program has not run since the last check, so that the next check can be
+    /// omitted.
+    pub fn can_be_omitted(&self, at_ns: u64, cpu_ns: Option<u64>) -> bool {
+        self.last.is_some_and(|(last_ns, last_cpu_ns)| {
+            cpu_ns == Some(last_cpu_ns) && at_ns.saturating_sub(last_ns) < REPEAT_NS
+        })
+    }
+
+    /// Counts a check as made.
+    pub fn made(&mut self, at_ns: u64, cpu_ns: Option<u64>) {
+        self.last = cpu_ns.map(|cpu_ns| (at_ns, cpu_ns));
     }
 
     /// Makes the next check due.
