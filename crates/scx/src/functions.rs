@@ -11,7 +11,7 @@ use libbpf_rs::btf::{Btf, types::Func};
 use crate::ScxError;
 
 /// The functions, each with its names from the newest to the oldest.
-const REQUIRED: [&[&str]; 17] = [
+const REQUIRED: [&[&str]; 22] = [
     &["scx_bpf_create_dsq"],
     &["scx_bpf_kick_cpu"],
     &["scx_bpf_get_idle_cpumask"],
@@ -23,6 +23,9 @@ const REQUIRED: [&[&str]; 17] = [
     &["scx_bpf_task_cpu"],
     &["scx_bpf_nr_cpu_ids"],
     &["scx_bpf_dump_bstr"],
+    &["scx_bpf_dsq_nr_queued"],
+    &["bpf_rcu_read_lock"],
+    &["bpf_rcu_read_unlock"],
     &["bpf_iter_scx_dsq_new"],
     &["bpf_iter_scx_dsq_next"],
     &["bpf_iter_scx_dsq_destroy"],
@@ -41,6 +44,8 @@ const REQUIRED: [&[&str]; 17] = [
         "scx_bpf_dsq_move_to_local",
         "scx_bpf_consume",
     ],
+    &["scx_bpf_dsq_move", "scx_bpf_dispatch_from_dsq"],
+    &["scx_bpf_dsq_move_vtime", "scx_bpf_dispatch_vtime_from_dsq"],
 ];
 
 /// Checks the running kernel.
