@@ -3,8 +3,9 @@
 //!
 //! 1. Compile `workload.c`, the tasks that `usher bench tasks` runs. The C++ programs of the
 //!    compared runtimes link the same file.
-//! 2. Compile two sched_ext schedulers, `minimal_fifo` and `o1`, with which `usher bench sched`
-//!    compares Usher's scheduler.
+//! 2. Compile the BPF programs of `usher bench sched`: two sched_ext schedulers, `minimal_fifo` and
+//!    `o1`, with which it compares Usher's scheduler, and `conservation`, which counts idle time
+//!    under any scheduler.
 //! 3. Compile the decisions of `o1` for this machine, for unit tests.
 //! 4. Read the version of rayon from the lock file into the variable `USHER_BENCH_RAYON`.
 //!
@@ -18,18 +19,18 @@ use std::process::ExitCode;
 use libbpf_cargo::SkeletonBuilder;
 
 const PEERS: &str = "src/tasks/peers";
-/// Folder of the two BPF schedulers and of the headers `arrays.h` and `levels.h` of `o1`.
+/// Folder of the BPF programs and of the headers `arrays.h` and `levels.h` of `o1`.
 const BPF: &str = "src/bpf";
 /// C functions through which tests call the inline functions of `arrays.h` and `levels.h`.
 const ORDER: &str = "tests/o1/order.c";
-const SCHEDULERS: [&str; 2] = ["minimal_fifo", "o1"];
+const PROGRAMS: [&str; 3] = ["minimal_fifo", "o1", "conservation"];
 /// Folder of the declarations of kernel types and functions that BPF programs need.
 const KERNEL: &str = "../../crates/scx/src/bpf";
 
 fn main() -> ExitCode {
     compile_workload();
-    for name in SCHEDULERS {
-        if let Err(error) = compile_scheduler(name) {
+    for name in PROGRAMS {
+        if let Err(error) = compile_programs(name) {
             eprintln!("compiling {BPF}/{name}.bpf.c: {error:?}");
             return ExitCode::FAILURE;
         }
@@ -71,7 +72,7 @@ fn compile_order() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn compile_scheduler(name: &str) -> Result<(), Box<dyn Error>> {
+fn compile_programs(name: &str) -> Result<(), Box<dyn Error>> {
     let arithmetic = std::env::var("DEP_USHER_RULES_INCLUDE")?;
     for changed in [BPF, KERNEL, &arithmetic] {
         println!("cargo:rerun-if-changed={changed}");

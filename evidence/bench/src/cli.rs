@@ -85,6 +85,9 @@ enum Command {
     /// Computes in a guest of `sched`
     #[command(name = sched::WORKER, hide = true)]
     SchedWorker(sched::WorkerArgs),
+    /// Runs a program of the loads in a guest of `sched`
+    #[command(name = sched::LOAD, hide = true)]
+    SchedLoad(sched::LoadArgs),
     /// Runs a load of `coloring` once, under valgrind
     #[command(hide = true)]
     ColoringRun(coloring::RunArgs),
@@ -148,6 +151,7 @@ fn run(command: Command) -> Result<bool> {
         Command::SchedInside(args) => sched::run_inside(&args).map(|()| true),
         Command::SchedBaseline(args) => sched::run_baseline(&args).map(|()| true),
         Command::SchedWorker(args) => sched::work(&args).map(|()| true),
+        Command::SchedLoad(args) => sched::run_load(&args).map(|()| true),
         Command::ColoringRun(args) => coloring::run_one(&args).map(|()| true),
     }
 }

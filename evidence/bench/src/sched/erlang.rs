@@ -17,7 +17,7 @@ use anyhow::Result;
 use super::lab::GuestResults;
 use super::medians::{LATE_AT_MOST, cell, counted, ends_s, late_ms, ratio, schedulers};
 use super::messages::{GuestLoad, Sample};
-use super::otp::Erlang;
+use super::otp::{Erlang, VmSize};
 use super::run_lengths::{self, CPUS, RunLengths};
 use super::sample_names::{ERLANG as NAME, ERLANG_BESIDE_SLEEPER as BESIDE_SLEEPER};
 use super::schedulers::ComparedScheduler;
@@ -32,13 +32,27 @@ const SWITCHES_AT_MOST: f64 = 0.25;
 /// of virtual machines beside the sleeper.
 pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<GuestLoad>> {
     let most = vms.iter().copied().max();
-    let alone = Erlang::fetched()?.load(folder, vms, processes)?;
+    let alone = Erlang::fetched()?.load(folder, vms, VmSize::of_paper(processes))?;
     let mut beside = alone.clone();
     if let GuestLoad::Erlang { vms, sleeper, .. } = &mut beside {
         *vms = most.into_iter().collect();
         *sleeper = true;
     }
     Ok(vec![alone, beside])
+}
+
+/// Returns the load of the part `peers`: four virtual machines with 8 scheduler threads each, as
+/// many as that part's machine has CPUs.
+pub fn load_of_peers(folder: &Path) -> Result<GuestLoad> {
+    let size = VmSize {
+        schedulers: 8,
+        processes: 150,
+    };
+    let mut load = Erlang::fetched()?.load(folder, vec![4], size)?;
+    if let GuestLoad::Erlang { of_peers, .. } = &mut load {
+        *of_peers = true;
+    }
+    Ok(load)
 }
 
 /// Results of one scheduler with `vms` virtual machines.

@@ -17,11 +17,11 @@ use usher_lab::kernels::KernelChoice;
 use super::lab::{GuestMachine, GuestResults, Lab};
 use super::messages::{GuestLoad, SchedulerPlan};
 use super::otp::Erlang;
+use super::peers::BuiltPeers;
 use super::progress::RunProgress;
-use super::schedulers::ComparedScheduler;
 use super::{
-    SchedArgs, SchedPart, cores, elapsed, erlang, fork_storm, gain, medians, mixed, overhead,
-    peers, resume, sample_names, seats, spaces, switches,
+    SchedArgs, SchedPart, conservation, cores, elapsed, erlang, fork_storm, gain, latency, medians,
+    mixed, overhead, peer_table, peers, resume, sample_names, seats, spaces, switches,
 };
 use crate::bars::{Bar, Part};
 use crate::processes;
@@ -32,7 +32,7 @@ pub struct GuestRuns<'a> {
     pub lab: Lab,
     /// Release of the kernel in the guests.
     kernel: String,
-    peers: Vec<ComparedScheduler>,
+    peers: BuiltPeers,
 }
 
 impl<'a> GuestRuns<'a> {
@@ -53,7 +53,10 @@ impl<'a> GuestRuns<'a> {
             args,
             kernel: lab.ready(machine)?,
             lab,
-            peers: if args.peers { peers::built()? } else { vec![] },
+            peers: match args.wants_peers() {
+                true => peers::built()?,
+                false => BuiltPeers::default(),
+            },
         })
     }
 
@@ -145,7 +148,7 @@ impl<'a> GuestRuns<'a> {
         let mut turns: Vec<SchedulerPlan> = Vec::new();
         for (which, load) in loads {
             for (at, rounds) in self.args.rounds_of(*which).into_iter().enumerate() {
-                let mut schedulers = self.args.schedulers(*which, &self.peers);
+                let mut schedulers = self.args.schedulers(*which, &self.peers.schedulers);
                 if at % 2 == 1 {
                     schedulers.reverse();
                 }
@@ -174,7 +177,7 @@ impl<'a> GuestRuns<'a> {
         machine: &GuestMachine,
         measured: &GuestResults,
     ) -> Result<Part> {
-        let rounds = self.args.rounds();
+        let rounds = self.args.rounds_of(which).concat().len();
         let off = match machine.cpus_off {
             "" => String::new(),
             off => format!(" without CPU {off}"),
@@ -202,6 +205,9 @@ impl<'a> GuestRuns<'a> {
             SchedPart::Overhead => overhead::part(sample_names::OVERHEAD, measured, note),
             SchedPart::Overhead8 => overhead::part(sample_names::OVERHEAD_8, measured, note),
             SchedPart::Overhead48 => overhead::part(sample_names::OVERHEAD_48, measured, note),
+            SchedPart::Latency => latency::part(measured, note),
+            SchedPart::Conservation => conservation::part(measured, note),
+            SchedPart::Peers => peer_table::part(measured, note),
             SchedPart::Switches => self.args.switches(),
         }
     }
@@ -217,7 +223,10 @@ impl<'a> GuestRuns<'a> {
         // Two loads of a part may have failed for the same reason.
         notes.dedup();
         let has_peers = ![sample_names::SEATS, elapsed::NAME].contains(&part);
-        if has_peers && self.peers.is_empty() {
+        if has_peers {
+            notes.extend_from_slice(&self.peers.notes);
+        }
+        if has_peers && !self.args.wants_peers() {
             notes.push(format!(
                 "Not measured, because --peers was not given: {}.",
                 peers::names()
@@ -256,11 +265,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::sched::machines::{THREADS, TWO};
+    use crate::sched::schedulers::ComparedScheduler;
     use crate::sched::tests::args;
-    use crate::sched::{THREADS, TWO};
 
     /// Returns measurements for tests, which start no guest.
-    fn guests(args: &SchedArgs, peers: Vec<ComparedScheduler>) -> GuestRuns<'_> {
+    fn guests(args: &SchedArgs, schedulers: Vec<ComparedScheduler>) -> GuestRuns<'_> {
         let lab = Lab {
             kernel: KernelChoice::Newest,
             usher: PathBuf::new(),
@@ -270,7 +280,10 @@ mod tests {
             args,
             lab,
             kernel: String::new(),
-            peers,
+            peers: BuiltPeers {
+                schedulers,
+                notes: vec![],
+            },
         }
     }
 

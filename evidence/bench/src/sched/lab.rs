@@ -560,7 +560,7 @@ mod tests {
             usher: PathBuf::new(),
             folder: PathBuf::new(),
         };
-        for machine in crate::sched::MACHINES {
+        for machine in crate::sched::machines::MACHINES {
             lab.vm(&machine).unwrap();
         }
     }

@@ -14,6 +14,7 @@ use usher_rules::latency;
 
 use super::sample_names;
 use super::schedulers::ComparedScheduler;
+use super::workloads::{OtherWork, Probe, Workload};
 
 /// The plan of all measurements in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub enum GuestLoad {
         /// only the value true, because older versions had no such runs.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sleeper: bool,
+        /// Whether the load belongs to the part `peers`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        of_peers: bool,
     },
     /// Ordinary programs (PostgreSQL, make, Java), all at the same time, beside a thread that
     /// mostly sleeps.
@@ -106,6 +110,25 @@ pub enum GuestLoad {
         /// Work of each loop, given as its time in milliseconds if it runs alone.
         work_ms: u64,
     },
+    /// Wake-up latencies beside other work. The number of the round is the seed.
+    Latency {
+        /// The program that measures latencies.
+        probe: Probe,
+        /// The other work.
+        beside: OtherWork,
+        /// Length of the measurement in milliseconds.
+        ms: u64,
+    },
+    /// Random threads, in which the number of the round is the seed.
+    Conservation {
+        /// Length of the measurement in milliseconds.
+        ms: u64,
+    },
+    /// A workload of the comparison with peers. The number of the round is the seed.
+    Peers {
+        /// The workload.
+        workload: Workload,
+    },
 }
 
 impl GuestLoad {
@@ -114,6 +137,7 @@ impl GuestLoad {
     pub fn part(&self) -> &'static str {
         match self {
             Self::Spaces { .. } => sample_names::ADDRESS_SPACES,
+            Self::Erlang { of_peers: true, .. } => sample_names::PEERS_ERLANG,
             Self::Erlang { sleeper: true, .. } => sample_names::ERLANG_BESIDE_SLEEPER,
             Self::Erlang { .. } => sample_names::ERLANG,
             Self::Mix { .. } => sample_names::MIX,
@@ -123,6 +147,9 @@ impl GuestLoad {
             Self::OverheadSmt { cpus: 8, .. } => sample_names::OVERHEAD_8,
             Self::OverheadSmt { .. } => sample_names::OVERHEAD_48,
             Self::ForkStorm { .. } => sample_names::FORK_STORM,
+            Self::Latency { probe, beside, .. } => probe.sample_name(*beside),
+            Self::Conservation { .. } => sample_names::CONSERVATION,
+            Self::Peers { workload } => workload.sample_name(),
         }
     }
 
@@ -136,6 +163,7 @@ impl GuestLoad {
             Self::Seats { .. } => vec![SEATED],
             Self::Overhead { .. } | Self::OverheadSmt { .. } => vec![TAKE_TURNS],
             Self::ForkStorm { .. } => vec![LOOPS],
+            Self::Latency { .. } | Self::Conservation { .. } | Self::Peers { .. } => vec![1],
         }
     }
 }
@@ -267,6 +295,7 @@ mod tests {
             command: vec![],
             environment: BTreeMap::new(),
             sleeper: false,
+            of_peers: false,
         };
         assert_eq!(erlang.numbers(), [4, 7]);
         assert_eq!(GuestLoad::Overhead { ms: 1 }.numbers(), [2]);

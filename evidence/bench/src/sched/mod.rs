@@ -11,17 +11,19 @@
 //! - `schedulers`: the compared schedulers; `peers`: builds schedulers of other projects; `otp`:
 //!   downloads Erlang;
 //! - `guests`: the loads and schedulers of each machine;
-//! - `lab`: starts guests and records the lines that they print; `messages`, `sample_names`: format
+//! - `machines`: the machines of the guests; `lab`: starts guests and records the lines that they print; `messages`, `sample_names`: format
 //!   of the lines and of the plan; `progress`: remaining time; `resume`: checks of a resumed run;
 //! - `inside`: the program that runs in the guest; `turns`: two partners that run alternately;
 //! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `fork_storm`,
-//!   `overhead`, `gain`: each computes the tables, figures and bars of a part from samples;
-//!   `medians`, `run_lengths`: functions that several parts use;
+//!   `overhead`, `latency`, `conservation`, `peer_table`, `gain`: each computes the tables, figures
+//!   and bars of a part from samples; `medians`, `run_lengths`, `versus`: functions that several
+//!   parts use; `workloads`: names of the workloads of `latency` and `peers`;
 //! - `show`: formats the parts for a terminal.
 //!
 //! Each sample is saved when it arrives, and `--resume` continues a run. A scheduler that fails is
 //! left out of the part with a note; an error of a guest ends the run.
 
+mod conservation;
 mod cores;
 mod elapsed;
 mod erlang;
@@ -30,11 +32,14 @@ mod gain;
 mod guests;
 mod inside;
 mod lab;
+mod latency;
+mod machines;
 mod medians;
 mod messages;
 mod mixed;
 mod otp;
 mod overhead;
+mod peer_table;
 mod peers;
 mod progress;
 mod resume;
@@ -46,15 +51,17 @@ mod show;
 mod spaces;
 mod switches;
 mod turns;
+mod versus;
+mod workloads;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use usher_lab::Clock;
 
 pub use inside::baseline::{BaselineArgs, COMMAND as BASELINE, run as run_baseline};
+pub use inside::loads::threads::{COMMAND as LOAD, LoadArgs, run as run_load};
 pub use inside::programs::{WORKER, WorkerArgs, work};
 pub use inside::{COMMAND as INSIDE, InsideArgs, run as run_inside};
 pub use turns::{PARTNER, PartnerArgs, partner};
@@ -64,9 +71,11 @@ use crate::bars::Part;
 use crate::machine;
 use guests::GuestRuns;
 use lab::GuestMachine;
+use machines::MACHINES;
 use messages::GuestLoad;
-use otp::Erlang;
+use otp::{Erlang, VmSize};
 use schedulers::ComparedScheduler;
+use workloads::{LATENCIES, WORKLOADS};
 
 /// The parts, in the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -98,6 +107,12 @@ enum SchedPart {
     /// idle time
     #[value(name = "overhead-48")]
     Overhead48,
+    /// Wake-up latencies beside a parallel make and beside a fork storm
+    Latency,
+    /// Idle CPU time although threads wait, under random loads
+    Conservation,
+    /// Eight workloads under all schedulers; builds the peers
+    Peers,
 }
 
 /// Schedulers compared: address spaces, hardware threads, cost (papers 3b and 4)
@@ -121,6 +136,13 @@ enum SchedPart {
 /// overhead   Two partners that take turns on one CPU: instructions per switch. The parts
 ///            overhead-8 and overhead-48 use 8 and 48 CPUs with SMT, which become idle between
 ///            the turns.
+/// latency    Wake-up latencies on 8 CPUs with SMT, by a program after schbench and by
+///            cyclictest, beside a parallel make and beside a fork storm.
+/// conservation  CPU time that is idle although threads wait, under random loads on 8 CPUs
+///            with SMT.
+/// peers      Eight workloads on 8 CPUs with SMT, with wins and losses against each other
+///            scheduler. The part runs only with --peers, or if --only names it; it then
+///            builds the other schedulers.
 ///
 /// All parts except switches run in guests of the lab, which needs root. All parts except elapsed
 /// and switches run in virtual time (docs/lab.md). The schedulers are EEVDF, usher, its mode
@@ -140,6 +162,7 @@ enum SchedPart {
   usher bench sched --quick                   runs fewer rounds of shorter loads
   usher bench sched --only switches --json    runs on this machine, for half a minute
   usher bench sched --only spaces --peers     compares with scx_bpfland and another scheduler
+  usher bench sched --only latency,conservation,peers    compares with all other schedulers
   usher bench sched --resume out/bench/2026-01-31-120000-sched
 More: docs/sched-bench.md"
 )]
@@ -187,68 +210,17 @@ pub struct SchedArgs {
 
 const TITLE: &str = "Usher: schedulers compared";
 
-/// Machine with two CPUs, for loads with more threads than CPUs.
-const TWO: GuestMachine = GuestMachine {
-    name: "two",
-    topology: "core:2",
-    cpus_off: "",
-    append: "",
-    clock: lab::VIRTUAL,
-};
-/// Machine with two CPUs in the real time of the emulator.
-const PLAIN: GuestMachine = GuestMachine {
-    name: "plain",
-    clock: Clock::Host,
-    ..TWO
-};
-/// Machine with two CPUs for the part `mix`. The part has a machine of its own, because its
-/// programs use CPU time even between measurements.
-const MIX: GuestMachine = GuestMachine { name: "mix", ..TWO };
-/// Kernel parameter: the CPUs have their ticks at different times. The emulator runs each CPU until
-/// the next timer of any CPU. With this parameter, a CPU therefore receives interrupts of other
-/// CPUs sooner, as on hardware.
-const TICKS_APART: &str = "skew_tick=1";
-/// Machine with two cores of two hardware threads each.
-const THREADS: GuestMachine = GuestMachine {
-    name: "threads",
-    topology: "core:2 pu:2",
-    append: TICKS_APART,
-    ..TWO
-};
-/// Machine with 48 cores in 8 dies, for programs with seats.
-const MANY_CPUS: GuestMachine = GuestMachine {
-    name: "many",
-    topology: "package:4 die:2 core:6",
-    append: TICKS_APART,
-    ..TWO
-};
-/// Machine with one CPU online and one CPU offline. The affinity masks of threads contain both
-/// CPUs; with a mask of a single CPU, the scheduler would execute other code.
-const ONE: GuestMachine = GuestMachine {
-    name: "one",
-    cpus_off: "1",
-    ..TWO
-};
-/// Machine with 8 CPUs (four cores with SMT) in one LLC.
-const EIGHT: GuestMachine = GuestMachine {
-    name: "eight",
-    topology: "core:4 pu:2",
-    append: TICKS_APART,
-    ..TWO
-};
-/// Machine with 48 CPUs (24 cores with SMT) in four LLCs.
-const FORTY_EIGHT: GuestMachine = GuestMachine {
-    name: "forty-eight",
-    topology: "package:2 die:2 core:6 pu:2",
-    append: TICKS_APART,
-    ..TWO
-};
-/// All guest machines.
-const MACHINES: [GuestMachine; 8] = [TWO, PLAIN, MIX, THREADS, MANY_CPUS, ONE, EIGHT, FORTY_EIGHT];
-
 impl SchedArgs {
     fn wants(&self, which: SchedPart) -> bool {
-        self.only.is_empty() || self.only.contains(&which)
+        match self.only.is_empty() {
+            true => which != SchedPart::Peers || self.peers,
+            false => self.only.contains(&which),
+        }
+    }
+
+    /// Whether the schedulers of other projects are compared.
+    fn wants_peers(&self) -> bool {
+        self.peers || self.only.contains(&SchedPart::Peers)
     }
 
     fn rounds(&self) -> usize {
@@ -277,8 +249,18 @@ impl SchedArgs {
     fn rounds_of(&self, which: SchedPart) -> Vec<Vec<usize>> {
         match which {
             SchedPart::Elapsed => (0..self.pairs()).map(|pair| vec![pair]).collect(),
+            SchedPart::Latency | SchedPart::Peers => vec![(0..self.seeds(5)).collect()],
+            SchedPart::Conservation => vec![(0..self.seeds(20)).collect()],
             _ => vec![(0..self.rounds()).collect()],
         }
+    }
+
+    /// Number of rounds of a part whose rounds have different seeds: the given number by default,
+    /// or a quarter of it with --quick.
+    fn seeds(&self, usual: usize) -> usize {
+        let quick = usual.div_ceil(4);
+        let number = if self.quick { quick } else { usual };
+        self.rounds.map_or(number, |rounds| rounds as usize)
     }
 
     fn slices(&self) -> Vec<ComparedScheduler> {
@@ -307,6 +289,11 @@ impl SchedArgs {
             "many" => &[SchedPart::Seats],
             "eight" => &[SchedPart::Overhead8],
             "forty-eight" => &[SchedPart::Overhead48],
+            "two-llcs" => &[
+                SchedPart::Latency,
+                SchedPart::Conservation,
+                SchedPart::Peers,
+            ],
             _ => &[SchedPart::Overhead],
         };
         parts
@@ -342,6 +329,9 @@ impl SchedArgs {
                 schedulers.extend([ComparedScheduler::FifoMinimal, ComparedScheduler::Fifo]);
                 schedulers.extend(o1.into_iter().filter(|_| !self.quick));
             }
+            SchedPart::Latency | SchedPart::Conservation | SchedPart::Peers => {
+                schedulers.insert(1, ComparedScheduler::EevdfCacheOff);
+            }
             SchedPart::Switches => return vec![],
         }
         schedulers.extend_from_slice(peers);
@@ -358,7 +348,10 @@ impl SchedArgs {
                 work_ms: if quick { 200 } else { 600 },
             },
             SchedPart::Erlang => return erlang::loads(folder, self.vms(), self.processes()),
-            SchedPart::Elapsed => Erlang::fetched()?.load(folder, self.vms(), self.processes())?,
+            SchedPart::Elapsed => {
+                let size = VmSize::of_paper(self.processes());
+                Erlang::fetched()?.load(folder, self.vms(), size)?
+            }
             SchedPart::Mix => mixed::load(folder)?,
             SchedPart::Cores => GuestLoad::Cores {
                 // With fewer repetitions, a scheduler that ignores hardware threads sometimes has a
@@ -385,6 +378,19 @@ impl SchedArgs {
                 ms: 200,
                 cpus: if which == SchedPart::Overhead8 { 8 } else { 48 },
             },
+            SchedPart::Latency => {
+                let ms = if quick { 300 } else { 600 };
+                let load = |(probe, beside)| GuestLoad::Latency { probe, beside, ms };
+                return Ok(LATENCIES.map(load).to_vec());
+            }
+            SchedPart::Conservation => GuestLoad::Conservation {
+                ms: if quick { 150 } else { 300 },
+            },
+            SchedPart::Peers => {
+                let own = WORKLOADS.map(|workload| GuestLoad::Peers { workload });
+                let erlang = erlang::load_of_peers(folder)?;
+                return Ok(own.into_iter().chain([erlang]).collect());
+            }
             SchedPart::Switches => {
                 anyhow::bail!("the part 'switches' runs on this machine, not in a guest")
             }

@@ -20,6 +20,25 @@ use super::messages::GuestLoad;
 const PACKAGE: &str = "erlang-base";
 const BIG: &str = include_str!("big.erl");
 
+/// Size of a virtual machine of Erlang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VmSize {
+    /// Number of scheduler threads.
+    pub schedulers: usize,
+    /// Number of Erlang processes.
+    pub processes: usize,
+}
+
+impl VmSize {
+    /// Returns the size in paper 4: two scheduler threads, as the paper's machine has two cores.
+    pub fn of_paper(processes: usize) -> Self {
+        Self {
+            schedulers: 2,
+            processes,
+        }
+    }
+}
+
 /// An unpacked installation of Erlang.
 #[derive(Debug)]
 pub struct Erlang {
@@ -99,25 +118,27 @@ impl Erlang {
         Ok(())
     }
 
-    /// Returns a load with each of the numbers `vms` of virtual machines. Each virtual machine has
-    /// two scheduler threads and `processes` Erlang processes.
-    pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<GuestLoad> {
+    /// Returns a load with each of the numbers `vms` of virtual machines.
+    pub fn load(&self, folder: &Path, vms: Vec<usize>, size: VmSize) -> Result<GuestLoad> {
         let folder = folder.join("erlang");
         self.compile(&folder)?;
         let folder = fs::canonicalize(&folder).context("finding the directory of the results")?;
         let program = self.program().display().to_string();
         let path = folder.display().to_string();
-        let processes = processes.to_string();
+        let processes = size.processes.to_string();
+        let schedulers = format!("+S {0}:{0}", size.schedulers);
         // The options switch off busy waiting of Erlang's scheduler threads, which would take CPU
         // time from other threads.
-        let words = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -noshell -boot start_clean";
-        let command = [program.as_str()].into_iter().chain(words.split(' '));
+        let words = "+sbwt none +sbwtdcpu none +sbwtdio none -noshell -boot start_clean";
+        let words = schedulers.split(' ').chain(words.split(' '));
+        let command = [program.as_str()].into_iter().chain(words);
         let run = ["-pa", &path, "-run", "big", "start", &processes];
         Ok(GuestLoad::Erlang {
             vms,
             command: command.chain(run).map(str::to_owned).collect(),
             environment: self.environment(),
             sleeper: false,
+            of_peers: false,
         })
     }
 }

@@ -163,6 +163,7 @@ mod tests {
             command: vec![],
             environment: Default::default(),
             sleeper: false,
+            of_peers: false,
         };
         SchedulerPlan {
             scheduler,

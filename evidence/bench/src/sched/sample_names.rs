@@ -26,6 +26,36 @@ pub const OVERHEAD_8: &str = "overhead-8";
 /// Part: instructions of a context switch on 48 CPUs with SMT.
 pub const OVERHEAD_48: &str = "overhead-48";
 
+/// Part: random threads, and the idle CPU time beside waiting threads.
+pub const CONSERVATION: &str = "conservation";
+/// Part: wake-up latencies beside other work. `workloads` has the names of its samples.
+pub const LATENCY: &str = "latency";
+/// Part: workloads under all schedulers. `workloads` has the names of its samples.
+pub const PEERS: &str = "peers";
+/// Workload of [`PEERS`]: Erlang virtual machines with one scheduler per CPU.
+pub const PEERS_ERLANG: &str = "peers-erlang";
+
+/// Figure of the workloads of [`PEERS`]: the measure of the workload.
+pub const MEASURE: &str = "measure";
+/// Figures of [`LATENCY`] with cyclictest: mean and largest latency in milliseconds.
+pub const MEAN_MS: &str = "mean_ms";
+/// See [`MEAN_MS`].
+pub const MAX_MS: &str = "max_ms";
+
+/// Figure of [`CONSERVATION`]: demanded share of the CPUs, from 0.5 to 1.
+pub const DEMAND: &str = "demand";
+/// Figure of [`CONSERVATION`]: length of the run times the number of CPUs.
+pub const CPU_MS: &str = "cpu_ms";
+/// Figure of [`CONSERVATION`]: idle CPU time although threads waited.
+pub const UNSERVED_MS: &str = "unserved_ms";
+/// Figure of [`CONSERVATION`]: idle CPU time.
+pub const IDLE_MS: &str = "idle_ms";
+/// Figure of [`CONSERVATION`]: longest time without interruption in which a CPU was idle although a
+/// thread waited.
+pub const LONGEST_MS: &str = "longest_ms";
+/// Figure of [`CONSERVATION`]: number of such times.
+pub const EPISODES: &str = "episodes";
+
 /// Figure of [`FORK_STORM`]: end time in seconds of the last loop in the run without the storm.
 pub const ALONE_S: &str = "alone_s";
 /// Figure of [`FORK_STORM`]: number of short programs started.

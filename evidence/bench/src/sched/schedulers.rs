@@ -21,6 +21,9 @@ pub enum ComparedScheduler {
         /// Base slice in milliseconds.
         ms: u64,
     },
+    /// EEVDF without cache-aware load balancing (CONFIG_SCHED_CACHE), which is switched off in
+    /// debugfs.
+    EevdfCacheOff,
     /// Usher's scheduler with its default options: `usher sched start`.
     Usher,
     /// Usher's scheduler with `--fifo`: first come, first served, without regard to SMT or address
@@ -47,6 +50,9 @@ pub struct Peer {
     pub version: String,
     /// Path of the built program.
     pub program: PathBuf,
+    /// Options of the program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
 }
 
 impl ComparedScheduler {
@@ -55,12 +61,17 @@ impl ComparedScheduler {
         match self {
             Self::Eevdf => "EEVDF".to_owned(),
             Self::EevdfSlice { ms } => format!("EEVDF, slices of {ms} ms"),
+            Self::EevdfCacheOff => "EEVDF, not cache-aware".to_owned(),
             Self::Usher => "usher".to_owned(),
             Self::Fifo => "usher --fifo".to_owned(),
             Self::FifoMinimal => "minimal FIFO".to_owned(),
             Self::O1Plain => "O(1)".to_owned(),
             Self::O1Aggregate => "O(1), paper 4".to_owned(),
-            Self::Peer(peer) => format!("{} {}", peer.name, peer.version),
+            Self::Peer(peer) => {
+                let words = [peer.name.as_str(), &peer.version].into_iter();
+                let words = words.chain(peer.options.iter().map(String::as_str));
+                words.collect::<Vec<&str>>().join(" ")
+            }
         }
     }
 
@@ -68,7 +79,7 @@ impl ComparedScheduler {
     pub fn class(&self) -> &'static str {
         match self {
             Self::Eevdf => "p0",
-            Self::EevdfSlice { .. } => "p5",
+            Self::EevdfSlice { .. } | Self::EevdfCacheOff => "p5",
             Self::Usher => "p1",
             Self::Fifo | Self::FifoMinimal => "p2",
             Self::O1Plain => "p3",
@@ -85,6 +96,7 @@ impl ComparedScheduler {
             Self::Fifo => Some(&["--fifo"]),
             Self::Eevdf
             | Self::EevdfSlice { .. }
+            | Self::EevdfCacheOff
             | Self::FifoMinimal
             | Self::O1Plain
             | Self::O1Aggregate
@@ -95,5 +107,28 @@ impl ComparedScheduler {
     /// Whether the scheduler is a sched_ext scheduler of another project.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_of_a_peer_has_its_options() {
+        let peer = |options: &[&str]| Peer {
+            name: "scx_x".to_owned(),
+            version: "1.2".to_owned(),
+            program: PathBuf::from("/x"),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+        };
+        let label = |options| ComparedScheduler::Peer(peer(options)).label();
+        assert_eq!(label(&[]), "scx_x 1.2");
+        assert_eq!(label(&["--fast"]), "scx_x 1.2 --fast");
+        // Text that an older version of the benchmark wrote.
+        let older = r#"{"peer":{"name":"scx_x","version":"1.2","program":"/x"}}"#;
+        let parsed: ComparedScheduler = serde_json::from_str(older).unwrap();
+        assert_eq!(parsed, ComparedScheduler::Peer(peer(&[])));
+        assert_eq!(serde_json::to_string(&parsed).unwrap(), older);
     }
 }

@@ -244,6 +244,7 @@ mod tests {
             name: "scx_x".to_owned(),
             version: "1".to_owned(),
             program: "x".into(),
+            options: vec![],
         });
         let one = |scheduler, counts, late: f64| Sample {
             late_ms: (0..100).map(|n| late * f64::from(n)).collect(),

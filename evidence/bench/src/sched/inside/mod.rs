@@ -26,6 +26,7 @@
 
 pub mod baseline;
 mod idle;
+pub mod loads;
 pub mod programs;
 mod running;
 pub mod seated;
@@ -40,6 +41,7 @@ use anyhow::{Context, Result};
 use super::messages::{GuestLoad, GuestMessage, GuestPlan, LOOPS, Sample, SchedulerPlan};
 use super::sample_names::{ALONE_S, FORKED, TURN_ALONE, TURN_OF_PROCESSES, TURN_OF_THREADS};
 use super::turns;
+use loads::LoadPrograms;
 use programs::Program;
 use running::{RunningScheduler, SwitchCounter};
 
@@ -141,6 +143,7 @@ struct Workloads {
     vms: Vec<Program>,
     mix: Vec<Program>,
     loops: Vec<Program>,
+    peers: LoadPrograms,
 }
 
 impl Workloads {
@@ -201,6 +204,9 @@ impl Workloads {
                 }
                 warm(&mut self.loops, "1000")
             }
+            GuestLoad::Latency { probe, .. } => self.peers.prepare_latency(*probe),
+            GuestLoad::Conservation { .. } => self.peers.prepare_conservation(),
+            GuestLoad::Peers { workload } => self.peers.prepare(*workload),
             GuestLoad::Seats { .. }
             | GuestLoad::Overhead { .. }
             | GuestLoad::OverheadSmt { .. } => Ok(()),
@@ -250,6 +256,17 @@ impl Workloads {
             }
             GuestLoad::ForkStorm { at_once, work_ms } => {
                 self.beside_a_storm(&mut sample, *at_once, *work_ms)?;
+            }
+            GuestLoad::Latency { probe, beside, ms } => {
+                let time = Duration::from_millis(*ms);
+                self.peers.latency(*probe, *beside, time, &mut sample)?;
+            }
+            GuestLoad::Conservation { ms } => {
+                let time = Duration::from_millis(*ms);
+                self.peers.conserve(time, &mut sample)?;
+            }
+            GuestLoad::Peers { workload } => {
+                self.peers.measure(*workload, &mut sample, &plan.usher)?;
             }
             GuestLoad::Overhead { ms } | GuestLoad::OverheadSmt { ms, .. } => {
                 let time = Duration::from_millis(*ms);
@@ -333,6 +350,7 @@ mod tests {
             command: vec![],
             environment: BTreeMap::new(),
             sleeper: true,
+            of_peers: false,
         };
         let mut workloads = Workloads::default();
         assert!(workloads.prepare(&erlang).is_err(), "there is no command");

@@ -57,7 +57,12 @@ pub fn work(args: &WorkerArgs) -> Result<()> {
         for _ in 1..threads {
             scope.spawn(|| while workers.works_once() {});
         }
-        let done = follow(&workers);
+        let done = follow(|steps| {
+            ensure!(steps > 0, "the program received no work");
+            workers.steps.store(steps, Ordering::Relaxed);
+            workers.works_once();
+            Ok(())
+        });
         workers.steps.store(0, Ordering::Relaxed);
         workers.works_once();
         done
@@ -86,8 +91,9 @@ impl WorkerThreads {
     }
 }
 
-/// Executes the work of each line of the input on all threads.
-fn follow(workers: &WorkerThreads) -> Result<()> {
+/// Reads the lines of standard input, and executes `work` with the number of each line, until the
+/// input ends.
+pub fn follow(mut work: impl FnMut(u64) -> Result<()>) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     loop {
         print_line(READY)?;
@@ -98,13 +104,8 @@ fn follow(workers: &WorkerThreads) -> Result<()> {
         else {
             return Ok(());
         };
-        let steps: u64 = line
-            .trim()
-            .parse()
-            .context("the program expects a number of steps")?;
-        ensure!(steps > 0, "the program received no work");
-        workers.steps.store(steps, Ordering::Relaxed);
-        workers.works_once();
+        let number = line.trim().parse();
+        work(number.context("the program expects a number")?)?;
         print_line(DONE)?;
     }
 }
@@ -116,7 +117,7 @@ fn print_line(word: &str) -> Result<()> {
 }
 
 /// Computes `steps` dependent multiplications.
-fn compute(steps: u64) {
+pub fn compute(steps: u64) {
     let mut word = black_box(1_u64);
     let mut left = steps;
     while left > 0 {

@@ -32,6 +32,8 @@ use crate::sched::schedulers::ComparedScheduler;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
+/// Switch of cache-aware load balancing. The file exists on kernels with CONFIG_SCHED_CACHE.
+const CACHE_AWARE: &str = "/sys/kernel/debug/sched/llc_balancing/enabled";
 /// Time limit for the start of a scheduler or of the counter, which includes the time in which the
 /// kernel verifies the BPF programs.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
@@ -48,9 +50,9 @@ pub struct RunningScheduler {
 #[derive(Debug)]
 enum StartedScheduler {
     Kernels,
-    /// EEVDF with another base slice. The field contains the previous slice, which is restored at
-    /// the end.
-    Slice {
+    /// EEVDF with another setting, whose previous value is restored at the end.
+    Setting {
+        file: &'static str,
         before: String,
     },
     /// The process that has loaded the scheduler: `usher sched start --foreground`, a baseline, or
@@ -66,9 +68,13 @@ impl RunningScheduler {
     pub fn start(scheduler: &ComparedScheduler, usher: &Path) -> Result<Self> {
         let how = match scheduler {
             ComparedScheduler::Eevdf => StartedScheduler::Kernels,
-            ComparedScheduler::EevdfSlice { ms } => slice(*ms)?,
+            ComparedScheduler::EevdfSlice { ms } => {
+                setting(BASE_SLICE, &(ms * 1_000_000).to_string())?
+            }
+            ComparedScheduler::EevdfCacheOff => setting(CACHE_AWARE, "0")?,
             ComparedScheduler::Peer(peer) => {
                 let mut command = Command::new(&peer.program);
+                command.args(&peer.options);
                 StartedScheduler::Child(begin(&peer.name, command.stderr(Stdio::null()))?)
             }
             ComparedScheduler::FifoMinimal => start_baseline(scheduler, Baseline::MinimalFifo)?,
@@ -102,8 +108,8 @@ impl Drop for RunningScheduler {
     fn drop(&mut self) {
         match &mut self.how {
             StartedScheduler::Kernels => {}
-            StartedScheduler::Slice { before } => {
-                let _ = fs::write(BASE_SLICE, before);
+            StartedScheduler::Setting { file, before } => {
+                let _ = fs::write(file, before);
             }
             StartedScheduler::Child(child) => end(child),
         }
@@ -124,11 +130,11 @@ fn last_kernel_message() -> String {
     line.unwrap_or("no reason given").to_owned()
 }
 
-fn slice(ms: u64) -> Result<StartedScheduler> {
-    let before = fs::read_to_string(BASE_SLICE).with_context(|| format!("reading {BASE_SLICE}"))?;
-    let ns = (ms * 1_000_000).to_string();
-    fs::write(BASE_SLICE, ns).with_context(|| format!("writing {BASE_SLICE}"))?;
-    Ok(StartedScheduler::Slice {
+fn setting(file: &'static str, value: &str) -> Result<StartedScheduler> {
+    let before = fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    fs::write(file, value).with_context(|| format!("writing {file}"))?;
+    Ok(StartedScheduler::Setting {
+        file,
         before: before.trim().to_owned(),
     })
 }
