@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 /// Groups of hackbench, and messages that each sender sends to each receiver. A group has 20
 /// senders and 20 receivers, which are processes.
 const GROUPS: usize = 2;
-const MESSAGES: usize = 20;
+const MESSAGES: usize = 50;
 /// Time between two wake-ups of a thread of cyclictest.
 const INTERVAL_US: usize = 1_000;
 

@@ -61,8 +61,8 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// Socket of the server
-    #[arg(long, default_value = "")]
-    socket: PathBuf,
+    #[arg(long, required_if_eq("kind", "serve"))]
+    socket: Option<PathBuf>,
 }
 
 /// Number of times that the threads of `spin` wait for one another.
@@ -97,9 +97,9 @@ pub fn run(args: &LoadArgs) -> Result<()> {
             Ok(())
         }),
         LoadKind::Serve => {
-            let listener = UnixListener::bind(&args.socket);
-            let listener =
-                listener.with_context(|| format!("binding {}", args.socket.display()))?;
+            let socket = args.socket.as_deref().context("--socket is missing")?;
+            let listener = UnixListener::bind(socket);
+            let listener = listener.with_context(|| format!("binding {}", socket.display()))?;
             thread::spawn(move || requests::serve(&listener));
             programs::follow(|_| Ok(()))
         }
@@ -177,6 +177,25 @@ fn pools(size: usize, seed: u64, rounds: usize) -> usize {
 mod tests {
     use super::*;
 
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: LoadArgs,
+    }
+
+    #[test]
+    fn only_a_server_needs_a_socket() {
+        let args = |words: &[&str]| {
+            let words = ["sched-load"].iter().chain(words);
+            <Line as clap::Parser>::try_parse_from(words).map(|line| line.args)
+        };
+        assert!(args(&["serve"]).is_err());
+        let served = args(&["serve", "--socket", "/x"]).unwrap();
+        assert_eq!(served.socket, Some(PathBuf::from("/x")));
+        let spin = args(&["spin", "--threads", "2"]).unwrap();
+        assert_eq!((spin.kind, spin.threads), (LoadKind::Spin, 2));
+    }
+
     #[test]
     fn names_are_those_of_the_command_line() {
         for kind in LoadKind::value_variants() {
@@ -211,7 +230,7 @@ mod tests {
         let args = LoadArgs {
             kind: LoadKind::Serve,
             threads: 1,
-            socket: PathBuf::from("/nonexistent/socket"),
+            socket: Some(PathBuf::from("/nonexistent/socket")),
         };
         let error = run(&args).unwrap_err().to_string();
         assert_eq!(error, "binding /nonexistent/socket");
