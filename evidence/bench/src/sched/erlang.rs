@@ -41,11 +41,11 @@ pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<Gue
     Ok(vec![alone, beside])
 }
 
-/// Returns the load of the part `peers`: four virtual machines with 8 scheduler threads each, as
-/// many as that part's machine has CPUs.
-pub fn load_of_peers(folder: &Path) -> Result<GuestLoad> {
+/// Returns the load of the part `peers`: four virtual machines with a scheduler thread for each of
+/// the guest's CPUs.
+pub fn load_of_peers(folder: &Path, cpus: usize) -> Result<GuestLoad> {
     let size = VmSize {
-        schedulers: 8,
+        schedulers: cpus,
         processes: 150,
     };
     let mut load = Erlang::fetched()?.load(folder, vec![4], size)?;

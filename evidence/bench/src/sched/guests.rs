@@ -19,9 +19,10 @@ use super::messages::{GuestLoad, SchedulerPlan};
 use super::otp::Erlang;
 use super::peers::BuiltPeers;
 use super::progress::RunProgress;
+use super::sched_part::SchedPart;
 use super::{
-    SchedArgs, SchedPart, conservation, cores, elapsed, erlang, fork_storm, gain, latency, medians,
-    mixed, overhead, peer_table, peers, resume, sample_names, seats, spaces, switches,
+    SchedArgs, conservation, cores, elapsed, erlang, fork_storm, gain, latency, medians, mixed,
+    overhead, peer_table, peers, resume, sample_names, seats, spaces, switches,
 };
 use crate::bars::{Bar, Part};
 use crate::processes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machines of the guests. Parts with the same machine run in the same guest.
 
+use clap::ValueEnum;
 use usher_lab::Clock;
 
 use super::lab::{GuestMachine, VIRTUAL};
@@ -69,6 +70,40 @@ pub const TWO_LLCS: GuestMachine = GuestMachine {
     append: TICKS_APART,
     ..TWO
 };
+/// Number of CPUs of the guest of the parts `latency`, `conservation` and `peers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GuestCpus {
+    /// One CPU
+    #[value(name = "1")]
+    One,
+    /// Four cores with SMT, in two LLCs
+    #[value(name = "8")]
+    Eight,
+    /// 24 cores with SMT, in four LLCs
+    #[value(name = "48")]
+    FortyEight,
+}
+
+impl GuestCpus {
+    /// Name of the machine.
+    pub fn machine(self) -> &'static str {
+        match self {
+            Self::One => ONE.name,
+            Self::Eight => TWO_LLCS.name,
+            Self::FortyEight => FORTY_EIGHT.name,
+        }
+    }
+
+    /// Number of CPUs.
+    pub fn count(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Eight => 8,
+            Self::FortyEight => 48,
+        }
+    }
+}
+
 /// All guest machines.
 pub const MACHINES: [GuestMachine; 9] = [
     TWO,

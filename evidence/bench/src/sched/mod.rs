@@ -11,8 +11,9 @@
 //! - `schedulers`: the compared schedulers; `peers`: builds schedulers of other projects; `otp`:
 //!   downloads Erlang;
 //! - `guests`: the loads and schedulers of each machine;
-//! - `machines`: the machines of the guests; `lab`: starts guests and records the lines that they print; `messages`, `sample_names`: format
-//!   of the lines and of the plan; `progress`: remaining time; `resume`: checks of a resumed run;
+//! - `machines`: the machines of the guests; `sched_part`: names of the parts; `lab`: starts guests
+//!   and records the lines that they print; `messages`, `sample_names`: format of the lines and of
+//!   the plan; `progress`: remaining time; `resume`: checks of a resumed run;
 //! - `inside`: the program that runs in the guest; `turns`: two partners that run alternately;
 //! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `fork_storm`,
 //!   `overhead`, `latency`, `conservation`, `peer_table`, `gain`: each computes the tables, figures
@@ -45,6 +46,7 @@ mod progress;
 mod resume;
 mod run_lengths;
 mod sample_names;
+mod sched_part;
 mod schedulers;
 mod seats;
 mod show;
@@ -58,7 +60,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::ValueEnum;
 
 pub use inside::baseline::{BaselineArgs, COMMAND as BASELINE, run as run_baseline};
 pub use inside::loads::threads::{COMMAND as LOAD, LoadArgs, run as run_load};
@@ -71,49 +72,12 @@ use crate::bars::Part;
 use crate::machine;
 use guests::GuestRuns;
 use lab::GuestMachine;
-use machines::MACHINES;
+use machines::{GuestCpus, MACHINES};
 use messages::GuestLoad;
 use otp::{Erlang, VmSize};
+use sched_part::SchedPart;
 use schedulers::ComparedScheduler;
 use workloads::{LATENCIES, WORKLOADS};
-
-/// The parts, in the order in which they are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SchedPart {
-    /// Cost of a switch to another address space, on this machine
-    Switches,
-    /// Seven programs of two threads beside a thread that mostly sleeps (paper 4)
-    Spaces,
-    /// Erlang virtual machines with processes that exchange messages (paper 4)
-    Erlang,
-    /// The load of `erlang` in the real time of the emulator, in pairs of runs under EEVDF and
-    /// Usher
-    Elapsed,
-    /// PostgreSQL, make and Java virtual machines beside a thread that mostly sleeps
-    Mix,
-    /// Two short and two long loops on two cores with two hardware threads each (paper 3b)
-    Cores,
-    /// Three programs with seats, by affinity masks and by soft seats (paper 1)
-    Seats,
-    /// Loops beside a program that continuously starts short programs
-    ForkStorm,
-    /// Instructions of a context switch
-    Overhead,
-    /// Instructions of a context switch on 8 CPUs with SMT, including the end and the start of idle
-    /// time
-    #[value(name = "overhead-8")]
-    Overhead8,
-    /// Instructions of a context switch on 48 CPUs with SMT, including the end and the start of
-    /// idle time
-    #[value(name = "overhead-48")]
-    Overhead48,
-    /// Wake-up latencies beside a parallel make and beside a fork storm
-    Latency,
-    /// Idle CPU time although threads wait, under random loads
-    Conservation,
-    /// Eight workloads under all schedulers; builds the peers
-    Peers,
-}
 
 /// Schedulers compared: address spaces, hardware threads, cost (papers 3b and 4)
 ///
@@ -141,8 +105,9 @@ enum SchedPart {
 /// conservation  CPU time that is idle although threads wait, under random loads on 8 CPUs
 ///            with SMT.
 /// peers      Eight workloads on 8 CPUs with SMT, with wins and losses against each other
-///            scheduler. The part runs only with --peers, or if --only names it; it then
-///            builds the other schedulers.
+///            scheduler. The part runs only with --peers, or if --only names it; it then builds
+///            the other schedulers. --cpus selects another machine for latency, conservation
+///            and peers.
 ///
 /// All parts except switches run in guests of the lab, which needs root. All parts except elapsed
 /// and switches run in virtual time (docs/lab.md). The schedulers are EEVDF, usher, its mode
@@ -190,6 +155,9 @@ pub struct SchedArgs {
     /// Build other sched_ext schedulers from crates.io, and compare with them
     #[arg(long)]
     peers: bool,
+    /// Number of CPUs of the guest for 'latency', 'conservation' and 'peers'
+    #[arg(long, value_enum, default_value = "8", value_name = "N")]
+    cpus: GuestCpus,
     /// Run this kernel in the guests: a series (7.2), a release, newest or oldest of the fetched
     /// kernels
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
@@ -289,18 +257,18 @@ impl SchedArgs {
             "many" => &[SchedPart::Seats],
             "eight" => &[SchedPart::Overhead8],
             "forty-eight" => &[SchedPart::Overhead48],
-            "two-llcs" => &[
-                SchedPart::Latency,
-                SchedPart::Conservation,
-                SchedPart::Peers,
-            ],
+            "two-llcs" => &[],
             _ => &[SchedPart::Overhead],
         };
-        parts
-            .iter()
-            .copied()
-            .filter(|&which| self.wants(which))
-            .collect()
+        let by_cpus = [
+            SchedPart::Latency,
+            SchedPart::Conservation,
+            SchedPart::Peers,
+        ];
+        let is_theirs = machine.name == self.cpus.machine();
+        let by_cpus = by_cpus.iter().filter(|_| is_theirs);
+        let all = parts.iter().chain(by_cpus).copied();
+        all.filter(|&which| self.wants(which)).collect()
     }
 
     /// Returns the schedulers that a part compares.
@@ -388,7 +356,7 @@ impl SchedArgs {
             },
             SchedPart::Peers => {
                 let own = WORKLOADS.map(|workload| GuestLoad::Peers { workload });
-                let erlang = erlang::load_of_peers(folder)?;
+                let erlang = erlang::load_of_peers(folder, self.cpus.count())?;
                 return Ok(own.into_iter().chain([erlang]).collect());
             }
             SchedPart::Switches => {
@@ -477,13 +445,29 @@ pub mod tests {
     }
 
     #[test]
-    fn slices_follow_the_options() {
+    fn slices_and_machines_follow_the_options() {
         let slices = |words: &[&str]| args(words).slices();
         let quick = [4, 8].map(|ms| ComparedScheduler::EevdfSlice { ms });
         assert_eq!(slices(&["--quick"]), quick);
         assert_eq!(
             slices(&["--slices", "5"]),
             [ComparedScheduler::EevdfSlice { ms: 5 }]
+        );
+        let machines = |words: &[&str]| {
+            let args = args(words);
+            let named = MACHINES
+                .iter()
+                .filter(|machine| !args.of(machine).is_empty());
+            named.map(|machine| machine.name).collect::<Vec<_>>()
+        };
+        assert_eq!(machines(&["--only", "latency"]), ["two-llcs"]);
+        assert_eq!(
+            machines(&["--only", "peers", "--cpus", "48"]),
+            ["forty-eight"]
+        );
+        assert_eq!(
+            machines(&["--only", "conservation", "--cpus", "1"]),
+            ["one"]
         );
         let spaces = args(&[]).schedulers(SchedPart::Spaces, &[]);
         assert_eq!(spaces.len(), 8);
