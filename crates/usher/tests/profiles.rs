@@ -313,3 +313,32 @@ fn a_program_with_the_name_of_a_command_follows_two_dashes() {
         stderr(&output)
     );
 }
+
+#[test]
+fn profile_does_not_store_a_program_that_is_too_short() {
+    let world = World::new();
+    let args = [
+        "profile",
+        "--max-other-cpus",
+        "16",
+        "--repeats",
+        "1",
+        "--cores",
+        "1",
+        "--",
+        "true",
+    ];
+    let output = world.run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("too short to determine its scalability"),
+        "{text}"
+    );
+    let message = stderr(&output);
+    assert!(
+        message.ends_with("the profile is not stored, because the program is too short\n"),
+        "{message}"
+    );
+    assert!(!world.path("profiles.db").exists());
+}
