@@ -334,9 +334,10 @@ fn seat_note(requested: usize, actual: usize) -> String {
     };
     match actual < requested {
         true => format!(
-            "the seat is fixed at {} by --cores or a rule, but the program may use only {}",
-            cores(requested),
-            cores(actual)
+            "the seat is fixed at {}, because the program may use no more; --cores or a rule requests \
+             {}",
+            cores(actual),
+            cores(requested)
         ),
         false => format!(
             "the seat is fixed at {} by --cores or a rule",

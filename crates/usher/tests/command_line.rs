@@ -703,7 +703,7 @@ fn a_mix_that_cannot_run_leaves_nothing() {
 fn profile_measures_draws_and_stores_a_curve() {
     let world = World::new();
     let picture = world.path("curve.svg");
-    let script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); done";
+    let script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); done; sleep 0.2";
     let args = [
         "profile",
         "--max-other-cpus",
@@ -725,11 +725,6 @@ fn profile_measures_draws_and_stores_a_curve() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(
         stdout(&output).contains("progress/s"),
-        "{}",
-        stdout(&output)
-    );
-    assert!(
-        stdout(&output).contains("too short to determine its scalability"),
         "{}",
         stdout(&output)
     );
@@ -759,6 +754,35 @@ fn profile_measures_draws_and_stores_a_curve() {
 }
 
 #[test]
+fn profile_does_not_store_a_program_that_is_too_short() {
+    let world = World::new();
+    let args = [
+        "profile",
+        "--max-other-cpus",
+        BUSY,
+        "--repeats",
+        "1",
+        "--cores",
+        "1",
+        "--",
+        "true",
+    ];
+    let output = world.run(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("too short to determine its scalability"),
+        "{text}"
+    );
+    let message = stderr(&output);
+    assert!(
+        message.ends_with("the profile is not stored, because the program is too short\n"),
+        "{message}"
+    );
+    assert!(!world.path("profiles.db").exists());
+}
+
+#[test]
 fn profile_prints_a_curve_that_it_cannot_write() {
     let world = World::new();
     fs::create_dir(world.path("profiles.db")).unwrap();
@@ -773,7 +797,8 @@ fn profile_prints_a_curve_that_it_cannot_write() {
         "--svg",
         "/dev/full",
         "--",
-        "true",
+        "sleep",
+        "0.2",
     ];
     let output = world.run(&args);
     assert_eq!(output.status.code(), Some(125));

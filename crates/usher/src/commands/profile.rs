@@ -226,8 +226,8 @@ impl Args {
         }
     }
 
-    /// Stores a curve, unless `--forget` is given. A forced measurement that was disturbed is not
-    /// stored, which is reported but no error.
+    /// Stores a curve, unless `--forget` is given. A measurement of a program that is too short, and
+    /// a forced measurement that was disturbed, are not stored, which is reported but no error.
     fn keep(
         &self,
         topology: &Topology,
@@ -235,6 +235,10 @@ impl Args {
         measured: &MeasuredProfile,
     ) -> anyhow::Result<()> {
         if self.forget {
+            return Ok(());
+        }
+        if summary::too_short_note(&measured.curve).is_some() {
+            failure::print_error("the profile is not stored, because the program is too short");
             return Ok(());
         }
         let store = runtime::store_path(self.store.as_deref());

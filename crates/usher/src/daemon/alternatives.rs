@@ -64,10 +64,10 @@ pub(super) fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alt
         alternative(
             "equal",
             equal,
-            format!(
-                "{each:.1} cores for each of the {} programs",
-                programs.len()
-            ),
+            match programs.len() {
+                1 => format!("{each:.1} cores for the program"),
+                count => format!("{each:.1} cores for each of the {count} programs"),
+            },
         ),
     ];
     if (2..=LEFT_OUT_MAX).contains(&programs.len()) {
