@@ -320,7 +320,7 @@ fn profile_does_not_store_a_program_that_is_too_short() {
     let args = [
         "profile",
         "--max-other-cpus",
-        "16",
+        "100000",
         "--repeats",
         "1",
         "--cores",
