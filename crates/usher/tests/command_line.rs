@@ -754,35 +754,6 @@ fn profile_measures_draws_and_stores_a_curve() {
 }
 
 #[test]
-fn profile_does_not_store_a_program_that_is_too_short() {
-    let world = World::new();
-    let args = [
-        "profile",
-        "--max-other-cpus",
-        BUSY,
-        "--repeats",
-        "1",
-        "--cores",
-        "1",
-        "--",
-        "true",
-    ];
-    let output = world.run(&args);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = stdout(&output);
-    assert!(
-        text.contains("too short to determine its scalability"),
-        "{text}"
-    );
-    let message = stderr(&output);
-    assert!(
-        message.ends_with("the profile is not stored, because the program is too short\n"),
-        "{message}"
-    );
-    assert!(!world.path("profiles.db").exists());
-}
-
-#[test]
 fn profile_prints_a_curve_that_it_cannot_write() {
     let world = World::new();
     fs::create_dir(world.path("profiles.db")).unwrap();
