@@ -143,12 +143,12 @@ pub fn assert_nothing_went_wrong() {
 
 /// Checks the number of instructions that the kernel's verifier processes, because each start waits
 /// for it. The verifier follows an instruction on every path that leads to it, so branches in loops
-/// multiply the number. All programs together take 63,000; the kernel refuses a program of a
-/// million, and 700,000 took ten seconds here.
+/// multiply the number. All programs together take 177,000 (63,000 without the limits of cgroups);
+/// the kernel refuses a program of a million, and 700,000 took ten seconds here.
 fn is_soon_verified() {
     let verified: Vec<u32> = loaded().collect();
     let sum: u32 = verified.iter().sum();
-    assert!((10_000..100_000).contains(&sum), "{verified:?}");
+    assert!((10_000..250_000).contains(&sum), "{verified:?}");
 }
 
 /// Runs threads with messages and changing affinities; afterwards the kernel's own scheduler runs
