@@ -275,6 +275,17 @@ fn a_cgroup_below_its_quota_is_not_delayed() {
     assert!(machine.longest_wait_ns() <= MS / 10);
 }
 
+/// The largest quota that the kernel accepts is no limit, also after a rest of many periods.
+#[test]
+fn the_largest_quota_throttles_no_thread() {
+    let mut machine = machine(1);
+    let cgroup = limited(&mut machine, None, 1 << 44);
+    machine.run(200 * SECOND_NS);
+    let thread = machine.start(looping(&machine, cgroup));
+    machine.run(2 * SECOND_NS);
+    assert_eq!(machine.threads[thread].ran_ns, 2 * SECOND_NS);
+}
+
 /// The quota changes every 100 ms. In each second, the use stays within the quotas of its parts.
 #[test]
 fn changes_of_a_quota_give_no_additional_time() {

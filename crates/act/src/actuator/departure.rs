@@ -30,8 +30,8 @@ impl Actuator {
     /// moves surviving processes back to their former cgroups, and removes its cgroups.
     ///
     /// # Errors
-    /// The program is not managed, or a change could not be undone. The next `finish_departures`, `undo_all`
-    /// or start of Usher retries the undo.
+    /// The program is not managed, or a change could not be undone. The next `finish_departures`,
+    /// `undo_all` or start of Usher retries the undo.
     pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.managed(program)?;
         self.programs.remove(&program);
@@ -60,8 +60,8 @@ impl Actuator {
         }
         match left {
             ReleaseOutcome::Done => {
-                // The program is released. If the line cannot be written, the next `finish_departures` or
-                // start repeats the undo, which finds nothing to change.
+                // The program is released. If the line cannot be written, the next
+                // `finish_departures` or start repeats the undo, which finds nothing to change.
                 let _ = self.journal.write(Record::Close { program });
                 Ok(())
             }

@@ -165,6 +165,7 @@ impl ManagedProgram {
         {
             copies.masks_changed();
         }
+        // The action may have changed masks, priorities and the cgroup of a program at rest.
         self.checks = RestChecks::default();
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),

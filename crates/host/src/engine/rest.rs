@@ -9,8 +9,8 @@
 //! **Bound.** Other processes can change a program at rest: its masks, its cgroup, or the limits of
 //! the cgroup. A check is therefore omitted for at most 5 s ([`REPEAT_NS`]). The kernel counts the
 //! CPU time of a running thread at each tick at the latest, so that a check may miss the last tick
-//! (at most 10 ms, on `nohz_full` CPUs one second); the next check finds the difference. A program without a cgroup is always
-//! checked.
+//! (at most 10 ms, on `nohz_full` CPUs one second); the next check finds the difference. A program
+//! without a cgroup is always checked.
 
 /// Longest time between two checks of a program at rest.
 const REPEAT_NS: u64 = 5_000_000_000;

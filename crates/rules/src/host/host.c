@@ -22,7 +22,8 @@
  *
  * Limits: CPUS_MAX CPUs, LLCS_MAX LLCs, SEATS_MAX soft seats, any number of tasks. More seats, or
  * lack of memory, abort the process. An insertion by vtime takes time in proportion to the waiting
- * tasks. There are no locks and no real-time threads, and one callback runs at a time: races are simulated by host_race() and host_lose_claims().
+ * tasks. There are no locks and no real-time threads, and one callback runs at a time: races are
+ * simulated by host_race() and host_lose_claims().
  */
 #include <stdlib.h>
 

@@ -30,7 +30,6 @@
 
 #define PF_KTHREAD 0x00200000
 #define CLOCK_MONOTONIC 1
-#define BPF_ANY 0
 
 /* There is no other CPU, so that locks do nothing. */
 struct bpf_spin_lock {
@@ -143,8 +142,8 @@ extern const char host_threads, host_seats, host_seat_tallies, host_limits,
 
 struct limit;
 static void *host_lookup(const char *map, const void *key);
-static void host_add_limit(const __u64 *cgroup, const struct limit *limit);
-static void host_delete_limit(const __u64 *cgroup);
+static int host_add_limit(const __u64 *cgroup, const struct limit *limit);
+static int host_delete_limit(const __u64 *cgroup);
 static __u32 bpf_get_smp_processor_id(void);
 static struct task_struct *bpf_get_current_task_btf(void);
 static __u32 bpf_get_prandom_u32(void);

@@ -104,20 +104,29 @@ static struct host_limit *limit_slot(__u64 cgroup)
 	return &instance->limits_by_cgroup[at % HOST_LIMITS];
 }
 
-static void host_add_limit(const __u64 *cgroup, const struct limit *limit)
+/* Adds an entry; -1: there is one already. */
+static int host_add_limit(const __u64 *cgroup, const struct limit *limit)
 {
 	struct host_limit *slot = limit_slot(*cgroup);
 
+	if (slot->is_used && slot->limit.unused)
+		return -1;
 	slot->is_used = 1;
 	slot->cgroup = *cgroup;
 	slot->limit = *limit;
 	slot->limit.unused = 1;
+	return 0;
 }
 
-/* Marks the entry as deleted; its slot stays in use for the same cgroup. */
-static void host_delete_limit(const __u64 *cgroup)
+/* Marks an entry as deleted; its slot stays in use for the same cgroup. -1: there is none. */
+static int host_delete_limit(const __u64 *cgroup)
 {
-	limit_slot(*cgroup)->limit.unused = 0;
+	struct host_limit *slot = limit_slot(*cgroup);
+
+	if (!slot->limit.unused)
+		return -1;
+	slot->limit.unused = 0;
+	return 0;
 }
 
 /* Returns the seat of a cgroup, or the counters of its seat; 0: the cgroup has no seat. */

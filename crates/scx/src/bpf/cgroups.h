@@ -25,10 +25,8 @@ OP_SLEEPABLE(usher_cgroup_init)
 __s32 BPF_PROG(usher_cgroup_init, struct cgroup *cgroup,
 	       struct scx_cgroup_init_args *args)
 {
-	__s32 failed = create_parks(PARKS_AT_ONCE);
-
-	if (failed)
-		return failed;
+	/* An error would prevent the creation of the cgroup. Without a queue, its quota is rejected. */
+	create_parks(PARKS_AT_ONCE);
 	if (KERNEL_REPORTS_QUOTAS)
 		set_limit(id_of(cgroup), args->bw_period_us, args->bw_quota_us,
 			  args->bw_burst_us);

@@ -9,7 +9,7 @@
  * a quota anew (limits.h).
  *
  * Finding a quota takes a map lookup. A new quota takes a search among the park queues. If no park
- * queue is free, the quota is rejected and counted in `g_limits`, which user space reports.
+ * queue is free, the quota is rejected and counted in `g_limits`.
  */
 #ifndef USHER_SCX_LIMIT_TABLE_H
 #define USHER_SCX_LIMIT_TABLE_H
@@ -45,17 +45,24 @@ static inline void arm_release(struct limit *limit, __u64 at_ns, __u64 now)
 		bpf_timer_start(&park->timer, since(now, at_ns), 0);
 }
 
-/* Removes the quota of a cgroup without parked threads. */
+/* Frees the park queue of a cgroup. */
+static inline void free_park(__u32 number, __u64 id)
+{
+	struct park *park = bpf_map_lookup_elem(&parks, &number);
+
+	if (park && __sync_bool_compare_and_swap(&park->cgroup, id, 0))
+		__sync_fetch_and_sub(&g_limits.used, 1);
+}
+
+/* Removes the quota of a cgroup without parked threads, unless another CPU has removed it. */
 static inline void remove_limit(__u64 id, const struct limit *limit)
 {
 	__u32 number = limit->park;
-	struct park *park = bpf_map_lookup_elem(&parks, &number);
 
-	bpf_map_delete_elem(&limits, &id);
+	if (bpf_map_delete_elem(&limits, &id))
+		return;
 	__sync_fetch_and_add(&g_limits.version, 1);
-	__sync_fetch_and_sub(&g_limits.used, 1);
-	if (park)
-		park->cgroup = 0;
+	free_park(number, id);
 }
 
 /* Claims a free park queue for a cgroup. Returns its number; -1: all are in use. */
@@ -92,7 +99,11 @@ static inline struct limit *add_limit(__u64 id)
 		return 0;
 	}
 	new.park = number;
-	bpf_map_update_elem(&limits, &id, &new, BPF_ANY);
+	if (bpf_map_update_elem(&limits, &id, &new, BPF_NOEXIST)) {
+		/* Another CPU has added an entry of the same cgroup, or there is no memory. */
+		free_park(number, id);
+		return limit_of(id);
+	}
 	__sync_fetch_and_add(&g_limits.version, 1);
 	return limit_of(id);
 }
@@ -131,19 +142,20 @@ __noinline int preempt_limited(__u64 id)
 	return 0;
 }
 
-/* Quotas and periods above this limit, in microseconds, stand for `max`. */
+/* Quotas and bursts above this limit, in microseconds, stand for `max`. */
 #define QUOTA_MAX_US (1ULL << 44)
 
 /*
- * Sets the quota of a cgroup, in microseconds; a quota above QUOTA_MAX_US removes it. The loop over
- * the CPUs is acceptable, because quotas seldom change. The function is not inlined, so that the
- * verifier checks it once.
+ * Sets the quota of a cgroup, in microseconds. A quota that CPUS_MAX CPUs cannot use up removes it, so
+ * that products of times do not overflow. The loop over the CPUs is acceptable, because quotas
+ * seldom change. The function is not inlined, so that the verifier checks it once.
  */
 __noinline int set_limit(__u64 id, __u64 period_us, __u64 quota_us,
 			 __u64 burst_us)
 {
 	struct limit *limit = limit_of(id);
-	_Bool is_max = quota_us > QUOTA_MAX_US || !quota_us || !period_us;
+	_Bool is_max = quota_us > QUOTA_MAX_US || !quota_us || !period_us ||
+		       quota_us >= period_us * CPUS_MAX;
 	__u64 now = now_ns();
 
 	if (!limit && is_max)

@@ -9,8 +9,8 @@
  * - `limits`, `parks`: the quota of each cgroup with a quota, and the timer of its park queue;
  * - `slice_timers`: a timer per CPU (limits.h has these three maps).
  *
- * User space writes `seats`, and reads the first three maps. The kernel rejects more than SEATS_MAX seats
- * with an error.
+ * User space writes `seats`, and reads the first three maps. The kernel rejects more than SEATS_MAX
+ * seats with an error.
  */
 #ifndef USHER_SCX_MAPS_H
 #define USHER_SCX_MAPS_H

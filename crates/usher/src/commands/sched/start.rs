@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: bool,
     /// With --fifo, start although cgroups limit CPU time by cpu.max; these limits then have no effect
-    #[arg(long)]
+    #[arg(long, requires = "fifo")]
     ignore_cpu_max: bool,
     /// Run the scheduler in this process, without a daemon, and end it with this process
     #[arg(long)]
