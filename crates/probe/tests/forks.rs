@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use usher_model::{ProcessId, TreeProcess};
@@ -241,6 +242,14 @@ fn finds_orphans_in_the_process_group_of_the_program() {
     );
 }
 
+/// Returns a value of the variable of launchers that no other test has. Tests run in parallel, and
+/// orphans of all of them have the session and the launcher of this process.
+fn unique_run() -> String {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    format!("{}.{run}", std::process::id())
+}
+
 /// Starts a shell with this value of the variable that launchers set. The shell starts two orphans,
 /// one of them without the variable, and then `cat`. Returns after the parents of the orphans have
 /// ended and the orphans have executed `sleep`.
@@ -275,7 +284,7 @@ fn names_in_group(group: u32) -> Vec<String> {
 /// Unlike the process group, the variable also shows orphans that have the session of init.
 #[test]
 fn an_orphan_with_the_variable_of_the_launcher_is_a_certain_descendant() {
-    let shell = shell_with_orphans(&format!("{}.1", std::process::id()));
+    let shell = shell_with_orphans(&unique_run());
     let mut scan = shell.scan(false);
     let found = until(&mut scan, "three processes", |found| found.len() >= 3);
     let names: BTreeSet<&str> = found.iter().map(|one| one.name.as_str()).collect();
@@ -288,8 +297,7 @@ fn an_orphan_with_the_variable_of_the_launcher_is_a_certain_descendant() {
 
 #[test]
 fn an_orphan_is_found_after_the_end_of_the_program() {
-    let run = format!("{}.1", std::process::id());
-    let mut shell = Shell::start_as("sh -c 'sleep 600 &'", Some(&run));
+    let mut shell = Shell::start_as("sh -c 'sleep 600 &'", Some(&unique_run()));
     let mut scan = shell.scan(true);
     until(&mut scan, "the root", |found| found.len() == 1);
     shell.go();
