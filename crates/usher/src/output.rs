@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
-pub use layout::{columns, columns_within, cut, entry, wrapped};
+pub use layout::{columns, columns_within, columns_wrapped, cut, entry, wrapped};
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

@@ -130,7 +130,8 @@ fn why_all(state: &api::State, out: Output) -> String {
     match &state.abstention {
         // The note of a prediction contains more than the reason.
         Some(why) if !matches!(why.cause, api::Abstention_cause::gain) => {
-            let mut text = format!("{}\n", super::status::headline(state));
+            let headline = super::status::headline(state);
+            let mut text = output::wrapped(&headline, out.text_width()) + "\n";
             text.push_str(&super::status::reason(why, out));
             text
         }
@@ -160,7 +161,7 @@ fn alternatives(answer: &api::Explain_Reply, out: Output) -> String {
         vec![shown(&a.name), antt, shown(&a.why)]
     });
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
-    format!("{}\n", output::columns(&rows))
+    format!("{}\n", output::columns_wrapped(&rows, out.text_width()))
 }
 
 fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {

@@ -58,7 +58,7 @@ pub fn explain(
     Ok(api::Explain_Reply {
         reasons: reasons.collect(),
         alternatives: alternatives(status, topology),
-        state: view::state(status),
+        state: view::state(status, topology),
     })
 }
 
@@ -375,7 +375,7 @@ mod tests {
         );
         state.warnings = vec![denied.clone()];
         state.acting.reasons = vec![denied];
-        let shown = view::state(&state);
+        let shown = view::state(&state, &machine);
         let expected = ["loading: Operation not permitted"];
         assert_eq!(shown.warnings, expected);
         assert_eq!(shown.placing.reasons, expected);

@@ -31,6 +31,7 @@ mod connection;
 mod copies;
 mod events;
 mod explain;
+mod fixed_seats;
 mod hints;
 mod idle;
 mod listen;

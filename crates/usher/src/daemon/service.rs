@@ -214,6 +214,13 @@ impl Service {
         Ok(())
     }
 
+    fn state(&self) -> Result<api::State, Refusal> {
+        let engine = &self.shared.engine;
+        let (status, topology) = (engine.status()?, engine.topology()?);
+        let usable = topology.restrict(&status.usable).unwrap_or(topology);
+        Ok(self.completed(view::state(&status, &usable)))
+    }
+
     fn explained(&self, program: Option<&str>) -> Result<api::Explain_Reply, Refusal> {
         let engine = &self.shared.engine;
         let status = engine.status()?;
@@ -470,9 +477,9 @@ impl VarlinkInterface for Service {
     }
 
     fn status(&self, call: &mut dyn api::Call_Status) -> varlink::Result<()> {
-        match self.shared.engine.status() {
-            Ok(status) => call.reply(self.completed(view::state(&status))),
-            Err(error) => Refusal::from(error).reply(call),
+        match self.state() {
+            Ok(state) => call.reply(state),
+            Err(refusal) => refusal.reply(call),
         }
     }
 

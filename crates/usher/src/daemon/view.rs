@@ -9,16 +9,17 @@
 
 use usher_act::ActDescription;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
-use usher_model::{CpuSet, Loan, SeatMode};
+use usher_model::{CpuSet, Loan, SeatMode, Topology};
 
 use super::abstention;
 use super::copies;
+use super::fixed_seats;
 use super::hints;
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
-/// Converts the whole state.
-pub fn state(status: &Status) -> api::State {
+/// Converts the whole state. `topology` contains the usable CPUs.
+pub fn state(status: &Status, topology: &Topology) -> api::State {
     let programs = status.programs.iter().map(|p| program(p, status));
     api::State {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -46,7 +47,11 @@ pub fn state(status: &Status) -> api::State {
         programs: programs.collect(),
         loans: status.plan.loans.iter().map(loan).collect(),
         notes: latest_notes(&status.notes),
-        warnings: without_numbers(&status.warnings),
+        warnings: [
+            without_numbers(&status.warnings),
+            fixed_seats::warning(status, topology).into_iter().collect(),
+        ]
+        .concat(),
     }
 }
 

@@ -122,6 +122,46 @@ pub fn columns_within(rows: &[Vec<String>], width: usize, optional: &[usize]) ->
     lines.collect()
 }
 
+/// Returns columns as [`columns`] does, no line wider than `width` as long as the words of the last
+/// column are not. The last column is wrapped beside the others. If less than [`WRAPPED_WIDTH_MIN`]
+/// columns are left for it, it follows each row on lines of its own, and its title is left out.
+pub fn columns_wrapped(rows: &[Vec<String>], width: usize) -> String {
+    let heads: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            row.split_last()
+                .map_or_else(Vec::new, |(_, head)| head.to_vec())
+        })
+        .collect();
+    let heads = columns(&heads);
+    let head_width = heads.lines().map(visible).max().unwrap_or(0) + 2;
+    let room = width.saturating_sub(head_width);
+    let is_beside = room >= WRAPPED_WIDTH_MIN;
+    let mut text = String::new();
+    for (at, (head, row)) in heads.lines().zip(rows).enumerate() {
+        let last = row.last().map_or("", String::as_str);
+        if is_beside {
+            let wrapped = wrapped(last, room);
+            let mut beside = format!("{head}{}", " ".repeat(head_width - visible(head)));
+            for line in wrapped.lines() {
+                text.push_str(format!("{beside}{line}").trim_end());
+                text.push('\n');
+                beside = " ".repeat(head_width);
+            }
+            continue;
+        }
+        text.push_str(&cut(head, width));
+        text.push('\n');
+        let wrapped = wrapped(last, width.saturating_sub(2));
+        let below = wrapped.lines().filter(|_| at > 0);
+        text.extend(below.map(|line| format!("  {line}\n")));
+    }
+    text
+}
+
+/// Least width of a wrapped last column beside the others.
+const WRAPPED_WIDTH_MIN: usize = 24;
+
 /// Least width of a shortened last column.
 const LAST_WIDTH_MIN: usize = 12;
 
@@ -187,7 +227,36 @@ mod tests {
         assert_eq!(columns_within(&rows, 1, &[1]), "…\n1\n");
     }
 
+    #[test]
+    fn the_last_column_is_wrapped_beside_or_below_the_others() {
+        let rows: Vec<Vec<String>> = [
+            ["CHOICE", "ANTT", "DESCRIPTION"],
+            ["seats", "1.00", "the best seats for all of the programs"],
+        ]
+        .map(|row| row.map(str::to_owned).to_vec())
+        .to_vec();
+        assert_eq!(columns_wrapped(&rows, 80), columns(&rows));
+        let beside = "CHOICE  ANTT  DESCRIPTION\n\
+                      seats   1.00  the best seats for all\n              of the programs\n";
+        assert_eq!(columns_wrapped(&rows, 38), beside);
+        let below = "CHOICE  ANTT\nseats   1.00\n  the best seats for\n  all of the programs\n";
+        assert_eq!(columns_wrapped(&rows, 22), below);
+    }
+
     proptest! {
+        #[test]
+        fn wrapped_columns_fit_and_keep_each_word(
+            cells in proptest::collection::vec("[a-z日]{0,5}( [a-z日]{1,5}){0,9}", 9),
+            width in 12..120usize,
+        ) {
+            let rows: Vec<Vec<String>> = cells.chunks(3).map(<[String]>::to_vec).collect();
+            let text = columns_wrapped(&rows, width);
+            prop_assert!(text.lines().all(|line| visible(line) <= width), "{text}");
+            for word in rows[1..].iter().flat_map(|row| row[2].split_whitespace()) {
+                prop_assert!(text.contains(word), "{word} is missing: {text}");
+            }
+        }
+
         #[test]
         fn no_line_is_wider_than_the_width(
             cells in proptest::collection::vec("[a-z日]{0,30}", 12),

@@ -4,7 +4,7 @@
 
 use usher_report::text;
 
-use crate::api::{self, Copy_state};
+use crate::api::{self, Copy_state, Program_mode};
 use crate::output::shown;
 
 /// Returns the headline of a state.
@@ -31,7 +31,17 @@ pub fn headline(state: &api::State) -> String {
 /// Returns the headline of a plan that gives no seats. Seats of a fixed size, and the parts of
 /// copies, are no part of the plan.
 fn no_seats(state: &api::State) -> String {
-    if state.programs.iter().any(|program| program.cores.is_some()) {
+    let mut fixed = state
+        .programs
+        .iter()
+        .filter(|program| program.cores.is_some());
+    if fixed
+        .clone()
+        .any(|program| program.mode == Program_mode::shared)
+    {
+        return "programs share CPUs: the seats with a fixed number of cores do not fit".to_owned();
+    }
+    if fixed.next().is_some() {
         return "only programs with a fixed number of cores have seats: the others share the other \
                 CPUs"
             .to_owned();
@@ -72,6 +82,23 @@ mod tests {
             (state.abstains, state.antt) = (abstains, None);
             assert_eq!(headline(&state), "the daemon manages no program");
         }
+    }
+
+    #[test]
+    fn fixed_seats_that_overlap_have_a_headline_of_their_own() {
+        let headline_with = |mode| {
+            let mut fixed = program(1, "solver", "", 1.0);
+            (fixed.cores, fixed.mode) = (Some(2), mode);
+            let mut all = state(vec![fixed, program(2, "make", "", 1.0)]);
+            all.abstains = true;
+            headline(&all)
+        };
+        assert_eq!(
+            headline_with(Program_mode::shared),
+            "programs share CPUs: the seats with a fixed number of cores do not fit"
+        );
+        let apart = headline_with(Program_mode::seated);
+        assert!(apart.contains("the others share the other CPUs"), "{apart}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! programs, the table with sparklines, and a line with the keys.
 //!
 //! Columns of the table that do not fit are left out, the least important first
-//! ([`Column::BY_IMPORTANCE`]); the rest of the line is the command. Text of programs is escaped by
+//! ([`Column::BY_IMPORTANCE`]); the column that sorts the rows is shown before all but the name. The
+//! rest of the line is the command. Text of programs is escaped by
 //! [`shown`]. A picture of any size can be drawn, including 0 x 0.
 
 use ratatui_core::buffer::Buffer;
@@ -17,6 +18,7 @@ use unicode_width::UnicodeWidthStr;
 use usher_model::{CpuSet, Topology};
 
 use super::notes;
+use super::sort_key::SortKey;
 use super::view::{Mode, Row, View, letter};
 use crate::api::Program_mode;
 use crate::commands::status;
@@ -254,7 +256,7 @@ fn table(view: &View, rows: &[Row], lines: &mut Lines, bottom: usize) {
         return;
     }
     let width = usize::from(lines.area.width);
-    let columns = columns(rows, width);
+    let columns = columns(rows, view.sort, width);
     titles(view, &columns, lines);
     let room = bottom.saturating_sub(lines.y);
     let selected = rows.iter().position(|row| Some(row.key) == view.selected);
@@ -271,7 +273,7 @@ fn table(view: &View, rows: &[Row], lines: &mut Lines, bottom: usize) {
 }
 
 /// Returns the columns that fit, with their widths, in the order of the table.
-fn columns(rows: &[Row], width: usize) -> Vec<(Column, usize)> {
+fn columns(rows: &[Row], sort: SortKey, width: usize) -> Vec<(Column, usize)> {
     let wide = |column: Column| {
         let texts = rows.iter().map(|row| column.text(row).width());
         let widest = texts.max().unwrap_or(0).max(column.title().width());
@@ -279,7 +281,13 @@ fn columns(rows: &[Row], width: usize) -> Vec<(Column, usize)> {
     };
     let mut chosen: Vec<(Column, usize)> = Vec::new();
     let mut used = 0;
-    for column in Column::BY_IMPORTANCE {
+    // The order of the numbers is that of the arrivals, also without the column.
+    let sort = Some(sort).filter(|&sort| sort != SortKey::Number);
+    let is_sort = |column: Column| sort.is_some_and(|sort| sort.title() == column.title());
+    let first =
+        |&column: &Column| matches!(column, Column::Letter | Column::Name) || is_sort(column);
+    let (first, rest): (Vec<_>, Vec<_>) = Column::BY_IMPORTANCE.into_iter().partition(first);
+    for column in first.into_iter().chain(rest) {
         let (column, wide) = wide(column);
         if used + wide <= width {
             used += wide + 2;
@@ -352,25 +360,54 @@ fn sparkline(row: &Row, x: usize, lines: &mut Lines) {
     }
 }
 
+/// Draws the line with the keys. A filter is always visible: keys that do not fit beside it are left
+/// out, and of a long filter the end is shown, where the user types.
 fn keys(view: &View, lines: &mut Lines) {
+    let width = lines.width();
+    let filter = shown(&view.filter);
     let text = match view.mode {
-        Mode::Filter => format!(
-            "filter: {}_   Enter: keep   Esc: clear",
-            shown(&view.filter)
-        ),
+        Mode::Filter => {
+            let keys = "   Enter: keep   Esc: clear";
+            let used = "filter: _".len();
+            let has_room = used + filter.width() + keys.len() <= width;
+            let filter = end_of(&filter, width.saturating_sub(used));
+            format!("filter: {filter}_{}", if has_room { keys } else { "" })
+        }
         _ => {
             let order = if view.reversed { " (reversed)" } else { "" };
-            let filter = match view.filter.is_empty() {
+            let filter = match filter.is_empty() {
                 true => String::new(),
-                false => format!(" = {}", shown(&view.filter)),
+                false => format!(" = {filter}"),
             };
-            format!(
-                "q quit  ? help  s sort: {}{order}  r reverse  / filter{filter}",
-                view.sort.title()
-            )
+            let sort = format!("s sort: {}{order}", view.sort.title());
+            let is_filtered = !filter.is_empty();
+            let filter = format!("/ filter{filter}");
+            let choices = [
+                format!("q quit  ? help  {sort}  r reverse  {filter}"),
+                format!("q quit  ? help  {sort}  {filter}"),
+                format!("q quit  ? help  {filter}"),
+            ];
+            let fits = |text: &&String| text.width() <= width;
+            let fitting = choices.iter().find(fits);
+            match fitting {
+                Some(text) => text.clone(),
+                None if is_filtered => filter,
+                None => choices[2].clone(),
+            }
         }
     };
     lines.line(&text, REVERSED);
+}
+
+/// Returns the end of a text that fits in `width` columns; "…" marks a shortened text.
+fn end_of(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let starts = text.char_indices().map(|(at, _)| at);
+    let fits = |at: &usize| text[*at..].width() < width;
+    let at = starts.clone().find(fits).unwrap_or(text.len());
+    format!("…{}", &text[at..])
 }
 
 const HELP: [&str; 13] = [
@@ -554,16 +591,41 @@ mod tests {
     }
 
     #[test]
-    fn the_sorted_column_exists() {
+    fn the_sorted_column_is_visible() {
         let mut view = sample();
-        for _ in 0..6 {
+        view.key(Key::Char('s'));
+        for _ in &SortKey::ALL[1..] {
             let title = view.sort.title();
-            assert!(
-                Column::ALL.iter().any(|column| column.title() == title),
-                "{title}"
-            );
+            let lines = lines(&view, 60, 12);
+            let is_titles = |line: &&String| line.contains("PROGRAM");
+            let titles = lines.iter().find(is_titles).unwrap();
+            let mut titles = titles.split_whitespace();
+            assert!(titles.any(|one| one == title), "{title}: {lines:?}");
             view.key(Key::Char('s'));
         }
+    }
+
+    #[test]
+    fn a_filter_is_visible_on_narrow_terminals() {
+        let last = |view: &View| lines(view, 60, 12).pop().unwrap();
+        let mut view = sample();
+        "/encode".chars().for_each(|c| {
+            view.key(Key::Char(c));
+        });
+        assert_eq!(last(&view), "filter: encode_   Enter: keep   Esc: clear");
+        view.key(Key::Enter);
+        view.key(Key::Char('s'));
+        view.key(Key::Char('r'));
+        let text = last(&view);
+        assert!(text.ends_with("/ filter = encode"), "{text}");
+        let mut view = sample();
+        let long = "a filter that is longer than a line of sixty columns, up to here";
+        "/".chars().chain(long.chars()).for_each(|c| {
+            view.key(Key::Char(c));
+        });
+        let text = last(&view);
+        assert!(text.ends_with("up to here_"), "{text}");
+        assert!(text.starts_with("filter: …"), "{text}");
     }
 
     #[test]

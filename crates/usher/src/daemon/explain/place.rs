@@ -6,6 +6,7 @@ use usher_model::{CpuSet, SeatMode, Topology};
 use usher_report::text;
 
 use crate::daemon::alternatives::ntt;
+use crate::daemon::fixed_seats::{Overlap, overlap};
 use crate::daemon::{regulated, view};
 
 /// Describes the program's seat, and the effect of one core more or less.
@@ -29,30 +30,12 @@ fn overlapping_fixed_seat(
     status: &Status,
     topology: &Topology,
 ) -> Option<String> {
-    let cores = program.cores?;
+    let cores = program
+        .cores
+        .filter(|_| status.seating_forbidden.is_none())?;
     let mut seats = status.plan.seats.iter();
     let cpus = &seats.find(|seat| seat.program == program.id)?.cpus;
-    let all = status.programs.iter().filter(|one| one.pinned_to.is_none());
-    let needed: usize = all
-        .filter_map(|one| one.cores)
-        .map(|cores| cores as usize)
-        .sum();
-    let present = topology.cores_in(&status.usable).len();
-    let count = |cores: usize| text::count(cores, "core");
-    let (reason, remedy) = match needed > present {
-        true => (
-            format!(
-                "the fixed seats together need {}, and programs may use {}",
-                count(needed),
-                count(present)
-            ),
-            "give the programs fewer cores, or run fewer programs at a time",
-        ),
-        false => (
-            "the fixed seats leave no core for the other programs".to_owned(),
-            "give the program fewer cores",
-        ),
-    };
+    let Overlap { reason, remedy } = overlap(status, topology);
     let fixed = fixed(cores as usize, topology.cores_in(cpus).len());
     Some(format!(
         "the seat of the program is {fixed}, and the program shares {} with other programs, because \

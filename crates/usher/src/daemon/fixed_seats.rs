@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Programs with a fixed number of cores that share CPUs with other programs: the reason, for
+//! `usher status` and `usher explain`.
+//!
+//! The reason is computed at each request from the present programs and CPUs, so that it never
+//! outlives its cause.
+
+use usher_host::engine::{ProgramStatus, Status};
+use usher_model::{SeatMode, Topology};
+use usher_report::text;
+
+/// Why fixed seats overlap with other seats, and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Overlap {
+    pub reason: String,
+    pub remedy: &'static str,
+}
+
+/// Returns why programs with a fixed number of cores share CPUs. `topology` contains the usable
+/// CPUs.
+pub(super) fn overlap(status: &Status, topology: &Topology) -> Overlap {
+    let needed: usize = seatable(status).map(|(_, cores)| cores).sum();
+    let present = topology.cores_in(&status.usable).len();
+    let count = |cores: usize| text::count(cores, "core");
+    match needed > present {
+        true => Overlap {
+            reason: format!(
+                "the fixed seats together need {}, and programs may use {}",
+                count(needed),
+                count(present)
+            ),
+            remedy: "give the programs fewer cores, or run fewer programs at a time",
+        },
+        false => Overlap {
+            reason: "the fixed seats leave no core for the other programs".to_owned(),
+            remedy: "give the programs with fixed seats fewer cores",
+        },
+    }
+}
+
+/// Returns a warning if a program with a fixed number of cores shares its CPUs. A daemon that
+/// assigns no CPUs gives another reason.
+pub(super) fn warning(status: &Status, topology: &Topology) -> Option<String> {
+    if status.seating_forbidden.is_some() {
+        return None;
+    }
+    let mut sharing =
+        seatable(status).filter(|(program, _)| program.mode == Some(SeatMode::Shared));
+    sharing.next()?;
+    let Overlap { reason, remedy } = overlap(status, topology);
+    Some(format!("{reason}, so programs share CPUs: {remedy}"))
+}
+
+/// Returns the programs that get a seat of a fixed number of cores, with this number. Pinned
+/// threads prevent a seat.
+fn seatable(status: &Status) -> impl Iterator<Item = (&ProgramStatus, usize)> {
+    let unpinned = status.programs.iter().filter(|one| one.pinned_to.is_none());
+    unpinned.filter_map(|one| Some((one, one.cores? as usize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_topology::Source;
+
+    use super::super::explain::samples::{program, status};
+    use super::*;
+
+    fn warned(cores: &[(Option<u32>, SeatMode)]) -> Option<String> {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let one = |(id, &(cores, mode))| ProgramStatus {
+            mode: Some(mode),
+            cores,
+            ..program(id, "a", &[])
+        };
+        let programs = (1..).zip(cores).map(one).collect();
+        warning(&status(programs, &machine), &machine)
+    }
+
+    #[test]
+    fn only_fixed_seats_that_share_cpus_have_a_warning() {
+        let (shared, seated) = (SeatMode::Shared, SeatMode::Seated);
+        assert_eq!(
+            warned(&[(Some(2), shared), (Some(1), shared)]).unwrap(),
+            "the fixed seats together need 3 cores, and programs may use 2 cores, so programs \
+             share CPUs: give the programs fewer cores, or run fewer programs at a time"
+        );
+        let no_core_left = warned(&[(Some(2), shared), (None, shared)]).unwrap();
+        assert!(no_core_left.contains("leave no core"), "{no_core_left}");
+        assert_eq!(warned(&[(Some(1), seated), (Some(1), seated)]), None);
+        assert_eq!(warned(&[(Some(1), seated), (None, shared)]), None);
+        assert_eq!(warned(&[(None, shared), (None, shared)]), None);
+    }
+}
