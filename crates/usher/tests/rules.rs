@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -38,9 +39,15 @@ const ENDLESS: [&str; 2] = ["-f", "/dev/null"];
 
 impl Copied {
     fn new(world: &World, name: &str) -> Self {
-        let name = format!("{name}-{}", std::process::id());
+        Self::of("/usr/bin/tail", world, name)
+    }
+
+    /// Copies another program.
+    fn of(program: &str, world: &World, name: &str) -> Self {
+        let file = program.rsplit('/').next().unwrap_or(program);
+        let name = format!("{name}-{file}-{}", std::process::id());
         let path = world.path(&name);
-        copy_program("/usr/bin/tail", &path);
+        copy_program(program, &path);
         Self { path, name }
     }
 
@@ -260,6 +267,48 @@ fn running_processes_are_attached_by_a_rule_and_stay_detached() {
         pids.contains(&json!(third.pid())).then_some(pids)
     });
     assert!(!pids.contains(&json!(new.pid())), "{pids:?}");
+}
+
+/// A shell has two children, one of which is managed already. The shell and the children match. The
+/// children end with the shell.
+#[test]
+fn a_rule_attaches_the_other_children_of_a_process_with_a_managed_child() {
+    let mut world = World::new();
+    let (shell, child) = (
+        Copied::of("/bin/sh", &world, "divided"),
+        Copied::new(&world, "divided"),
+    );
+    daemon(&mut world, "");
+    let script = format!(
+        "'{0}' --pid=$$ -f /dev/null & '{0}' --pid=$$ -f /dev/null & wait",
+        child.path.display()
+    );
+    let parent = Running(
+        Command::new(&shell.path)
+            .args(["-c", &script])
+            .spawn()
+            .unwrap(),
+    );
+    let children = wait_for("two children", || {
+        let pid = parent.pid();
+        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        let pids: Vec<i32> = list
+            .split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect();
+        (pids.len() == 2).then_some(pids)
+    });
+    let attached = world.run(&["attach", &children[0].to_string()]);
+    assert!(attached.status.success(), "{}", stderr(&attached));
+    let rule = |name: &str| format!("[[rule]]\nexecutable = '{name}'\nattach = true\n");
+    configure(&world, &[rule(&shell.name), rule(&child.name)].concat());
+    assert!(world.run(&["daemon", "reload"]).status.success());
+    let pids: BTreeSet<i64> = world
+        .programs(2)
+        .iter()
+        .map(|one| one["pid"].as_i64().unwrap())
+        .collect();
+    assert_eq!(pids, children.iter().map(|&pid| i64::from(pid)).collect());
 }
 
 #[test]

@@ -9,6 +9,8 @@
 //! 3. A process that was attached before is not attached again, so that `usher detach` lasts. This
 //!    includes programs that a user attached or launched and then detached, with all descendants of
 //!    the detached process.
+//! 4. A process with a descendant that is managed already is not attached, also not after the end
+//!    of the descendant. Its other descendants that match a rule are attached one by one.
 //!
 //! Bounds: one scan attaches at most 64 programs ([`ATTACHED_MAX`]); the next scan continues. A
 //! program that lives for less than 2 s is usually not found. A process that executes a matching
@@ -53,6 +55,15 @@ pub fn start(engine: EngineHandle, rules: SharedRules, changed: Receiver<()>) ->
     };
     let thread = std::thread::Builder::new().name("rules".to_owned());
     thread.spawn(move || scanner.run(&changed)).map(drop)
+}
+
+/// The result of an attempt to attach a process with its descendants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attached {
+    /// The process is attached, or it and its descendants are not to be attached.
+    Done,
+    /// A descendant belongs to another program, so the process is not attached.
+    Divided,
 }
 
 struct Scanner {
@@ -100,14 +111,36 @@ impl Scanner {
                 owners.insert(pid, uid);
             }
         }
-        let roots = candidates.roots(&owners.keys().copied().collect());
-        for (at, pid) in roots.into_iter().enumerate() {
-            if at >= ATTACHED_MAX {
-                // The next scan examines the process again.
-                self.examined.remove(&pid);
-            } else if let Some(&uid) = owners.get(&pid) {
-                self.attach(pid, uid, candidates.name(pid))?;
+        self.attach_trees(&candidates, &owners)
+    }
+
+    /// Attaches the roots of the matching processes. `owners` holds the matching processes with
+    /// their users. If a descendant of a root is managed already, the other descendants become
+    /// roots.
+    fn attach_trees(
+        &mut self,
+        candidates: &Candidates,
+        owners: &BTreeMap<i32, u32>,
+    ) -> Result<(), EngineError> {
+        let mut matching: BTreeSet<i32> = owners.keys().copied().collect();
+        let mut attempts = 0;
+        while !matching.is_empty() {
+            let mut divided = BTreeSet::new();
+            for pid in candidates.roots(&matching) {
+                attempts += 1;
+                if attempts > ATTACHED_MAX {
+                    // The next scan examines the process again.
+                    self.examined.remove(&pid);
+                    continue;
+                }
+                if self.attach(pid, owners[&pid], candidates.name(pid))? == Attached::Divided {
+                    divided.insert(pid);
+                }
             }
+            matching.retain(|&pid| {
+                let mut above = candidates.ancestors(pid).skip(1);
+                above.any(|pid| divided.contains(&pid))
+            });
         }
         Ok(())
     }
@@ -149,9 +182,9 @@ impl Scanner {
         matching
     }
 
-    fn attach(&mut self, pid: i32, uid: u32, name: &str) -> Result<(), EngineError> {
+    fn attach(&mut self, pid: i32, uid: u32, name: &str) -> Result<Attached, EngineError> {
         let Ok(facts) = ProcessFacts::read(Path::new("/proc"), pid) else {
-            return Ok(());
+            return Ok(Attached::Done);
         };
         let adopt = AdoptOptions {
             review: Some(self.rules.review(GivenOptions::default())),
@@ -166,6 +199,14 @@ impl Scanner {
                 );
             }
             Err(EngineError::Stopped) => return Err(EngineError::Stopped),
+            Err(EngineError::Managed { pid: managed, id }) if managed != pid => {
+                log::warn!(
+                    "a rule could not attach process {pid} ({name}), because its descendant \
+                     {managed} already belongs to program {id}: its other descendants that match \
+                     a rule are attached one by one"
+                );
+                return Ok(Attached::Divided);
+            }
             Err(
                 EngineError::Gone { .. }
                 | EngineError::Ended { .. }
@@ -175,9 +216,9 @@ impl Scanner {
             ) => {}
             Err(error) => {
                 let line = failure::line(&error.into());
-                log::warn!("a rule could not attach process {pid}: {line}");
+                log::warn!("a rule could not attach process {pid} ({name}): {line}");
             }
         }
-        Ok(())
+        Ok(Attached::Done)
     }
 }
