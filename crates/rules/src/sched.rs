@@ -25,6 +25,8 @@
 //! time. The insertion of a task by vtime, and the search for a task that may run on a CPU, take
 //! linear time in the waiting tasks.
 
+mod realtime;
+
 use std::ptr::NonNull;
 
 use crate::select_cpu::{CPU_WORDS, CpuWords, Place};

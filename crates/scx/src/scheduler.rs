@@ -54,6 +54,8 @@ const CGROUP_CALLBACKS: [(&str, Range<usize>); 4] = [
     ("cgroup_move", 40..48),
     ("cgroup_set_bandwidth", 48..56),
 ];
+/// Offset of the callback `cpu_release` in that structure.
+const CPU_RELEASE: Range<usize> = 56..64;
 /// The kernel's maximum for the watchdog's timeout. It applies to FIFO order, which does not bound
 /// waits.
 const LONGEST_TIMEOUT_MS: u32 = 30_000;
@@ -106,12 +108,15 @@ impl Scheduler {
         let tables = machine::tables(machine)?;
         let flag = match tables.nodes {
             0 => None,
-            _ => by_node()?,
+            _ => kernel_flag(BY_NODE)?,
         };
         let variant = settings.variant(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
         remove_missing_callbacks(&mut open, settings.fifo)?;
+        if kernel_flag(IMMEDIATE)?.is_some() {
+            change(&mut open, "usher", CPU_RELEASE, |callback| callback.fill(0))?;
+        }
         if settings.fifo {
             change(&mut open, "usher", TIMEOUT, |timeout| {
                 timeout.copy_from_slice(&LONGEST_TIMEOUT_MS.to_ne_bytes());
@@ -208,16 +213,22 @@ impl Scheduler {
     }
 }
 
-/// Returns the flag by which a scheduler requests idle masks per node; `None` on kernels before
-/// 6.15, which do not have it.
-fn by_node() -> Result<Option<u64>, ScxError> {
+/// The flag by which a scheduler requests idle masks per node; the kernel has it from 6.15 on.
+const BY_NODE: (&str, &str) = ("scx_ops_flags", "SCX_OPS_BUILTIN_IDLE_PER_NODE");
+/// The flag of threads that are enqueued again if they cannot run at once; the kernel has it from
+/// 7.1 on. Older kernels call `cpu_release` instead, which newer kernels warn of.
+const IMMEDIATE: (&str, &str) = ("scx_enq_flags", "SCX_ENQ_IMMED");
+
+/// Returns the value of a flag, given its enum and its name, in the running kernel; `None` if the
+/// kernel does not have it.
+fn kernel_flag((of, name): (&str, &str)) -> Result<Option<u64>, ScxError> {
     let btf =
         Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's BTF type information"))?;
-    let name = Some(OsStr::new("SCX_OPS_BUILTIN_IDLE_PER_NODE"));
+    let name = Some(OsStr::new(name));
     // The enum has 32 or 64 bits, depending on the other flags of the kernel.
-    let narrow = btf.type_by_name::<Enum<'_>>("scx_ops_flags");
+    let narrow = btf.type_by_name::<Enum<'_>>(of);
     let narrow = narrow.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
-    let wide = btf.type_by_name::<Enum64<'_>>("scx_ops_flags");
+    let wide = btf.type_by_name::<Enum64<'_>>(of);
     let wide = wide.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
     Ok(narrow
         .and_then(|flag| u64::try_from(flag).ok())
@@ -311,6 +322,7 @@ mod tests {
         for (name, at) in CGROUP_CALLBACKS {
             assert_eq!(ops.place(name), at, "{name}");
         }
+        assert_eq!(ops.place("cpu_release"), CPU_RELEASE);
         assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
         assert_eq!(fields("dump").bytes(), DUMP_BYTES);
     }

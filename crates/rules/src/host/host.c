@@ -22,8 +22,8 @@
  *
  * Limits: CPUS_MAX CPUs, LLCS_MAX LLCs, SEATS_MAX soft seats, any number of tasks. More seats, or
  * lack of memory, abort the process. An insertion by vtime takes time in proportion to the waiting
- * tasks. There are no locks and no real-time threads, and one callback runs at a time: races are
- * simulated by host_race() and host_lose_claims().
+ * tasks. There are no locks, real-time threads only take CPUs (realtime.h), and one callback runs at
+ * a time: races are simulated by host_race() and host_lose_claims().
  */
 #include <stdlib.h>
 
@@ -41,6 +41,8 @@ static void enqueue(struct task_struct *p, __u64 flags)
 	usher_enqueue(p, flags);
 	finish_insert(p);
 }
+
+#include "realtime.h"
 
 /*
  * Simulates the kernel's balance_one(): calls `dispatch` if the CPU needs a task. Returns whether
@@ -91,6 +93,8 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 	enter(host, cpu);
 	account(rq);
 	remove_from(&host->resched, cpu);
+	if (rq->is_taken)
+		return -1;
 	if (!rq->is_online) {
 		if (prev && prev->scx.flags & TASK_QUEUED)
 			return prev->id;
@@ -100,8 +104,10 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 	if (balance(rq, cpu, prev))
 		return prev->id;
 	next = rq->local.first;
-	if (prev && prev->scx.flags & TASK_QUEUED)
+	if (prev && prev->scx.flags & TASK_QUEUED) {
 		enqueue(prev, next ? 0 : ENQ_LAST);
+		reenqueue_marked(host);
+	}
 	/*
 	 * The previous task, which was enqueued again, continues if no other task comes before it.
 	 */
@@ -204,6 +210,7 @@ void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
 		finish_insert(p);
 	else
 		enqueue(p, is_new ? 0 : ENQ_WAKEUP);
+	reenqueue_marked(host);
 }
 
 /*
@@ -220,6 +227,7 @@ void host_requeue(struct instance *host, __u32 id)
 	enter(host, p->thread_info.cpu);
 	p->scx.flags |= TASK_QUEUED;
 	enqueue(p, 0);
+	reenqueue_marked(host);
 }
 
 /* Makes a task unrunnable: a running task sleeps, or a waiting task is stopped. */

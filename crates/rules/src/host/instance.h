@@ -20,6 +20,8 @@ struct rq {
 	_Bool is_online;
 	/* 1: the CPU runs the idle task. */
 	_Bool is_idle;
+	/* 1: the CPU runs a real-time thread, which is not a task of the instance. */
+	_Bool is_taken;
 };
 
 /* Soft seat of a program. */
@@ -73,6 +75,10 @@ struct instance {
 	struct cpumask scratch;
 	/* CPUs that have to schedule. */
 	struct cpu_set resched;
+	/* 1: the kernel is older than Linux 7.1 and has no ENQ_IMMED. */
+	_Bool lacks_immediate;
+	/* CPUs with tasks in their local queues that have to be enqueued again. */
+	struct cpu_set reenqueue;
 	/* Number of loop iterations in callbacks since the last reset. */
 	__u64 iterations;
 	/*

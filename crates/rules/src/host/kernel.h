@@ -57,7 +57,10 @@ static void host_start_timer(struct bpf_timer *timer, __u64 ns);
 #define DSQ_LOCAL_ON (3ULL << 62)
 #define ENQ_WAKEUP 1ULL
 #define ENQ_PREEMPT (1ULL << 32)
+#define ENQ_REENQ (1ULL << 40)
 #define ENQ_LAST (1ULL << 41)
+/* Kernels before Linux 7.1 do not have this flag (host_set_immediate()). */
+#define ENQ_IMMED host_enq_immed()
 #define TASK_QUEUED 1U
 #define KICK_IDLE 1ULL
 #define KICK_PREEMPT 2ULL
@@ -108,6 +111,8 @@ struct task_struct {
 	 */
 	__u64 to_dsq, to_flags;
 	_Bool by_vtime;
+	/* 1: dispatched to a local queue with ENQ_IMMED. */
+	_Bool is_immediate;
 };
 
 /* BPF_CORE_READ() of one to three fields, as plain loads. */
@@ -152,6 +157,8 @@ static int bpf_probe_read_kernel(void *to, __u32 bytes, const void *from);
 static _Bool bpf_cpumask_empty(const struct cpumask *mask);
 static _Bool bpf_cpumask_test_cpu(__u32 cpu, const struct cpumask *mask);
 
+static __u64 host_enq_immed(void);
+static __u32 scx_bpf_reenqueue_local(void);
 static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node);
 static __s32 scx_bpf_dsq_nr_queued(__u64 dsq);
 static void scx_bpf_kick_cpu(__s32 cpu, __u64 flags);

@@ -300,6 +300,25 @@ static void scx_bpf_put_idle_cpumask(const struct cpumask *mask)
 	(void)mask;
 }
 
+/* Real-time threads. */
+
+static __u64 host_enq_immed(void)
+{
+	return instance->lacks_immediate ? 0 : 1ULL << 33;
+}
+
+/* Marks all tasks of the local queue of this CPU, which host_set_realtime() enqueues again. */
+static __u32 scx_bpf_reenqueue_local(void)
+{
+	struct rq *rq = rq_of(instance->cpu);
+	struct task_struct *p;
+
+	for (p = rq->local.first; p; p = p->behind)
+		p->is_immediate = 1;
+	add_to(&instance->reenqueue, instance->cpu);
+	return rq->local.waiting;
+}
+
 /* Dispatch queues. */
 
 /* Returns the index of a queue in the table; HOST_DSQS or more: the table has no such queue. */
@@ -386,7 +405,10 @@ static void put_local(struct task_struct *p, __u32 cpu, __u64 flags)
 	struct rq *rq = rq_of(cpu);
 
 	p->thread_info.cpu = cpu;
+	p->is_immediate = (flags & ENQ_IMMED) != 0;
 	link_behind(&rq->local, rq->local.last, p);
+	if (rq->is_taken && p->is_immediate)
+		add_to(&instance->reenqueue, cpu);
 	if (flags & ENQ_PREEMPT && rq->curr) {
 		account(rq);
 		rq->curr->scx.slice = 0;
@@ -442,6 +464,7 @@ static _Bool take(__u64 dsq)
 		return 0;
 	unlink_from(p);
 	p->thread_info.cpu = cpu;
+	p->is_immediate = ENQ_IMMED != 0;
 	link_behind(&rq_of(cpu)->local, rq_of(cpu)->local.last, p);
 	return 1;
 }

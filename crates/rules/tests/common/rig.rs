@@ -117,6 +117,8 @@ pub struct Rig {
     by_task: Vec<usize>,
     slice_ends_ns: Vec<u64>,
     since_ns: Vec<u64>,
+    /// CPUs that a real-time thread has taken.
+    taken: Vec<bool>,
 }
 
 impl Rig {
@@ -142,6 +144,7 @@ impl Rig {
             by_task: Vec::new(),
             slice_ends_ns: vec![u64::MAX; shape.cpus()],
             since_ns: vec![now_ns; shape.cpus()],
+            taken: vec![false; shape.cpus()],
         }
     }
 
@@ -288,7 +291,30 @@ impl Rig {
     }
 
     pub fn is_idle(&self, cpu: usize) -> bool {
-        self.running[cpu].is_none()
+        self.running[cpu].is_none() && !self.taken[cpu]
+    }
+
+    /// A real-time thread takes a CPU.
+    pub fn take(&mut self, cpu: usize) {
+        self.taken[cpu] = true;
+        if let Some(prev) = self.running[cpu].take() {
+            self.threads[prev].ran_ns += self.now_ns - self.since_ns[cpu];
+            self.threads[prev].state = State::Waiting;
+        }
+        self.slice_ends_ns[cpu] = u64::MAX;
+        self.sched.set_realtime(cpu, true);
+        self.settle();
+    }
+
+    /// The real-time thread releases a CPU, if it has taken it.
+    pub fn release(&mut self, cpu: usize) {
+        self.taken[cpu] = false;
+        self.sched.set_realtime(cpu, false);
+        self.settle();
+    }
+
+    pub fn is_taken(&self, cpu: usize) -> bool {
+        self.taken[cpu]
     }
 
     pub fn is_core_idle(&self, cpu: usize) -> bool {

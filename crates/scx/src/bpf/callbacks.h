@@ -11,6 +11,7 @@
  *   usher_running      a thread starts to run: count it out of its queue, begin its turn
  *   usher_tick         CONFIG_HZ times per second on a busy CPU: leave a shared core
  *   usher_update_idle  a CPU becomes idle or busy: record it; an idle core pulls a thread
+ *   usher_cpu_release  a real-time thread takes a CPU: enqueue its threads again (realtime.h)
  *   usher_enable       a thread comes under this scheduler: initial vtime
  *   usher_disable      a thread ends or leaves this scheduler: charge its last run
  *   usher_init_task    a thread is forked, or exists at the start: create its state
@@ -35,6 +36,7 @@
 #include "cgroups.h"
 #include "dispatch.h"
 #include "enqueue.h"
+#include "realtime.h"
 
 #define MS 1000000ULL
 
@@ -55,7 +57,8 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 	if (cpu < 0)
 		return prev;
 	clamp_sleeper_vtime(thread, settings);
-	insert(p, DSQ_LOCAL, settings->slice_ns, preempt_flag(thread));
+	insert(p, DSQ_LOCAL, settings->slice_ns,
+	       preempt_flag(thread) | ENQ_IMMED);
 	return cpu;
 }
 
@@ -93,7 +96,8 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	settle_own_run(p, thread);
 	if (!admit(p, thread) && park(p, thread, flags))
 		return;
-	if (flags & ENQ_WAKEUP || !thread->counted_ns)
+	if (flags & ENQ_WAKEUP || !thread->counted_ns ||
+	    has_not_run(thread, flags))
 		wake(p, thread, cpu, settings);
 	if (!(flags & ENQ_WAKEUP) &&
 	    move_to_idle_cpu(p, thread, cpu, flags, settings))

@@ -179,7 +179,7 @@ static inline _Bool move_to_idle_cpu(struct task_struct *p,
 		return 0;
 	COUNT(moved);
 	insert(p, DSQ_LOCAL_ON | to, settings->slice_ns,
-	       flags | preempt_flag(thread));
+	       flags | preempt_flag(thread) | ENQ_IMMED);
 	scx_bpf_kick_cpu(to, KICK_IDLE);
 	return 1;
 }

@@ -57,6 +57,8 @@ enum scx_enq_flags {
 	SCX_ENQ_WAKEUP = 1,
 	SCX_ENQ_LAST = 3,
 	SCX_ENQ_PREEMPT = 4,
+	SCX_ENQ_REENQ = 5,
+	SCX_ENQ_IMMED = 6,
 };
 
 enum scx_exit_kind {
@@ -79,6 +81,15 @@ enum scx_kick_flags {
 #define ENQ_WAKEUP bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_WAKEUP)
 #define ENQ_LAST bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_LAST)
 #define ENQ_PREEMPT bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_PREEMPT)
+#define ENQ_REENQ bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_REENQ)
+/*
+ * Enqueue the thread again (ENQ_REENQ) if it cannot run on the CPU of the local queue at once. The
+ * flag exists from Linux 7.1 on; for older kernels, see realtime.h.
+ */
+#define ENQ_IMMED \
+	(bpf_core_enum_value_exists(enum scx_enq_flags, SCX_ENQ_IMMED) \
+		 ? bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_IMMED) \
+		 : 0)
 #define TASK_QUEUED bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)
 #define KICK_IDLE bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_IDLE)
 #define KICK_PREEMPT bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_PREEMPT)
@@ -158,6 +169,8 @@ struct sched_ext_ops {
 	/* The kernel has this callback from 6.17 on. */
 	void (*cgroup_set_bandwidth)(struct cgroup *cgroup, __u64 period_us,
 				     __u64 quota_us, __u64 burst_us);
+	/* User space removes this callback on kernels with SCX_ENQ_IMMED. */
+	void (*cpu_release)(__s32 cpu, void *args);
 	__s32 (*select_cpu)(struct task_struct *p, __s32 prev, __u64 flags);
 	void (*enqueue)(struct task_struct *p, __u64 flags);
 	void (*dispatch)(__s32 cpu, struct task_struct *prev);
@@ -183,6 +196,8 @@ struct sched_ext_ops {
 #define OPS_FLAGS (1 << 0 | 1 << 1)
 
 extern __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node) __ksym;
+/* Only usher_cpu_release() calls this function. */
+extern __u32 scx_bpf_reenqueue_local(void) __ksym __weak;
 extern void scx_bpf_kick_cpu(__s32 cpu, __u64 flags) __ksym;
 extern __s32 scx_bpf_select_cpu_dfl(struct task_struct *p, __s32 prev,
 				    __u64 flags, _Bool *is_idle) __ksym;
@@ -292,7 +307,7 @@ static inline void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
 static inline _Bool take(__u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___here))
-		return scx_bpf_dsq_move_to_local___v2___here(dsq, 0);
+		return scx_bpf_dsq_move_to_local___v2___here(dsq, ENQ_IMMED);
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v1))
 		return scx_bpf_dsq_move_to_local___v1(dsq);
 	return scx_bpf_consume___here(dsq);

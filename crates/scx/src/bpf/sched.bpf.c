@@ -55,6 +55,7 @@
  *   release.h    release of threads of throttled cgroups
  *   cgroups.h    callbacks for cgroups
  *   select_cpu.h selection of a CPU: idle cores first (paper 3b)
+ *   realtime.h   CPUs that a real-time thread takes
  *   run_queue.h  run queues of address spaces (paper 4)
  *   rules.h      arithmetic of these, without a kernel
  *   state.h      state of CPUs, threads and queues
@@ -93,6 +94,7 @@ struct sched_ext_ops usher = {
 	 */
 	.timeout_ms = 5000,
 	.exit_dump_len = DUMP_BYTES,
+	.cpu_release = (void *)usher_cpu_release,
 	.select_cpu = (void *)usher_select_cpu,
 	.enqueue = (void *)usher_enqueue,
 	.dispatch = (void *)usher_dispatch,
