@@ -62,6 +62,8 @@ const SCHED_SHORT: &[&str] = &[
     "weights::",
     "quotas::",
 ];
+/// Checks of the scheduler's life on a host, which wait for the kernel's watchdog.
+const LIFE: &[&str] = &["life::"];
 const STRESS: &[&str] = &["stress::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 
@@ -104,6 +106,14 @@ pub fn all() -> Vec<Trial> {
             kernel: KernelChoice::Oldest,
             instruction_ns: 1,
             checks: SCHED_SHORT,
+        },
+        Boot {
+            name: "quick::sched_life",
+            machine: "core:2",
+            kernel: KernelChoice::Newest,
+            // The watchdog waits for seconds in which a CPU computes.
+            instruction_ns: 4,
+            checks: LIFE,
         },
         Boot {
             name: "quick::background",
@@ -154,7 +164,22 @@ fn long() -> Vec<Boot> {
     let pairs = kernels
         .iter()
         .flat_map(|kernel| machines.map(|machine| boot(kernel, machine)));
-    pairs.chain(stress()).collect()
+    pairs
+        .chain(kernels.iter().map(life))
+        .chain(stress())
+        .collect()
+}
+
+/// Returns a guest for the checks of the scheduler's life under a kernel.
+fn life(kernel: &kernels::Kernel) -> Boot {
+    let series = kernel.series().replace('.', "_");
+    Boot {
+        name: format!("long::life_on_{series}").leak(),
+        machine: "core:2",
+        kernel: KernelChoice::Named(kernel.release.clone()),
+        instruction_ns: 4,
+        checks: LIFE,
+    }
 }
 
 /// Returns guests for minutes of stress, under two kernels on three machines.

@@ -19,6 +19,7 @@ mod meter;
 mod quotas;
 mod sched;
 mod sched_daemon;
+mod sched_life;
 mod seats;
 mod softly;
 mod stress;
@@ -145,6 +146,18 @@ const CHECKS: &[Check] = &[
     (
         "sched::two_starts_at_once_load_one_scheduler",
         sched_daemon::two_starts_at_once_load_one_scheduler,
+    ),
+    (
+        "life::a_realtime_thread_delays_no_other_thread",
+        sched_life::a_realtime_thread_delays_no_other_thread,
+    ),
+    (
+        "life::a_stopped_daemon_leaves_the_host_usable",
+        sched_life::a_stopped_daemon_leaves_the_host_usable,
+    ),
+    (
+        "life::the_configuration_file_starts_it",
+        sched_life::the_configuration_file_starts_it,
     ),
     (
         "sched::first_come_first_served_uses_idle_cpus",
