@@ -14,8 +14,8 @@
 //!
 //! Bounds:
 //!
-//! - Each read and each write of the socket waits for at most 10 s ([`ANSWER_TIMEOUT`]), or for the
-//!   limit that the caller of [`Daemon::find_with`] gives.
+//! - Each read and each write of the socket waits for at most 10 s (`connection::ANSWER_TIMEOUT`), or
+//!   for the limit that the caller of [`Daemon::find_with`] gives.
 //! - A connection waits for the same time while the daemon's queue of new connections is full.
 //! - Launchers wait for less time, and end the wait when a signal arrives ([`WaitLimits`]).
 //! - The client repeats no call. After a reply of another version, the client asks the daemon for
@@ -33,7 +33,7 @@ mod search;
 mod unanswered;
 
 pub use calls::RegisterRequest;
-pub use connection::{ANSWER_TIMEOUT, ENDED_BY_SIGNAL, TrustedConnection, WaitLimits};
+pub use connection::{ENDED_BY_SIGNAL, ReadTimeout, TrustedConnection, WaitLimits};
 pub use daemon::Daemon;
 pub use daemons::{Daemons, QueriedDaemon};
 pub use error::{DaemonError, has_timed_out};

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -74,17 +74,37 @@ impl EndOfWaits {
     }
 }
 
+/// The time limit of each read of one connection.
+#[derive(Debug, Clone)]
+pub struct ReadTimeout(Arc<Mutex<Duration>>);
+
+impl ReadTimeout {
+    fn new(timeout: Duration) -> Self {
+        Self(Arc::new(Mutex::new(timeout)))
+    }
+
+    /// Returns the limit.
+    pub fn get(&self) -> Duration {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the limit of the reads that begin later.
+    pub fn set(&self, timeout: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+}
+
 /// Reads from a daemon's socket, until the time limit or the readiness of another descriptor. Both
 /// are an error of the kind `TimedOut`.
 struct LimitedReader {
     stream: UnixStream,
-    timeout: Duration,
+    timeout: ReadTimeout,
     end: Arc<EndOfWaits>,
 }
 
 impl Read for LimitedReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout.get();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
@@ -127,6 +147,8 @@ pub struct TrustedConnection {
     pub connection: Arc<RwLock<varlink::Connection>>,
     /// The same socket.
     pub stream: UnixStream,
+    /// The time limit of each read.
+    pub timeout: ReadTimeout,
     /// The process that listens.
     pub process: ListeningProcess,
     /// The end of the waits.
@@ -151,9 +173,10 @@ impl TrustedConnection {
         };
         stream.set_read_timeout(Some(limits.timeout))?;
         let end = EndOfWaits::new(limits.end)?;
+        let timeout = ReadTimeout::new(limits.timeout);
         let reader = LimitedReader {
             stream: stream.try_clone()?,
-            timeout: limits.timeout,
+            timeout: timeout.clone(),
             end: end.clone(),
         };
         let mut connection = varlink::Connection::default();
@@ -162,11 +185,44 @@ impl TrustedConnection {
         Ok(Self {
             connection: Arc::new(RwLock::new(connection)),
             stream,
+            timeout,
             process: ListeningProcess {
                 pid,
                 uid: owner.uid,
             },
             end,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_longer_time_limit_applies_to_the_next_read() {
+        let (stream, mut peer) = UnixStream::pair().unwrap();
+        let timeout = ReadTimeout::new(Duration::ZERO);
+        let mut reader = LimitedReader {
+            stream,
+            timeout: timeout.clone(),
+            end: EndOfWaits::new(None).unwrap(),
+        };
+        let mut byte = [0];
+        let late = reader.read(&mut byte).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        timeout.set(Duration::from_secs(600));
+        let stat = format!("/proc/self/task/{}/stat", rustix::thread::gettid());
+        let answers = std::thread::spawn(move || {
+            // The answer is sent when the reader waits.
+            while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+                std::thread::yield_now();
+            }
+            peer.write_all(b"a").unwrap();
+        });
+        assert_eq!(reader.read(&mut byte).unwrap(), 1);
+        answers.join().unwrap();
     }
 }

@@ -7,14 +7,13 @@
 //! If both listen, the process that holds a scheduler is used. [`Found::at`] skips a socket without
 //! a trusted listener.
 //!
-//! Each read and write of a socket waits for at most 10 s ([`ANSWER_TIMEOUT`]). The answer to a
-//! start, a change or a stop may take 60 s ([`CHANGE_TIMEOUT`]). [`Found::at`] queries up to two
-//! processes one after another, and returns an error if a process does not answer. The error names
-//! the reason (`client::unanswered`). No call is repeated.
+//! Each read and write of a socket waits for at most 10 s. The answer to a start, a change or a stop
+//! may take 60 s ([`CHANGE_TIMEOUT`]). [`Found::at`] queries up to two processes one after another,
+//! and returns an error if a process does not answer. The error names the reason
+//! (`client::unanswered`). No call is repeated.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_scx::{Kernel, ScxError, Settings, State as Loaded};
 
-use crate::client::{self, ANSWER_TIMEOUT, ListeningProcess, TrustedConnection, WaitLimits};
+use crate::client::{self, ListeningProcess, ReadTimeout, TrustedConnection, WaitLimits};
 use crate::daemon::scheduler::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, kernel};
 use crate::runtime;
@@ -56,10 +55,8 @@ pub const NAME: &str = "usher";
 /// --foreground`.
 pub struct SchedulerClient {
     client: VarlinkClient,
-    /// The same socket.
-    stream: UnixStream,
     /// Upper limit of the time for the next answer.
-    timeout: Duration,
+    timeout: ReadTimeout,
     process: ListeningProcess,
     /// The process in messages.
     name: &'static str,
@@ -190,8 +187,7 @@ impl SchedulerClient {
         let trusted = trusted?.ok()?;
         Some(Self {
             client: VarlinkClient::new(trusted.connection),
-            stream: trusted.stream,
-            timeout: ANSWER_TIMEOUT,
+            timeout: trusted.timeout,
             process: trusted.process,
             name,
         })
@@ -266,11 +262,8 @@ impl SchedulerClient {
     }
 
     /// Waits longer for the following answers.
-    fn allow_changes(&mut self) {
-        // If this fails, the shorter limit applies.
-        if self.stream.set_read_timeout(Some(CHANGE_TIMEOUT)).is_ok() {
-            self.timeout = CHANGE_TIMEOUT;
-        }
+    fn allow_changes(&self) {
+        self.timeout.set(CHANGE_TIMEOUT);
     }
 
     fn status(&mut self) -> anyhow::Result<Option<SchedulerState>> {
@@ -282,7 +275,7 @@ impl SchedulerClient {
 
     fn converted(&self, error: api::Error) -> anyhow::Error {
         match client::has_timed_out(error.source_varlink_kind()) {
-            true => anyhow!(self.process.unanswered(self.name, self.timeout)),
+            true => anyhow!(self.process.unanswered(self.name, self.timeout.get())),
             false => converted(error),
         }
     }
