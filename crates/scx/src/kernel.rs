@@ -86,7 +86,9 @@ impl Kernel {
             State::Changing(word) => format!("({word})"),
         };
         let proc = self.proc.as_deref();
-        let holder = proc.map_or_else(SchedulerHolder::default, SchedulerHolder::find);
+        let holder = proc
+            .map(|proc| SchedulerHolder::find(proc, &name))
+            .unwrap_or_default();
         Err(ScxError::AlreadyLoaded { name, holder })
     }
 

@@ -37,14 +37,16 @@ pub struct SchedulerHolder {
 }
 
 impl SchedulerHolder {
-    /// Returns the processes of the scx project that run.
-    pub(crate) fn find(proc: &Path) -> Self {
+    /// Returns the process that holds the scheduler with the name `loaded`, and the service. The
+    /// kernel's name of a scheduler of the scx project begins with that of its process, without
+    /// `scx_`.
+    pub(crate) fn find(proc: &Path, loaded: &str) -> Self {
         let mut holder = Self::default();
         for pid in numbers(proc) {
             let name = read(&proc.join(pid.to_string()), "comm");
             if name == LOADER {
                 holder.loader.get_or_insert(pid);
-            } else if name.starts_with(SCHEDULERS) {
+            } else if is_name_of(&name, loaded) {
                 holder.scheduler.get_or_insert((pid, name));
             }
         }
@@ -71,6 +73,13 @@ impl SchedulerHolder {
             (None, None) => "stop that scheduler first".into(),
         }
     }
+}
+
+/// Returns whether a process `scx_NAME` is that of the scheduler `NAME` or `NAME_VERSION`.
+fn is_name_of(process: &str, loaded: &str) -> bool {
+    let name = process.strip_prefix(SCHEDULERS);
+    let version = name.and_then(|name| loaded.strip_prefix(name));
+    version.is_some_and(|version| version.is_empty() || version.starts_with('_'))
 }
 
 /// Returns the number of the cgroup v1 hierarchy that has the `cpu` controller; `None` if cgroup v2
@@ -176,10 +185,10 @@ mod tests {
         let one = proc(&[
             ("9/comm", "bash\n"),
             ("12/comm", "scx_loader\n"),
+            ("39/comm", "scx_stats\n"),
             ("40/comm", "scx_bpfland\n"),
-            ("41/comm", "scx_stats\n"),
         ]);
-        let holder = SchedulerHolder::find(one.path());
+        let holder = SchedulerHolder::find(one.path(), "bpfland_1.0.20_x86_64");
         assert_eq!(holder.scheduler, Some((40, "scx_bpfland".to_owned())));
         assert_eq!(
             holder.described(),
@@ -187,10 +196,14 @@ mod tests {
         );
         assert!(holder.remedy().contains("scxctl stop"));
         let alone = proc(&[("7/comm", "scx_lavd\n")]);
-        let holder = SchedulerHolder::find(alone.path());
+        let holder = SchedulerHolder::find(alone.path(), "lavd_1.1.4");
         assert_eq!(holder.described(), " by process 7 (scx_lavd)");
         assert_eq!(holder.remedy(), "stop process 7 or its service first");
-        let none = SchedulerHolder::find(Path::new("/nowhere"));
+        for other in ["rusty_1.1.4", "lavd2", "lav", "_1.1.4"] {
+            let other = SchedulerHolder::find(alone.path(), other);
+            assert_eq!(other, SchedulerHolder::default());
+        }
+        let none = SchedulerHolder::find(Path::new("/nowhere"), "lavd_1.1.4");
         assert_eq!(
             (none.described().as_str(), none.remedy().as_str()),
             ("", "stop that scheduler first")

@@ -15,10 +15,15 @@ fn path(dir: &Path) -> PathBuf {
     dir.join("sched.json")
 }
 
-/// Records that this process holds a scheduler.
+/// Records that this process holds a scheduler. The file is replaced at once, so that a process that
+/// is killed meanwhile leaves a whole record.
 pub fn keep(dir: &Path, state: &SchedulerState) {
-    if let Ok(text) = serde_json::to_vec(state) {
-        let _ = fs::write(path(dir), text);
+    let Ok(text) = serde_json::to_vec(state) else {
+        return;
+    };
+    let new = dir.join("sched.json.new");
+    if fs::write(&new, text).is_err() || fs::rename(&new, path(dir)).is_err() {
+        let _ = fs::remove_file(&new);
     }
 }
 
@@ -55,6 +60,7 @@ mod tests {
         state.pid = 12;
         state.state = Phase::Running;
         keep(dir, &state);
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 1, "a file is left over");
         let last = take(dir).unwrap();
         assert_eq!(last.state, Phase::Ended);
         let reason = last.ended.unwrap();

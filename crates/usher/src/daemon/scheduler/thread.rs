@@ -10,9 +10,10 @@
 //!
 //! The thread serves one request after another. A request takes as long as the kernel needs to
 //! verify and load the BPF programs, or to unload the scheduler; the thread sets no limit. A failed
-//! start leaves the previous state. A restart after a hotplug is attempted after each event, at
-//! least every 50 ms (`RETRY_AFTER`); the first attempt after a fault waits for 5 s. The first
-//! attempt that fails later than 20 s (`ENDING`) ends the scheduler with an error. If the thread
+//! start leaves the previous state. New settings during a restart apply from the restart on. A restart
+//! after a hotplug is attempted after each event, at least every 50 ms (`RETRY_AFTER`); the first
+//! attempt after a fault waits for 5 s. The first attempt that fails later than 20 s (`ENDING`) ends
+//! the scheduler with an error. If the thread
 //! itself fails, it unloads the scheduler and ends.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -40,10 +41,7 @@ use crate::failure;
 /// for this time, and clients derive their time limits from the constant.
 pub const ENDING: Duration = Duration::from_secs(20);
 /// Longest time between two attempts to restart the scheduler.
-const RETRY_AFTER: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000_000,
-};
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// The verification of BPF programs recurses deeply.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -152,7 +150,11 @@ impl Worker {
             let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.notify_fd()) };
             fds.push(PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
         }
-        let timeout = self.restart.map(|_| RETRY_AFTER);
+        let timeout = self.restart.map(|restart| {
+            let pause = restart.from.saturating_duration_since(Instant::now());
+            // Both are far below the largest value.
+            Timespec::try_from(pause.max(RETRY_AFTER)).unwrap_or_default()
+        });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("waiting for the scheduler's end"),
@@ -230,11 +232,10 @@ impl Worker {
 
     fn set(&mut self, change: SettingsChange) -> anyhow::Result<SchedulerState> {
         let state = self.requests.shared.state().context(NONE_HERE)?;
-        let scheduler = match (&self.loaded, state.state) {
-            (Some(scheduler), Phase::Running) => scheduler,
-            (_, Phase::Restarting | Phase::Recovering) => {
-                bail!("the scheduler is restarting: try again in a moment")
-            }
+        let running = match (&self.loaded, state.state) {
+            (Some(scheduler), Phase::Running) => Some(scheduler),
+            // The restart takes the settings from the state.
+            (_, Phase::Restarting | Phase::Recovering) => None,
             _ => bail!(NONE_HERE),
         };
         if state.settings.fifo {
@@ -244,9 +245,13 @@ impl Worker {
             );
         }
         let settings = change.apply(state.settings);
-        scheduler.set(&settings)?;
-        note(&self.requests.shared, &settings, |maps| {
-            usher_scx::SchedulerHandle::open(maps)?.unseat_all()
+        if let Some(scheduler) = running {
+            scheduler.set(&settings)?;
+        }
+        note(&self.requests.shared, &settings, |maps| match running {
+            Some(_) => usher_scx::SchedulerHandle::open(maps)?.unseat_all(),
+            // The seats ended with the previous scheduler.
+            None => Ok(()),
         });
         let state = self.requests.shared.state().context(NONE_HERE)?;
         match &state.undone {
@@ -469,6 +474,33 @@ mod tests {
         assert!(line.starts_with("this kernel has no sched_ext"), "{line}");
         assert!(control.state().is_none() && control.is_released());
         assert!(dump_path(dir.path()).exists());
+    }
+
+    #[test]
+    fn settings_that_change_during_a_restart_apply_from_the_restart_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_control, requests) = SchedulerControl::new().unwrap();
+        let mut worker = Worker {
+            dir: dir.path().to_owned(),
+            kernel: Kernel::at(dir.path()),
+            requests,
+            ended: None,
+            loaded: None,
+            restart: Some(Restart::after(faults::PAUSE)),
+            fault_restarts: FaultRestarts::default(),
+        };
+        let mut state = SchedulerState::starting(&Settings::default());
+        state.recover("a fault".to_owned());
+        worker.requests.shared.set(Some(state));
+        let change = SettingsChange {
+            smt: Some(false),
+            seats: Some(false),
+            ..SettingsChange::default()
+        };
+        let changed = worker.set(change).unwrap();
+        assert_eq!((changed.state, changed.undone), (Phase::Recovering, None));
+        let settings = worker.requests.shared.state().unwrap().settings;
+        assert!(!settings.smt && !settings.seats);
     }
 
     #[test]
