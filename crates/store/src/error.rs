@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
+use crate::space::{is_full, is_mounted_read_only};
+
 /// Reason for which the store could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -59,7 +61,8 @@ pub enum StoreError {
     },
     /// The file system is full.
     #[error(
-        "the profile store {} cannot grow, because the disk is full: free space on the disk",
+        "the profile store {} cannot be written, because its file system is full: free space on \
+         the file system, or name another file by --store or USHER_STORE",
         path.display()
     )]
     Full {
@@ -68,7 +71,8 @@ pub enum StoreError {
     },
     /// The file can be read but not written.
     #[error(
-        "the profile store {} cannot be written: check the permissions of file and directory",
+        "the profile store {} cannot be written: check the permissions of the file and its \
+         directory, and whether the file system is mounted read-only",
         path.display()
     )]
     ReadOnly {
@@ -108,6 +112,18 @@ pub enum StoreError {
         /// The store.
         path: PathBuf,
     },
+    /// The system failed to read or write the file.
+    #[error(
+        "the profile store {} cannot be read or written, because the system reports an \
+         input/output error (SQLite code {code}): check the disk, and the user's quota",
+        path.display()
+    )]
+    Io {
+        /// The store.
+        path: PathBuf,
+        /// SQLite's extended code.
+        code: i32,
+    },
     /// Any other error.
     #[error("reading or writing the profile store {}: {source}", path.display())]
     Other {
@@ -126,8 +142,17 @@ impl StoreError {
                 path,
                 reason: source.to_string(),
             },
-            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Self::Unreadable { path },
             Some(ErrorCode::DiskFull) => Self::Full { path },
+            // SQLite reports only some failures for want of space by a code of their own.
+            Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure) if is_full(&path) => {
+                Self::Full { path }
+            }
+            Some(ErrorCode::CannotOpen) if is_mounted_read_only(&path) => Self::ReadOnly { path },
+            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => Self::Unreadable { path },
+            Some(ErrorCode::SystemIoFailure) => {
+                let code = source.sqlite_error().map_or(0, |error| error.extended_code);
+                Self::Io { path, code }
+            }
             Some(ErrorCode::ReadOnly) => Self::ReadOnly { path },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { path },
             _ => Self::Other { path, source },

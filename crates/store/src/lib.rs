@@ -24,10 +24,12 @@ mod error;
 pub mod exchange;
 mod machine;
 mod profile;
+mod reading;
 mod redact;
 mod rows;
 mod schema;
 mod similar;
+mod space;
 mod store;
 
 pub use calibration::Calibration;
@@ -37,4 +39,6 @@ pub use machine::MachineKey;
 pub use profile::{
     MeasuredPoint, Measurement, Profile, ProfileEntry, StoredPoint, VariationRecord,
 };
+pub use reading::ReadableStore;
+pub use space::creation_problem;
 pub use store::Store;

@@ -111,6 +111,12 @@ pub(crate) fn check_identity(connection: &mut Connection, steps: &[&str]) -> Res
     accepted_version(&transaction, steps).map(|_| ())
 }
 
+/// Returns whether a file is a store of the present format.
+pub(crate) fn is_current(connection: &Connection) -> bool {
+    let is_version = version(connection).is_ok_and(|found| found == STEPS.len() as u32);
+    is_version && check_owner(connection).is_ok()
+}
+
 /// Returns the format version of a file that can be migrated to the format of `steps`.
 fn accepted_version(connection: &Connection, steps: &[&str]) -> Result<u32, OpenError> {
     let found = version(connection)?;

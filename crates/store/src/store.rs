@@ -21,7 +21,8 @@
 //! profile exists per program, arguments and kind of machine.
 //!
 //! **Errors.** [`Store::open_or_memory`] replaces a file that cannot be used by a store in memory,
-//! and returns a warning.
+//! and returns a warning. [`Store::open_to_read`] reads a file that cannot be written
+//! (`reading.rs`).
 
 use std::cmp::Reverse;
 use std::fs::{File, OpenOptions, Permissions};
@@ -30,7 +31,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 
 use crate::calibration;
@@ -38,6 +39,7 @@ use crate::damaged::replace_damaged;
 use crate::error::{StoreError, Warning};
 use crate::machine::MachineKey;
 use crate::profile::{Measurement, Profile, ProfileEntry, VariationRecord};
+use crate::reading::open_unwritten;
 use crate::redact::redact;
 use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
@@ -58,7 +60,7 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 #[derive(Debug)]
 pub struct Store {
     pub(crate) connection: Connection,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Store {
@@ -149,7 +151,7 @@ impl Store {
             error,
             StoreError::Foreign { .. } | StoreError::NotAStore { .. }
         );
-        if is_ours && let Ok(readable) = Self::open_to_read(path) {
+        if is_ours && let Ok(readable) = open_unwritten(path) {
             // The result is ignored, because the returned warning reports the file. Profiles that
             // cannot be read are lost.
             let _ = store.copy_from(&readable);
@@ -463,7 +465,7 @@ impl Store {
 
     /// Checks the whole file for damage before it is used for planning. The check takes well under
     /// a millisecond for a usual store, because profiles are few and small.
-    fn check_whole(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_whole(&self) -> Result<(), StoreError> {
         let sql = "quick_check";
         let result: Result<String, _> = self
             .connection
@@ -492,19 +494,6 @@ impl Store {
             OpenError::Foreign => StoreError::Foreign { path },
             OpenError::Sqlite(error) => StoreError::from(&path, error),
         }
-    }
-
-    /// Opens a file that cannot be written or locked, for reading.
-    fn open_to_read(path: &Path) -> Result<Self, StoreError> {
-        // An immutable file is read without its write-ahead log, so profiles of the log are
-        // missing. Some files can be read only in this way, as on a read-only file system.
-        let connection = open_readable(path, "mode=ro")
-            .or_else(|_| open_readable(path, "immutable=1"))
-            .map_err(|error| StoreError::from(path, error))?;
-        Ok(Self {
-            connection,
-            path: path.to_owned(),
-        })
     }
 
     fn copy_from(&mut self, other: &Self) -> Result<(), StoreError> {
@@ -597,15 +586,6 @@ fn check_kind(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Opens a connection for reading, and reads from it, because opening alone reports no error.
-fn open_readable(path: &Path, option: &str) -> rusqlite::Result<Connection> {
-    let uri = format!("file:{}?{option}", escaped(path));
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    let connection = Connection::open_with_flags(uri, flags)?;
-    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
-    Ok(connection)
-}
-
 /// Creates a missing file with access for its owner only. SQLite gives its companion files the mode
 /// of the main file. Errors are ignored here, because opening the file reports them.
 fn create_private(path: &Path) {
@@ -638,16 +618,4 @@ fn check(point: &CurvePoint) -> Result<(), StoreError> {
             "valid points of the curve: {error}"
         ))),
     }
-}
-
-/// Escapes a path for a `file:` URI.
-fn escaped(path: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    let byte = |&b: &u8| match b {
-        b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
-            char::from(b).to_string()
-        }
-        _ => format!("%{b:02x}"),
-    };
-    path.as_os_str().as_bytes().iter().map(byte).collect()
 }

@@ -3,6 +3,7 @@
 //! system.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -425,7 +426,7 @@ fn reports_a_full_disk_and_still_reads() {
     assert!(
         error
             .to_string()
-            .ends_with("cannot grow, because the disk is full: free space on the disk")
+            .contains("cannot be written, because its file system is full: free space on")
     );
     assert!(store.lookup(&key("first"), &machine()).unwrap().is_some());
     drop(store);
@@ -439,6 +440,95 @@ fn reports_a_full_disk_and_still_reads() {
     let warning = warning.expect("there is no room for another");
     assert!(warning.in_memory, "{warning}");
     store.merge(&key("a"), &machine(), &one_point()).unwrap();
+}
+
+/// Fills the file system of a directory completely.
+fn fill(dir: &Path) {
+    let mut file = std::fs::File::create(dir.join("rest")).unwrap();
+    while file.write_all(&[1; 512]).is_ok() {}
+}
+
+#[test]
+fn a_store_on_a_full_file_system_is_read_completely() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::tmpfs(dir.path(), "size=1m") else {
+        return;
+    };
+    let path = mount.0.join("profiles.db");
+    filled(&path);
+    fill(&mount.0);
+    let readable = Store::open_to_read(&path).unwrap();
+    let reason = readable.unwritable.unwrap();
+    assert!(matches!(reason, StoreError::Full { .. }), "{reason:?}");
+    assert_eq!(readable.store.list().unwrap().len(), 50);
+    // The error of a writer names the cause, too.
+    drop(readable.store);
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
+}
+
+#[test]
+fn profiles_of_a_dead_writers_log_are_read_on_a_full_file_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::tmpfs(dir.path(), "size=1m") else {
+        return;
+    };
+    let path = dir.path().join("profiles.db");
+    // A copy of an open store and its log is what a dead writer leaves.
+    let open = tempfile::tempdir().unwrap();
+    let original = open.path().join("profiles.db");
+    let held = Store::open(&original).unwrap();
+    filled(&original);
+    for suffix in ["", "-wal"] {
+        let file = format!("profiles.db{suffix}");
+        std::fs::copy(open.path().join(&file), mount.0.join(&file)).unwrap();
+    }
+    drop(held);
+    let log = std::fs::read(mount.0.join("profiles.db-wal")).unwrap();
+    assert!(!log.is_empty());
+    fill(&mount.0);
+    let readable = Store::open_to_read(&path).unwrap();
+    assert!(readable.unwritable.is_some());
+    assert_eq!(readable.store.list().unwrap().len(), 50);
+    drop(readable);
+    assert_eq!(std::fs::read(mount.0.join("profiles.db-wal")).unwrap(), log);
+}
+
+#[test]
+fn a_store_on_a_read_only_file_system_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::tmpfs(dir.path(), "size=1m") else {
+        return;
+    };
+    let path = mount.0.join("profiles.db");
+    filled(&path);
+    mount.remount("ro");
+    let readable = Store::open_to_read(&path).unwrap();
+    let reason = readable.unwritable.unwrap().to_string();
+    assert!(reason.contains("mounted read-only"), "{reason}");
+    assert_eq!(readable.store.list().unwrap().len(), 50);
+}
+
+#[test]
+fn states_why_a_store_cannot_be_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new/profiles.db");
+    assert_eq!(usher_store::creation_problem(&path), None);
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+    let problem = usher_store::creation_problem(Path::new("/proc/nope/profiles.db"));
+    let problem = problem.unwrap();
+    let expected = "the profile store /proc/nope/profiles.db cannot be created: /proc: ";
+    assert!(problem.starts_with(expected), "{problem}");
+    assert!(problem.ends_with("by --store or USHER_STORE"), "{problem}");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let problem = usher_store::creation_problem(&dir.path().join("file/profiles.db"));
+    assert!(problem.unwrap().contains("it is not a directory"));
+    let Some(mount) = Mount::tmpfs(dir.path(), "size=64k") else {
+        return;
+    };
+    fill(&mount.0);
+    let problem = usher_store::creation_problem(&mount.0.join("profiles.db"));
+    assert!(problem.unwrap().contains("its file system is full"));
 }
 
 #[test]

@@ -529,8 +529,11 @@ fn doctor_names_a_path_where_no_store_can_be_created() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    let cause = "cannot be created: not a directory";
-    assert!(text.contains(cause), "{text}");
+    let cause = format!(
+        "cannot be created: {}: it is not a directory",
+        world.path("file").display()
+    );
+    assert!(text.contains(&cause), "{text}");
     assert!(stdout(&world.run(&["doctor"])).contains("does not exist yet"));
 }
 

@@ -290,7 +290,7 @@ fn profiles(store: Option<&Path>) -> Option<Vec<Completion>> {
     if !path.try_exists().ok()? {
         return None;
     }
-    let all = Store::open(&path).ok()?.list().ok()?;
+    let all = Store::open_to_read(&path).ok()?.store.list().ok()?;
     let one = |entry: &ProfileEntry| {
         let about = format!("profile {}", entry.id());
         Completion::new(&entry.profile.name, &about)

@@ -21,14 +21,13 @@ mod daemons;
 
 use std::path::Path;
 
-use rustix::fs::Access;
 use schemars::JsonSchema;
 use serde::Serialize;
 use usher_act::{ActConfig, StaleJournal};
 use usher_model::Topology;
 use usher_probe::{Capabilities, Roots};
 use usher_report::text as words;
-use usher_store::Store;
+use usher_store::{Store, StoreError, creation_problem};
 
 use self::calibration::{CalibrateArgs, CalibrationReport};
 use self::conclusion::{Conclusion, MachineFacts, conclude};
@@ -95,7 +94,7 @@ struct StoreHealth {
     path: String,
     /// Number of known programs; `None` if there is no readable store.
     profiles: Option<usize>,
-    /// Why the store cannot be used; `None` if it can.
+    /// Why the store cannot be used, or can only be read; `None` if it can be written.
     problem: Option<String>,
 }
 
@@ -175,23 +174,13 @@ fn stale_journals(runtime_dir: &Path) -> Vec<JournalReport> {
 }
 
 fn store_health(path: &Path) -> StoreHealth {
-    let listed = match path.exists() {
-        true => Store::open(path)
-            .and_then(|store| store.list())
-            .map(|all| Some(all.len()))
-            .map_err(|error| failure::line(&error.into())),
-        false => match makeable(path) {
-            Ok(()) => Ok(None),
-            Err(error) => Err(format!(
-                "the profile store {} cannot be created: {}; Usher stores no profiles",
-                path.display(),
-                failure::line(&error.into())
-            )),
+    let line = |error: StoreError| failure::line(&error.into());
+    let (profiles, problem) = match path.exists() {
+        true => match known_programs(path) {
+            Ok((profiles, unwritable)) => (Some(profiles), unwritable.map(line)),
+            Err(error) => (None, Some(line(error))),
         },
-    };
-    let (profiles, problem) = match listed {
-        Ok(profiles) => (profiles, None),
-        Err(problem) => (None, Some(problem)),
+        false => (None, creation_problem(path)),
     };
     StoreHealth {
         path: path.display().to_string(),
@@ -200,21 +189,10 @@ fn store_health(path: &Path) -> StoreHealth {
     }
 }
 
-/// Checks whether a file could be created at this path, including missing directories above it.
-fn makeable(path: &Path) -> std::io::Result<()> {
-    let path = std::path::absolute(path)?;
-    let there = path
-        .ancestors()
-        .skip(1)
-        .find(|dir| dir.symlink_metadata().is_ok());
-    let there = there.unwrap_or(Path::new("/"));
-    if !there.metadata()?.is_dir() {
-        return Err(std::io::ErrorKind::NotADirectory.into());
-    }
-    Ok(rustix::fs::access(
-        there,
-        Access::WRITE_OK | Access::EXEC_OK,
-    )?)
+/// Returns the number of known programs, and why the store cannot be written.
+fn known_programs(path: &Path) -> Result<(usize, Option<StoreError>), StoreError> {
+    let readable = Store::open_to_read(path)?;
+    Ok((readable.store.list()?.len(), readable.unwritable))
 }
 
 fn text(findings: &DoctorReport, out: Output) -> String {
@@ -294,7 +272,10 @@ fn journal_lines(journals: &[JournalReport], has_daemon: bool) -> Vec<(&'static 
 
 fn store_line(store: &StoreHealth) -> String {
     match (&store.problem, store.profiles) {
-        (Some(problem), _) => problem.clone(),
+        (Some(problem), Some(n)) => {
+            format!("{problem} (profiles of {})", words::count(n, "program"))
+        }
+        (Some(problem), None) => format!("{problem}; Usher stores no profiles"),
         (None, Some(n)) => format!(
             "{} (profiles of {})",
             store.path,

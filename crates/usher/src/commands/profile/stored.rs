@@ -5,6 +5,7 @@
 //! may mean several profiles: of other arguments, or of other machines. An identifier means one.
 //! `docs/profiles.md` describes the format of exported profiles.
 //!
+//! - `list`, `show` and `export` also read a store that cannot be written.
 //! - `rm` deletes all profiles that the given words mean, or none if one word means no profile.
 //! - `export` of no profile is an error.
 //! - `import` checks the whole file before it changes the store. Profiles that the store already has
@@ -19,13 +20,13 @@ use anyhow::{Context, bail};
 use usher_model::Curve;
 use usher_report::figure::measured_speed_up;
 use usher_report::{table, text as words};
-use usher_store::{MachineKey, ProfileEntry, Store, exchange};
+use usher_store::{MachineKey, ProfileEntry, Store, creation_problem, exchange};
 
 use crate::answers::{
     ExportAnswer, ImportAnswer, ProfileAnswer, ProfileList, ProfileName, Profiles, RemoveAnswer,
 };
 use crate::commands::status;
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::machine::usable_machine;
 use crate::measure;
 use crate::output::{self, Output};
@@ -120,7 +121,7 @@ fn all(path: &Path) -> anyhow::Result<Vec<ProfileEntry>> {
         )
     })?;
     match exists {
-        true => Ok(Store::open(path)?.list()?),
+        true => Ok(Store::open_to_read(path)?.store.list()?),
         false => Ok(Vec::new()),
     }
 }
@@ -163,12 +164,23 @@ fn list(all: &[ProfileEntry], path: &Path, out: Output) -> anyhow::Result<()> {
             .map(|entry| described(entry, here.as_ref()))
             .collect(),
     };
+    let problem = match path.exists() {
+        true => None,
+        false => creation_problem(path),
+    };
+    if let (true, Some(problem)) = (out.json, &problem) {
+        failure::print_error(problem);
+    }
     out.answer(&value, || {
-        if all.is_empty() {
-            return format!(
-                "the profile store {} has no profiles; `usher profile -- CMD` measures one",
-                path.display()
-            );
+        match (problem, all) {
+            (Some(problem), _) => return problem,
+            (None, []) => {
+                return format!(
+                    "the profile store {} has no profiles; `usher profile -- CMD` measures one",
+                    path.display()
+                );
+            }
+            _ => {}
         }
         let head = ["NAME", "ID", "CORES", "SPEED-UP", "RUNS", "AGE", "MACHINE"];
         let rows = all.iter().map(|entry| row(entry, here.as_ref()).to_vec());

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tests of commands with a profile store that cannot be used: on a full file system, or at a path
+//! where no file can be created.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{World, stderr, stdout};
+
+/// A path at which no file can be created.
+const NOWHERE: &str = "/proc/nope/profiles.db";
+
+/// A document with one profile.
+const DOCUMENT: &str = r#"{"format": "usher-profiles", "version": 1, "profiles": [{
+    "name": "zip", "executable": "hash:01", "arguments": "-9", "machine": "another",
+    "runs": 1, "at_s": 1, "points": [{"source": "repetition", "cores": 1.0, "rate": 2.0,
+    "relative_error": 0.1, "at_s": 1, "runs": 1}]}]}"#;
+
+/// A file system of 1 MiB, which is unmounted when the value is dropped.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// Mounts the file system; prints a skip and returns `None` if mounting is not permitted.
+    fn at(dir: PathBuf) -> Option<Self> {
+        fs::create_dir(&dir).unwrap();
+        let words = ["-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs"];
+        let mounted = Command::new("mount").args(words).arg(&dir).output();
+        let is_there = mounted.is_ok_and(|output| output.status.success());
+        if !is_there {
+            usher_skip::skip!("nothing can be mounted here");
+        }
+        is_there.then_some(Self(dir))
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("filler")).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Stores the profile of [`DOCUMENT`].
+fn import(world: &World, store: &Path) {
+    let mut command = world.usher(&["profile", "import", "-"]);
+    command.env("USHER_STORE", store).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(DOCUMENT.as_bytes()).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_store_on_a_full_file_system_can_be_read() {
+    let world = World::new();
+    let Some(mount) = Mount::at(world.path("small")) else {
+        return;
+    };
+    let store = mount.0.join("profiles.db");
+    import(&world, &store);
+    mount.fill();
+    let run = |args: &[&str]| {
+        let mut command = world.usher(args);
+        command.env("USHER_STORE", &store).output().unwrap()
+    };
+    for args in [&["list"][..], &["show", "zip"], &["export"]] {
+        let output = run(&[&["profile"], args].concat());
+        assert!(stdout(&output).contains("zip"), "{}", stderr(&output));
+        assert_eq!(stderr(&output), "");
+    }
+    let cause = format!(
+        "the profile store {} cannot be written, because its file system is full: free space",
+        store.display()
+    );
+    let output = run(&["profile", "rm", "zip"]);
+    assert!(!output.status.success());
+    let line = stderr(&output);
+    assert!(line.starts_with(&format!("usher: {cause}")), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    let found: serde_json::Value =
+        serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    assert_eq!(found["store"]["profiles"], 1);
+    let problem = found["store"]["problem"].as_str().unwrap();
+    assert!(problem.starts_with(&cause), "{problem}");
+}
+
+#[test]
+fn a_store_that_cannot_be_created_is_not_reported_as_empty() {
+    let world = World::new();
+    let run = |args: &[&str]| {
+        let mut command = world.usher(args);
+        command.env("USHER_STORE", NOWHERE).output().unwrap()
+    };
+    let problem = format!("the profile store {NOWHERE} cannot be created: /proc: ");
+    let text = stdout(&run(&["profile", "list"]));
+    assert!(text.starts_with(&problem), "{text}");
+    assert!(
+        text.trim_end().ends_with("--store or USHER_STORE"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let output = run(&["profile", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(listed["profiles"], serde_json::json!([]));
+    assert!(stderr(&output).contains(&problem), "{}", stderr(&output));
+    let found: serde_json::Value =
+        serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
+    let found = found["store"]["problem"].as_str().unwrap();
+    assert!(found.starts_with(&problem), "{found}");
+}
