@@ -272,6 +272,7 @@ fn kind(change: &LogChange) -> &'static str {
         LogChange::Note { .. } => "note",
         LogChange::Planned { .. } => "planned",
         LogChange::Undone { .. } => "undone",
+        LogChange::StoreWarning { .. } => "store-warning",
     }
 }
 

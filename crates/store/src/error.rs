@@ -13,8 +13,12 @@ use crate::space::{is_full, is_mounted_read_only};
 /// Reason for which the store could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory cannot be created.
-    #[error("creating the directory of the profile store {}: {source}", path.display())]
+    /// The directory or the file cannot be created, or a damaged file cannot be renamed.
+    #[error(
+        "the profile store {} cannot be created: {}: name another file by --store or USHER_STORE",
+        path.display(),
+        usher_model::without_error_number(&source.to_string())
+    )]
     Directory {
         /// The store.
         path: PathBuf,

@@ -12,7 +12,9 @@
 //!    inherit.
 //! 4. The command connects when the daemon listens, and waits until the daemon closes its standard
 //!    output, a pipe to the command: the daemon serves then. A daemon that cannot start writes the
-//!    reason to the pipe.
+//!    reason to the pipe. A daemon that cannot use its profile store writes a warning
+//!    ([`STARTER_WARNING`]), which the command prints. Commands that find a running daemon do not
+//!    print the warning, so that it is printed once per daemon.
 //!
 //! Bounds: each of the steps 2, 3 and 4 takes up to 10 s ([`START_TIMEOUT`]), and a call as long as
 //! the caller permits. A signal that ends the caller's waits ([`WaitLimits`]) also ends these
@@ -39,6 +41,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::client::{Daemon, DaemonError, ENDED_BY_SIGNAL, WaitLimits};
+use crate::failure;
 use crate::runtime;
 
 /// Upper limit of the wait for another command that starts a daemon, of the time from the start of a
@@ -58,6 +61,10 @@ const REASON_BYTES_MAX: u64 = 4096;
 const LAUNCH_LOCK: &str = "launch.lock";
 /// The name of the file with the messages of a daemon that Usher started.
 const LOG: &str = "daemon.log";
+
+/// Beginning of a line that a daemon writes to the command that started it, and that is no reason
+/// for a failed start.
+pub const STARTER_WARNING: &str = "warning: ";
 
 /// Variables that the daemon must not inherit: those of the caller's service manager, of a managed
 /// program that calls `usher`, and of a keeper.
@@ -319,8 +326,8 @@ impl DaemonProcess {
         rustix::event::poll(&mut fds, Some(&time)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Waits until the daemon serves or has ended, for at most `time`. Returns why it could not
-    /// start.
+    /// Waits until the daemon serves or has ended, for at most `time`. Prints the daemon's warnings.
+    /// Returns why it could not start.
     pub fn reason(self, time: Duration) -> Option<String> {
         self.reason_with(time, None)
     }
@@ -347,8 +354,10 @@ impl DaemonProcess {
                 Ok(count) => text.extend_from_slice(&bytes[..count]),
             }
         }
-        let text = String::from_utf8_lossy(&text).trim().to_owned();
-        (!text.is_empty()).then_some(text)
+        let text = String::from_utf8_lossy(&text);
+        let (warnings, reason) = warnings_and_reason(&text);
+        warnings.iter().for_each(|line| failure::print_error(line));
+        reason
     }
 }
 
@@ -373,6 +382,17 @@ impl DaemonOptions {
         }
         words
     }
+}
+
+/// Separates the daemon's warnings from the reason for which it could not start.
+fn warnings_and_reason(text: &str) -> (Vec<&str>, Option<String>) {
+    let warning = |line: &'_ &str| line.starts_with(STARTER_WARNING);
+    let (warnings, reason): (Vec<&str>, Vec<&str>) = text.lines().partition(warning);
+    let warnings = warnings
+        .iter()
+        .filter_map(|line| line.strip_prefix(STARTER_WARNING));
+    let reason = reason.join("\n").trim().to_owned();
+    (warnings.collect(), (!reason.is_empty()).then_some(reason))
 }
 
 /// Limits of the caller's shell that the daemon raises to the permitted maximum.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of commands with a profile store that cannot be used: on a full file system, or at a path
-//! where no file can be created.
+//! Tests of commands and daemons with a profile store that cannot be used: on a full file system, at
+//! a path where no file can be created, or a file that is no store.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{World, stderr, stdout};
+use common::{World, signal, stderr, stdout, wait_for};
 
 /// A path at which no file can be created.
 const NOWHERE: &str = "/proc/nope/profiles.db";
@@ -117,4 +117,78 @@ fn a_store_that_cannot_be_created_is_not_reported_as_empty() {
         serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
     let found = found["store"]["problem"].as_str().unwrap();
     assert!(found.starts_with(&problem), "{found}");
+}
+
+/// A store that a daemon cannot use.
+struct UnusableStore {
+    /// Makes the file.
+    prepare: fn(&Path),
+    /// The path, if the file is not in the directory of the test.
+    path: Option<&'static str>,
+    /// Parts of the warning.
+    parts: [&'static str; 2],
+}
+
+/// Makes a store with a profile and a format version that does not exist yet.
+fn store_of_a_later_version(path: &Path) {
+    import(&World::new(), path);
+    // The header of the file contains the version.
+    let mut bytes = fs::read(path).unwrap();
+    bytes[60..64].copy_from_slice(&99u32.to_be_bytes());
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_unusable_store_is_logged_and_printed_once_per_daemon() {
+    let cases = [
+        UnusableStore {
+            prepare: store_of_a_later_version,
+            path: None,
+            parts: ["has format 99", "use a newer version of Usher"],
+        },
+        UnusableStore {
+            prepare: |path| fs::write(path, "no database").unwrap(),
+            path: None,
+            parts: ["is not a profile store", "name another file"],
+        },
+        UnusableStore {
+            prepare: |_| {},
+            path: Some(NOWHERE),
+            parts: ["cannot be created", "name another file"],
+        },
+    ];
+    for case in cases {
+        let world = World::new();
+        let own = || world.path("profiles.db");
+        let store = case.path.map_or_else(own, PathBuf::from);
+        (case.prepare)(&store);
+        let usher = |args: &[&str]| {
+            let mut command = world.usher(args);
+            command.env("USHER_STORE", &store);
+            command
+        };
+        // While this program runs, the daemon does not end.
+        let mut first = usher(&["run", "sleep", "1000"]);
+        let first = first.stderr(Stdio::piped()).spawn().unwrap();
+        let program = world.programs(1)[0]["pid"].as_i64().unwrap() as i32;
+        let second = usher(&["run", "echo", "done"]).output().unwrap();
+        assert_eq!(
+            (stdout(&second), stderr(&second)),
+            ("done\n".to_owned(), String::new())
+        );
+        signal(program, libc::SIGKILL);
+        let line = stderr(&first.wait_with_output().unwrap());
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let path = store.display().to_string();
+        let log = world.runtime_dir().join("daemon.log");
+        let logged = wait_for("the warning in the log", || {
+            let text = fs::read_to_string(&log).ok()?;
+            text.contains(" warn usher: ").then_some(text)
+        });
+        for part in case.parts.into_iter().chain([path.as_str()]) {
+            assert!(line.contains(part), "{line}");
+            let warnings = logged.lines().filter(|line| line.contains(part));
+            assert_eq!(warnings.count(), 1, "{part}: {logged}");
+        }
+    }
 }

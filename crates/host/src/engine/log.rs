@@ -61,6 +61,11 @@ pub enum LogChange {
         /// Number of dead instances.
         instances: usize,
     },
+    /// A warning about the profile store.
+    StoreWarning {
+        /// The store, what is wrong with it, and the remedy.
+        text: String,
+    },
     /// The policy made a plan.
     Planned {
         /// Whether the plan leaves all placement to the kernel on purpose.

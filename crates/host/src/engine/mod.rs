@@ -158,6 +158,7 @@ impl Engine {
             roots: config.roots.clone(),
         };
         world.warn_of_stale_journals();
+        world.report_profile_store();
         let panicked = Arc::new(AtomicBool::new(false));
         let (flag, ended) = (panicked.clone(), config.ended);
         let policy_factory = config.policy_factory;
@@ -227,6 +228,12 @@ impl std::ops::Deref for Engine {
 }
 
 impl EngineHandle {
+    /// Returns why the profile store could not be opened at the start, and the effect; `None` if it
+    /// was opened.
+    pub fn store_warning(&self) -> Option<&str> {
+        self.profiles.opening_warning()
+    }
+
     /// Begins to manage a process that waits before its `exec` of `adopt.argv`. Returns when the
     /// process is seated.
     ///

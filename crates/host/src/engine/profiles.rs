@@ -43,6 +43,8 @@ enum StoreUpdate {
 #[derive(Debug)]
 pub(super) struct Profiles {
     handle: Arc<StoreHandle>,
+    /// Why the store could not be opened, and the effect.
+    opening_warning: Option<String>,
     recall: bool,
     correct: bool,
     vary: bool,
@@ -77,15 +79,12 @@ impl Profiles {
             Some(path) => Store::open_or_memory(path)?,
             None => (Store::in_memory()?, None),
         };
+        let opening_warning = warning.map(|warning| warning.to_string());
+        let events = opening_warning.iter().cloned().map(StoreEvent::Failed);
         let handle = Arc::new(StoreHandle {
             store: Mutex::new(store),
             machine: MachineKey::of(topology),
-            events: Mutex::new(
-                warning
-                    .iter()
-                    .map(|one| StoreEvent::Failed(one.to_string()))
-                    .collect(),
-            ),
+            events: Mutex::new(events.collect()),
         });
         let (mut updates, mut writer) = (None, None);
         if profiles.learn {
@@ -98,6 +97,7 @@ impl Profiles {
         }
         Ok(Self {
             handle,
+            opening_warning,
             recall: profiles.recall,
             correct: profiles.correct,
             vary: profiles.vary,
@@ -137,6 +137,11 @@ impl Profiles {
         });
         let errors = |one: Calibration| one.errors_on(&kernel_release());
         found.map(errors).unwrap_or_default()
+    }
+
+    /// Returns why the store could not be opened, and the effect; `None` if it was opened.
+    pub fn opening_warning(&self) -> Option<&str> {
+        self.opening_warning.as_deref()
     }
 
     /// Returns whether runs beside other programs add measurements.

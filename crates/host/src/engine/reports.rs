@@ -74,13 +74,21 @@ impl RealWorld {
         errors.into_iter().for_each(|text| self.warn(text));
     }
 
-    /// Reports what happened to the profile store since the last call.
+    /// Reports what happened to the profile store since the last call. A warning is also logged,
+    /// once while it holds.
     pub fn report_profile_store(&mut self) {
         for event in self.profiles.take_events() {
-            match event {
-                StoreEvent::Failed(text) => self.warn(text),
-                StoreEvent::Locked(text) => self.warn_about(WarningTopic::StoreLock, text),
-                StoreEvent::Unlocked => self.resolved(WarningTopic::StoreLock),
+            let (topic, text) = match event {
+                StoreEvent::Failed(text) => (WarningTopic::Other, text),
+                StoreEvent::Locked(text) => (WarningTopic::StoreLock, text),
+                StoreEvent::Unlocked => {
+                    self.resolved(WarningTopic::StoreLock);
+                    continue;
+                }
+            };
+            if self.state.warnings.add(topic, None, text.clone()) {
+                let warning = LogChange::StoreWarning { text };
+                self.state.log.add(super::now_ns(), warning);
             }
         }
     }

@@ -70,8 +70,9 @@ pub(super) struct Warnings {
 
 impl Warnings {
     /// Adds a warning. If its topic has a warning that differs only in numbers, the new text replaces
-    /// the old one. `name` is the name of the topic's program.
-    pub fn add(&mut self, topic: WarningTopic, name: Option<String>, text: String) {
+    /// the old one. `name` is the name of the topic's program. Returns whether the warning forms a
+    /// new group.
+    pub fn add(&mut self, topic: WarningTopic, name: Option<String>, text: String) -> bool {
         let warning = Warning { topic, name, text };
         let mut groups = self.groups.iter_mut();
         if let Some(group) = groups.find(|group| group[0].is_like(&warning)) {
@@ -79,12 +80,13 @@ impl Warnings {
                 Some(known) => *known = warning,
                 None => group.push(warning),
             }
-            return;
+            return false;
         }
         if self.groups.len() == GROUPS_MAX {
             self.groups.pop_front();
         }
         self.groups.push_back(vec![warning]);
+        true
     }
 
     /// Drops the warnings about a topic.

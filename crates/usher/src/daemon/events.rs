@@ -160,6 +160,9 @@ impl LoggedPrograms {
                 };
                 vec![Event::of_daemon("plan", Level::Debug, text.to_owned())]
             }
+            LogChange::StoreWarning { text } => {
+                vec![Event::of_daemon("store", Level::Warn, text)]
+            }
             LogChange::Undone {
                 programs,
                 instances,

@@ -50,7 +50,7 @@ mod view;
 mod workers;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,6 +64,7 @@ use usher_act::ActConfig;
 use usher_host::engine::{Engine, EngineConfig, KeeperCommand, PolicyFactory, ProfileUse};
 use usher_model::Topology;
 
+use crate::autostart::STARTER_WARNING;
 use crate::failure;
 use crate::machine::usable_machine;
 use crate::runtime;
@@ -190,6 +191,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
     );
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     if config.exit_when_idle {
+        report_to_starter(&engine);
         close_output();
     }
     let served = server.join();
@@ -214,6 +216,15 @@ fn start_reloader(
     let configured = ConfiguredScheduler::new(scheduler.clone(), scheduler::kernel(), is_service)?;
     let config_file = given.config_file.clone();
     Reloader::start(config_file, file, cores, engine.handle(), configured)
+}
+
+/// Reports a profile store that cannot be used to the command that started this daemon.
+fn report_to_starter(engine: &Engine) {
+    if let Some(warning) = engine.store_warning() {
+        let line = failure::line(&anyhow::anyhow!("{warning}"));
+        // The command may have ended. The warning is also logged.
+        let _ = writeln!(io::stdout(), "{STARTER_WARNING}{line}");
+    }
 }
 
 /// Replaces standard output, the pipe to the command that started this daemon, by `/dev/null`.
