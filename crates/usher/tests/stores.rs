@@ -192,3 +192,41 @@ fn an_unusable_store_is_logged_and_printed_once_per_daemon() {
         }
     }
 }
+
+#[test]
+fn a_store_beside_a_daemon_with_another_store_is_reported_once() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let (own, other) = (world.path("profiles.db"), world.path("other.db"));
+    let (own, other) = (own.to_str().unwrap(), other.to_str().unwrap());
+    let reported = format!(
+        "usher: `--store {other}` has no effect, because a daemon runs and uses the profile store \
+         {own}: end the daemon ('usher daemon stop') and repeat the command, or start the daemon \
+         as `usher daemon --store {other}`\n"
+    );
+    for args in [
+        &["run", "--store", other, "--", "true"][..],
+        &[
+            "run", "--copies", "2", "--cores", "1", "--store", other, "--", "true",
+        ],
+        &["bg", "--store", other, "--", "true"],
+    ] {
+        let output = world.run(args);
+        if args.contains(&"--copies") && stderr(&output).contains("2 copies with 1 core each need")
+        {
+            usher_skip::skip!("2 copies need 2 cores");
+            continue;
+        }
+        assert!(output.status.success());
+        assert_eq!(stderr(&output), reported, "{args:?}");
+    }
+    assert!(!Path::new(other).exists());
+    let same = world.run(&["run", "--store", own, "--", "true"]);
+    assert_eq!(stderr(&same), "");
+    // The environment is no request to one command.
+    let mut command = world.usher(&["run", "--", "true"]);
+    let output = command.env("USHER_STORE", other).output().unwrap();
+    assert_eq!(stderr(&output), "");
+    let daemon_store = world.status()["store"].clone();
+    assert_eq!(daemon_store, own);
+}

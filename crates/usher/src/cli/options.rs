@@ -3,7 +3,8 @@
 //! measurements on a busy machine, the options for background work, and the parser of program names.
 //!
 //! A program name has 1 to 256 bytes and no control characters. The options for background work are
-//! rejected if a daemon runs, because a daemon uses the options of its own command line.
+//! rejected if a daemon runs, because a daemon uses the options of its own command line. A profile
+//! store beside a running daemon with another store is reported.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,11 +14,16 @@ use usher_policy::background::Thresholds;
 
 use super::numbers::{cpus, wait};
 use crate::autostart::DaemonOptions;
+use crate::client::Daemon;
+use crate::failure;
 use crate::output::Color;
 use crate::runtime;
 
 /// Upper limit of the length of a program's name in bytes, because a name must fit into a table.
 const NAME_BYTES_MAX: usize = 256;
+
+/// Environment variable that names the profile store.
+pub const STORE: &str = "USHER_STORE";
 
 /// Checks the name of a program.
 ///
@@ -58,10 +64,53 @@ pub struct StoreArg {
     #[arg(
         long = "store",
         value_name = "FILE",
-        env = "USHER_STORE",
+        env = STORE,
         hide_env_values = true
     )]
     pub path: Option<PathBuf>,
+}
+
+/// Returns the store that the option `--store` names; `None` if only the environment names it, which
+/// is no request to this command alone.
+pub fn explicit_store(given: Option<&Path>) -> Option<&Path> {
+    let from_environment = std::env::var_os(STORE).map(PathBuf::from);
+    given.filter(|path| from_environment.as_deref() != Some(*path))
+}
+
+/// Prints that an option `--store` has no effect, if a daemon runs and uses another profile store.
+pub fn report_other_store(daemon: &mut Daemon, given: Option<&Path>) {
+    let Some(given) = explicit_store(given) else {
+        return;
+    };
+    // A daemon that does not answer is reported by the calls of the command.
+    let Ok(state) = daemon.status() else {
+        return;
+    };
+    if state
+        .store
+        .as_deref()
+        .map(Path::new)
+        .is_some_and(|own| is_same_file(own, given))
+    {
+        return;
+    }
+    let own = state.store.map_or_else(
+        || "a profile store of its own".to_owned(),
+        |own| format!("the profile store {own}"),
+    );
+    let given = given.display();
+    failure::print_error(&format!(
+        "`--store {given}` has no effect, because a daemon runs and uses {own}: end the daemon \
+         ('usher daemon stop') and repeat the command, or start the daemon as `usher daemon \
+         --store {given}`"
+    ));
+}
+
+/// Returns whether two paths name one file, which need not exist.
+fn is_same_file(own: &Path, other: &Path) -> bool {
+    let absolute = |path: &Path| std::path::absolute(path).ok();
+    let real = |path: &Path| path.canonicalize().ok();
+    absolute(own) == absolute(other) || (real(own).is_some() && real(own) == real(other))
 }
 
 /// Options of measurements that other programs could disturb.

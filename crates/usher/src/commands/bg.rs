@@ -19,7 +19,7 @@ use usher_model::Regulation;
 
 use crate::answers::{BackgroundAnswer, BackgroundProgram};
 use crate::autostart;
-use crate::cli::options::{Global, RegulationArgs, StoreArg};
+use crate::cli::options::{Global, RegulationArgs, StoreArg, report_other_store};
 use crate::client::{self, Daemon, WaitLimits};
 use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
@@ -161,8 +161,9 @@ impl Args {
         let policy = self.policy.into();
         let pids = super::attach::distinct(&self.attach);
         let dir = global.runtime_dir.as_deref();
-        if self.regulation.is_given() && Daemon::find(dir).is_some() {
+        if let Some(mut daemon) = Daemon::find(dir) {
             self.regulation.refuse_beside_daemon()?;
+            report_other_store(&mut daemon, self.store.path.as_deref());
         }
         for &pid in &pids {
             own_process::check(pid)?;

@@ -162,6 +162,7 @@ fn serve(config: &Config) -> anyhow::Result<()> {
         scheduler: scheduler_context(config, &engine, scheduler.control()),
         timings: Timings::default(),
         instance_dir: engine.instance_dir().to_owned(),
+        store: config.store.clone(),
         exits_when_idle: config.exit_when_idle,
         ending: ending.clone(),
         activity: Activity::default(),

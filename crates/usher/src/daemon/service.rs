@@ -60,6 +60,8 @@ pub struct ServiceContext {
     pub timings: Timings,
     /// The directory of the journal.
     pub instance_dir: PathBuf,
+    /// The path of the profile store.
+    pub store: PathBuf,
     /// Whether the daemon ends after its last program.
     pub exits_when_idle: bool,
     /// An eventfd that ends the daemon when it becomes readable.
@@ -238,7 +240,8 @@ impl Service {
         }
     }
 
-    /// Adds the scheduler to the state: the running scheduler, or a warning about its end. Removes
+    /// Adds the profile store and the scheduler to the state: the running scheduler, or a warning
+    /// about its end. Removes
     /// the command lines of other users, which `/proc` may hide from the caller (mount option
     /// `hidepid`).
     fn completed(&self, mut state: api::State) -> api::State {
@@ -255,6 +258,7 @@ impl Service {
         let running = scheduler.filter(|scheduler| scheduler.state == Phase::Running);
         api::State {
             scheduler: running.map(|scheduler| scheduler.does),
+            store: Some(self.shared.store.display().to_string()),
             ..state
         }
     }

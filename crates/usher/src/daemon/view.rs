@@ -32,8 +32,9 @@ pub fn state(status: &Status, topology: &Topology) -> api::State {
             false => "affinity masks".to_owned(),
         },
         seating_forbidden: status.seating_forbidden.clone(),
-        // The service adds the scheduler, which is no part of the engine's state.
+        // The service adds the scheduler and the store, which are no part of the engine's state.
         scheduler: None,
+        store: None,
         placing: placing(&status.acting),
         uptime_seconds: status.uptime_seconds,
         usable: status.usable.to_string(),

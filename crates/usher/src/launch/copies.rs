@@ -26,6 +26,8 @@ use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_report::text;
 
 use super::{HintMode, RunOptions, check_named, placeholders};
+use crate::cli::options::{STORE, explicit_store, report_other_store};
+use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::machine::usable_machine;
 
@@ -57,6 +59,7 @@ pub fn divide(topology: &Topology, copies: u32, cores: Option<u32>) -> anyhow::R
 /// Runs the copies and returns the exit status.
 pub fn run(options: &RunOptions, copies: u32) -> Outcome {
     check_named(&options.argv)?;
+    let dir = options.runtime_dir.as_deref();
     let share = divide(&usable_machine()?, copies, options.cores)?;
     // The program of every copy is checked, since its name may contain a placeholder.
     let commands: Vec<Vec<OsString>> = (1..=copies as usize)
@@ -70,6 +73,10 @@ pub fn run(options: &RunOptions, copies: u32) -> Outcome {
         doing: "catching signals",
         source,
     })?;
+    let store = explicit_store(options.store.as_deref());
+    if let Some(mut daemon) = store.and_then(|_| Daemon::find(dir)) {
+        report_other_store(&mut daemon, store);
+    }
     signals.keep_pending();
     let mut children = Vec::new();
     let mut failure = None;
@@ -109,7 +116,6 @@ fn start(
     option("--name", options.name.clone().map(Into::into));
     option("--weight", options.weight.map(|w| w.to_string().into()));
     option("--runtime-dir", options.runtime_dir.clone().map(Into::into));
-    option("--store", options.store.clone().map(Into::into));
     words.extend(match options.hints {
         HintMode::AfterCopies => None,
         HintMode::Always => Some("--hints".into()),
@@ -117,7 +123,7 @@ fn start(
     });
     words.push("--".into());
     words.extend(command.iter().cloned());
-    let spec = LaunchSpec {
+    let mut spec = LaunchSpec {
         stdin: if reads_input {
             Stream::Inherit
         } else {
@@ -125,6 +131,10 @@ fn start(
         },
         ..LaunchSpec::new(words)
     };
+    if let Some(store) = &options.store {
+        // With an option, each launcher would report a daemon with another store.
+        spec = spec.env(STORE, store);
+    }
     Ok(hold(&spec)?.release()?)
 }
 

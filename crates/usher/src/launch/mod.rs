@@ -51,7 +51,7 @@ use usher_model::Regulation;
 
 use crate::api::{HintRequest, Register_Reply, ThreadHints};
 use crate::autostart;
-use crate::cli::options::RegulationArgs;
+use crate::cli::options::{RegulationArgs, explicit_store, report_other_store};
 use crate::client::{Daemon, DaemonError, RegisterRequest, WaitLimits};
 use crate::failure::{self, Outcome};
 use crate::measure;
@@ -136,7 +136,7 @@ fn launch(options: &RunOptions) -> Outcome {
     if options.no_daemon {
         return unmanaged(options, &mut signals);
     }
-    options.check_regulation()?;
+    options.check_daemon_options()?;
     let page = PageFile::offer();
     let spec = options.spec(page.path(), &signals);
     let spec = spec.env(usher_probe::RUN_VARIABLE, run_id());
@@ -255,18 +255,24 @@ impl RunOptions {
         usher_act::lower_launched(&config, tid, starts_session)
     }
 
-    /// Checks the options that only a daemon uses which this command starts.
+    /// Checks the options that only a daemon uses which this command starts. Prints that a running
+    /// daemon uses another profile store.
     ///
     /// # Errors
     /// A daemon runs already, or the file of thresholds cannot be used.
-    fn check_regulation(&self) -> anyhow::Result<()> {
-        if !self.regulation.is_given() {
+    fn check_daemon_options(&self) -> anyhow::Result<()> {
+        let store = explicit_store(self.store.as_deref());
+        if !self.regulation.is_given() && store.is_none() {
             return Ok(());
         }
-        if Daemon::find(self.runtime_dir.as_deref()).is_some() {
+        if let Some(mut daemon) = Daemon::find(self.runtime_dir.as_deref()) {
             self.regulation.refuse_beside_daemon()?;
+            report_other_store(&mut daemon, store);
         }
-        self.regulation.thresholds(self.store.as_deref()).map(drop)
+        match self.regulation.is_given() {
+            true => self.regulation.thresholds(self.store.as_deref()).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// Starts a child that waits before its `exec`, and registers the child with a daemon, which is

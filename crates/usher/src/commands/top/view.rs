@@ -324,6 +324,7 @@ pub mod tests {
             version: String::new(),
             pid: 1,
             keeper_pid: None,
+            store: None,
             policy: "usher".to_owned(),
             machine: "m".to_owned(),
             acting: "affinity masks".to_owned(),
