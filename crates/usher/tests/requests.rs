@@ -184,3 +184,22 @@ fn all_commands_accept_a_name_a_number_or_a_pid() {
         stderr(&refused)
     );
 }
+
+#[test]
+fn stop_states_how_many_programs_are_released() {
+    for (count, expected) in [
+        (0, "it managed no program"),
+        (1, "the released program keeps running"),
+        (2, "the 2 released programs keep running"),
+    ] {
+        let mut world = World::new();
+        let daemon = world.daemon(&["--policy", "linux"]);
+        let sleepers: Vec<Sleeper> = (0..count).map(|_| Sleeper::start()).collect();
+        for sleeper in &sleepers {
+            attach(&world, sleeper, "sleep");
+        }
+        let text = stdout(&world.run(&["daemon", "stop"]));
+        let line = format!("the daemon (process {daemon}) has ended; {expected}\n");
+        assert_eq!(text, line);
+    }
+}

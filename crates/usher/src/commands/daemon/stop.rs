@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher daemon stop`: ends the daemon, and waits until it has undone its changes and has ended.
 //!
-//! 1. Connect to the daemon and open a pidfd of its process.
+//! 1. Connect to the daemon, open a pidfd of its process, and request the number of its programs.
 //! 2. Send the call `Stop`. The daemon checks that the caller is root or the daemon's own user.
 //! 3. Wait for the end of the process, at most 60 s ([`END_MAX`]).
 //! 4. If the daemon's journal is left, the daemon could not undo all its changes, which is an
@@ -52,13 +52,28 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     };
     let pid = daemon.pid();
     let process = open(pid).with_context(|| format!("watching the daemon (process {pid})"))?;
+    // The daemon can end without an answer about its programs.
+    let programs = daemon.status().ok().map(|state| state.programs.len());
     daemon.stop()?;
     await_end(pid, &process)?;
     check_undone(daemon.dir(), pid)?;
     out.answer(&StoppedDaemon { stopped: pid }, || {
-        format!("the daemon (process {pid}) has ended; its programs keep running")
+        format!(
+            "the daemon (process {pid}) has ended; {}",
+            released(programs)
+        )
     })?;
     Ok(0)
+}
+
+/// States what happens to the programs that the daemon managed; `None`: their number is unknown.
+fn released(programs: Option<usize>) -> String {
+    match programs {
+        None => "released programs keep running".to_owned(),
+        Some(0) => "it managed no program".to_owned(),
+        Some(1) => "the released program keeps running".to_owned(),
+        Some(n) => format!("the {n} released programs keep running"),
+    }
 }
 
 fn open(pid: i32) -> anyhow::Result<OwnedFd> {
