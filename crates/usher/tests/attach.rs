@@ -85,9 +85,20 @@ fn status_gives_one_reason_for_programs_without_a_profile() {
     let first = text.lines().next().unwrap();
     assert!(first.starts_with("no program has a seat"), "{text}");
     assert_eq!(text.matches("no profile").count(), 1, "{text}");
-    let remedy = "  remedy:  run 'usher profile -- sleep …' once";
+    let remedy = "  remedy:  run 'usher profile -- sleep …' once if the program ends by itself";
     assert!(text.contains(remedy), "{text}");
     end(launcher, pid);
+    // A running program cannot be profiled.
+    world.programs(0);
+    let sleeper = Sleeper::start();
+    let attached = world.run(&["attach", &sleeper.pid().to_string()]);
+    assert!(attached.status.success(), "{}", stderr(&attached));
+    let remedy = "  remedy:  restart the program with a fixed seat ('usher run --cores N'), or set";
+    wait_for("the remedy for a running program", || {
+        let text = stdout(&world.run(&["status"]));
+        assert!(!text.contains("usher profile"), "{text}");
+        text.contains(remedy).then_some(())
+    });
 }
 
 #[test]

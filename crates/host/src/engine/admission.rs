@@ -251,6 +251,7 @@ impl RealWorld {
             program,
             home,
             uid: arriving.uid,
+            was_running: !is_launched,
             command: arriving.command,
             key: arriving.key,
             misleading: arriving.misleading,

@@ -37,6 +37,8 @@ pub(super) struct ManagedProgram {
     pub program: Program,
     pub home: ProcessTree,
     pub uid: u32,
+    /// Whether the program ran already when it came under management.
+    pub was_running: bool,
     pub command: String,
     pub key: Option<ProgramKey>,
     /// Progress sources that were inaccurate for the program in earlier runs.
@@ -304,6 +306,7 @@ impl ManagedProgram {
             command: self.command.clone(),
             weight: self.program.weight,
             cores: self.program.cores,
+            was_running: self.was_running,
             seconds,
             cpus: self.seat.clone(),
             soft: self.soft,

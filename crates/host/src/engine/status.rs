@@ -82,6 +82,9 @@ pub struct ProgramStatus {
     /// Number of cores of its seat, if fixed.
     #[serde(default)]
     pub cores: Option<u32>,
+    /// Whether the program ran already when it came under management.
+    #[serde(default)]
+    pub was_running: bool,
     /// Seconds since the program came under management.
     pub seconds: f64,
     /// The CPUs of the program's seat; `None` if the program has no seat.

@@ -142,7 +142,7 @@ fn unmeasured(programs: &[&ProgramStatus]) -> api::Abstention {
                 "the progress of {} has not been measured on a seat yet",
                 names(&now)
             ),
-            remedy: now.first().map(|p| format!("wait, or {}", profile(p))),
+            remedy: (!now.is_empty()).then(|| "wait for the measurement".to_owned()),
             programs: ids(&now),
         };
     }
@@ -161,25 +161,39 @@ fn unmeasured(programs: &[&ProgramStatus]) -> api::Abstention {
     api::Abstention {
         cause: Cause::progress,
         reason,
-        // The time of a launcher depends on its copies, which have CPUs of their own already.
-        remedy: lacking.iter().find(|p| p.copies.is_empty()).map(|p| {
-            format!(
-                "{}, or run a program that reports progress (heartbeats)",
-                profile(p)
-            )
-        }),
+        remedy: remedy_without_profile(&lacking),
         programs: ids(&lacking),
     }
 }
 
-/// Returns the advice to measure a program once.
+/// Returns the remedy for programs without a profile, for the first program that can have one, or
+/// else for programs that ran already when they were attached. `None` if all programs are launchers:
+/// the time of a launcher depends on its copies, which have CPUs of their own already.
+fn remedy_without_profile(programs: &[&ProgramStatus]) -> Option<String> {
+    let mut single = programs.iter().filter(|p| p.copies.is_empty()).peekable();
+    single.peek()?;
+    let launched = single.find(|p| !p.was_running);
+    Some(match launched {
+        Some(program) => profile(program),
+        // 'usher profile' cannot measure a running program, and cannot repeat a service.
+        None => "restart the program with a fixed seat ('usher run --cores N'), or set 'cores' in \
+                 a rule of the configuration file"
+            .to_owned(),
+    })
+}
+
+/// Returns the advice to measure a program, which must end by itself for this, or to start it with
+/// a fixed seat.
 fn profile(program: &ProgramStatus) -> String {
     let mut words = program.command.split_whitespace();
     let first = words.next().unwrap_or(&program.name);
     // Every user may see the reason, so it does not contain the directory of the program.
     let first = first.rsplit('/').next().unwrap_or(first);
     let rest = if words.next().is_some() { " …" } else { "" };
-    format!("run 'usher profile -- {first}{rest}' once")
+    format!(
+        "run 'usher profile -- {first}{rest}' once if the program ends by itself, else start it \
+         with a fixed seat ('usher run --cores N')"
+    )
 }
 
 fn known<'a>(status: &'a Status, ids: &[ProgramId]) -> Vec<&'a ProgramStatus> {
@@ -249,10 +263,31 @@ mod tests {
         );
         let remedy = found.remedy.unwrap();
         assert!(
-            remedy.starts_with("run 'usher profile -- zip …' once"),
+            remedy.starts_with("run 'usher profile -- zip …' once if the program ends by itself"),
             "{remedy}"
         );
         assert_eq!((found.cause, found.programs), (Cause::progress, vec![1, 2]));
+    }
+
+    #[test]
+    fn a_profile_is_no_remedy_for_a_program_that_ran_already() {
+        let attached = |id, name| ProgramStatus {
+            was_running: true,
+            ..shared(id, name, None)
+        };
+        let remedy = |programs: Vec<ProgramStatus>| {
+            let ids = programs.iter().map(|program| program.id).collect();
+            let found = of_all(&abstaining(programs, Some(Abstention::Unmeasured(ids))));
+            found.unwrap().remedy.unwrap()
+        };
+        let service = remedy(vec![attached(1, "nginx")]);
+        assert!(service.starts_with("restart the program with a fixed seat"));
+        assert!(!service.contains("usher profile"), "{service}");
+        let both = remedy(vec![attached(1, "nginx"), shared(2, "zip", None)]);
+        assert!(
+            both.starts_with("run 'usher profile -- zip …' once"),
+            "{both}"
+        );
     }
 
     #[test]

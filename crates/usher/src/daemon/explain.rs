@@ -171,6 +171,7 @@ pub mod samples {
             command: String::new(),
             weight: 1.0,
             cores: None,
+            was_running: false,
             seconds: 1.0,
             cpus: None,
             soft: false,

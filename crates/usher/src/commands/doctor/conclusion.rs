@@ -86,9 +86,9 @@ fn remedies(facts: &MachineFacts) -> Vec<String> {
     let plans = facts.cpus > 1;
     add(
         plans && !facts.pmu && facts.profiles == 0,
-        "run 'usher profile -- CMD' once for each program that often runs beside others: without \
-         a PMU, an unknown program gets no seat until undisturbed runs have shown that the bytes \
-         that it reads and writes measure its progress",
+        "run 'usher profile -- CMD' once for each program that ends by itself and often runs \
+         beside others: without a PMU, an unknown program gets no seat until undisturbed runs \
+         have shown that the bytes that it reads and writes measure its progress",
     );
     add(
         facts.sched_ext && !facts.bpf,
