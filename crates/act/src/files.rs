@@ -20,6 +20,9 @@ use crate::error::{ActError, file_error};
 /// The size of the buffer with which the reading of a file begins, in bytes.
 const READ_BYTES: usize = 4096;
 
+/// The operation of an error of [`make_dir`].
+pub(crate) const MAKING: &str = "making directory";
+
 /// Returns the text of a file, without surrounding white space.
 pub(crate) fn read(path: &Path) -> Result<String, ActError> {
     let text = read_text(path).map_err(file_error("reading", path))?;
@@ -93,7 +96,7 @@ pub(crate) fn put(path: &Path, value: &str) -> io::Result<()> {
 pub(crate) fn make_dir(path: &Path) -> Result<(), ActError> {
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(file_error("making directory", path)(error))
+            Err(file_error(MAKING, path)(error))
         }
         _ => Ok(()),
     }

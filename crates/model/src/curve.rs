@@ -55,7 +55,7 @@ pub enum CurveError {
     #[error("the number of cores of a point must be positive, not {0}")]
     Cores(f64),
     /// A rate that is not a positive number.
-    #[error("progress at {cores} cores must be a positive number, not {rate}")]
+    #[error("progress at {} must be a positive number, not {rate}", cores_text(*cores))]
     Rate {
         /// Core count of the point.
         cores: f64,
@@ -63,11 +63,22 @@ pub enum CurveError {
         rate: f64,
     },
     /// Two points with the same core count.
-    #[error("the curve has two points at {0} cores")]
+    #[error("the curve has two points at {}", cores_text(*.0))]
     Twice(f64),
     /// A relative error or a number of busy CPUs that is negative or not a finite number.
-    #[error("the relative error and the number of busy CPUs at {0} cores must not be negative")]
+    #[error(
+        "the relative error and the number of busy CPUs at {} must not be negative",
+        cores_text(*.0)
+    )]
     Attribute(f64),
+}
+
+/// Formats a number of cores: "1 core", "2 cores", "1.5 cores".
+pub fn cores_text(cores: f64) -> String {
+    match cores == 1.0 {
+        true => "1 core".to_owned(),
+        false => format!("{cores} cores"),
+    }
 }
 
 impl Curve {

@@ -31,7 +31,7 @@ pub use background_state::{BackgroundState, Contention};
 pub use calibration::{SOURCE_ERROR_MAX, SourceErrors, confidence_of_error};
 pub use child_list::{ChildList, read_children};
 pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
-pub use curve::{Curve, CurveError, CurvePoint};
+pub use curve::{Curve, CurveError, CurvePoint, cores_text};
 pub use error_text::without_error_number;
 pub use metering::{
     BlockedProcess, DiskId, DiskUse, IdleCpus, LinkId, LinkUse, MeterSource, Metering, Resource,

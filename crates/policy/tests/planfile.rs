@@ -51,7 +51,7 @@ fn errors_name_the_program_and_the_field() {
     let curve = |points: &str| program(&format!(r#""curve":{{{points}}}"#));
     let good = r#""curve":{"1":1,"2":2}"#;
     let rate = |what: &str| {
-        format!("program 'x', \"curve\": progress at 1 cores must be a positive number, not {what}")
+        format!("program 'x', \"curve\": progress at 1 core must be a positive number, not {what}")
     };
     let cases = [
         (curve(r#""1":0,"2":1"#), rate("0")),
@@ -60,7 +60,7 @@ fn errors_name_the_program_and_the_field() {
         (curve(r#""1":"NaN","2":1"#), rate("\"NaN\"")),
         (curve(r#""1":1"#), "program 'x', \"curve\": the curve needs points at two or more numbers of cores, but has 1".into()),
         (curve(""), "program 'x', \"curve\": the curve needs points at two or more numbers of cores, but has 0".into()),
-        (curve(r#""1":1,"01":1"#), "program 'x', \"curve\": the curve has two points at 1 cores".into()),
+        (curve(r#""1":1,"01":1"#), "program 'x', \"curve\": the curve has two points at 1 core".into()),
         (curve(r#""1.5":1,"2":1"#), "program 'x', \"curve\": \"1.5\" is not a number of cores (1, 2, …)".into()),
         (curve(r#""0":1,"2":1"#), "program 'x', \"curve\": \"0\" is not a number of cores (1, 2, …)".into()),
         (program(r#""weight":1"#), "program 'x', \"curve\": is missing".into()),

@@ -161,7 +161,7 @@ impl Actuator {
             };
             self.journal.write(Record::Gone { program, dir: path })?;
             if kind == DirKind::V2 {
-                self.note_no_cgroup(program, error.to_string(), true)?;
+                self.note_no_cgroup(program, NoOwnCgroup::after(&error))?;
                 break; // only the v2 directory identifies the program's processes
             }
         }
@@ -192,11 +192,9 @@ impl Actuator {
     fn note_no_cgroup(
         &mut self,
         program: ProgramId,
-        reason: String,
-        failed: bool,
+        no_cgroup: NoOwnCgroup,
     ) -> Result<(), ActError> {
-        self.environment.because(&reason);
-        let no_cgroup = NoOwnCgroup { reason, failed };
+        self.environment.because(&no_cgroup.reason);
         self.managed(program)?.no_cgroup.get_or_insert(no_cgroup);
         Ok(())
     }
@@ -220,7 +218,7 @@ impl Actuator {
                 // The kernel does not permit the move, or the launcher's cgroup cannot have
                 // children. The process then stays in its launcher's cgroup.
                 self.leave_dirs(program)?;
-                self.note_no_cgroup(program, error.to_string(), true)?;
+                self.note_no_cgroup(program, NoOwnCgroup::after(&error))?;
                 self.capture(program, root)?;
                 Ok(None)
             }
@@ -228,7 +226,7 @@ impl Actuator {
             Ok(()) if own.is_none() => {
                 let has_reason = self.managed(program)?.no_cgroup.is_some();
                 if !has_reason {
-                    self.note_no_cgroup(program, CGROUP_INVISIBLE.to_owned(), false)?;
+                    self.note_no_cgroup(program, NoOwnCgroup::by_design(CGROUP_INVISIBLE))?;
                 }
                 Ok(None)
             }
@@ -270,7 +268,7 @@ impl Actuator {
         let target = match target {
             Ok(target) => target,
             Err(reason) => {
-                self.note_no_cgroup(program, reason, false)?;
+                self.note_no_cgroup(program, NoOwnCgroup::by_design(reason))?;
                 return Ok(None);
             }
         };
@@ -298,7 +296,7 @@ impl Actuator {
                 Ok(Some(scope))
             }
             Err(error) => {
-                self.note_no_cgroup(program, error.to_string(), true)?;
+                self.note_no_cgroup(program, NoOwnCgroup::after(&error))?;
                 Ok(None)
             }
         }
@@ -343,10 +341,7 @@ impl Actuator {
         program: ProgramId,
         reason: &'static str,
     ) -> Result<(), ActError> {
-        self.managed(program)?.no_cgroup = Some(NoOwnCgroup {
-            reason: reason.to_owned(),
-            failed: false,
-        });
+        self.managed(program)?.no_cgroup = Some(NoOwnCgroup::by_design(reason));
         Ok(())
     }
 

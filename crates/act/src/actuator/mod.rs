@@ -13,6 +13,7 @@
 //! - `demotion`: lower priorities of background work;
 //! - `departure`: the end of the management, and the undo of all programs;
 //! - `members`: which process belongs to which program;
+//! - `no_cgroup`: why a program has no cgroup of its own;
 //! - `ownership`: which processes may be changed on behalf of another user;
 //! - `pruning`: records of ended processes and threads.
 //!
@@ -32,10 +33,12 @@ mod copies;
 mod demotion;
 mod departure;
 mod members;
+mod no_cgroup;
 mod ownership;
 mod pruning;
 
 pub use self::copies::CopyPlacement;
+pub use self::no_cgroup::NoOwnCgroup;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -69,15 +72,6 @@ use crate::undo::{self, UndoReport};
 /// `/proc` cannot be read.
 pub fn describe(config: &ActConfig) -> Result<ActDescription, ActError> {
     Ok(Environment::detect(config, &Procs::new(config), "")?.description)
-}
-
-/// Why a program has no cgroup of its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoOwnCgroup {
-    /// A sentence without its full stop.
-    pub reason: String,
-    /// Whether an attempt to make a cgroup failed. If false, Usher made no attempt, by design.
-    pub failed: bool,
 }
 
 /// The object through which a process of Usher admits, changes and releases programs.

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use usher_model::{Curve, ProgramId};
+use usher_model::{Curve, ProgramId, cores_text};
 
 use super::PlanFileError;
 use super::json::{FieldValue, ObjectEntries};
@@ -204,11 +204,13 @@ impl<'a> Reader<'a> {
                 .filter(|rate| rate.is_finite() && *rate > 0.0);
             let rate = rate.ok_or_else(|| {
                 error(format!(
-                    "progress at {cores} cores must be a positive number, not {value}"
+                    "progress at {} must be a positive number, not {value}",
+                    cores_text(cores.into())
                 ))
             })?;
             if rates.insert(cores, rate).is_some() {
-                return Err(error(format!("the curve has two points at {cores} cores")));
+                let cores = cores_text(cores.into());
+                return Err(error(format!("the curve has two points at {cores}")));
             }
         }
         if rates.len() < 2 {

@@ -205,11 +205,23 @@ fn ids(programs: &[&ProgramStatus]) -> Vec<i64> {
     programs.iter().map(|p| to_int(p.id.0)).collect()
 }
 
-/// Formats "'a', 'b', 'c' and 2 more".
+/// Formats "'a', 'b' (3), 'c' and 2 more": each name once, with the number of its programs.
 fn names(programs: &[&ProgramStatus]) -> String {
-    let quoted = |p: &&ProgramStatus| format!("'{}'", p.name);
-    let named: Vec<String> = programs.iter().take(NAMES_MAX).map(quoted).collect();
-    match (named.as_slice(), programs.len() - named.len()) {
+    let mut groups: Vec<(&str, usize)> = Vec::new();
+    for program in programs {
+        match groups.iter_mut().find(|(name, _)| *name == program.name) {
+            Some((_, count)) => *count += 1,
+            None => groups.push((&program.name, 1)),
+        }
+    }
+    groups.truncate(NAMES_MAX);
+    let named = groups.iter().map(|(name, count)| match count {
+        1 => format!("'{name}'"),
+        _ => format!("'{name}' ({count})"),
+    });
+    let named: Vec<String> = named.collect();
+    let count: usize = groups.iter().map(|(_, count)| count).sum();
+    match (named.as_slice(), programs.len() - count) {
         ([], _) => "a program".to_owned(),
         ([only], 0) => only.clone(),
         ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
@@ -359,8 +371,22 @@ mod tests {
 
     #[test]
     fn long_lists_of_names_are_shortened() {
-        let programs: Vec<_> = (1..=5).map(|id| shared(id, "x", None)).collect();
-        let all: Vec<&ProgramStatus> = programs.iter().collect();
-        assert_eq!(names(&all), "'x', 'x', 'x' and 2 more");
+        let shown = |given: &[&str]| {
+            let programs = given.iter().zip(1..);
+            let programs = programs.map(|(name, id)| shared(id, name, None));
+            let programs: Vec<_> = programs.collect();
+            names(&programs.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(
+            shown(&["a", "b", "c", "d", "e"]),
+            "'a', 'b', 'c' and 2 more"
+        );
+        // A name that several programs have appears once.
+        assert_eq!(shown(&["a", "a"]), "'a' (2)");
+        assert_eq!(shown(&["a", "b", "a"]), "'a' (2) and 'b'");
+        assert_eq!(
+            shown(&["a", "b", "c", "c", "d", "d"]),
+            "'a', 'b', 'c' (2) and 2 more"
+        );
     }
 }
