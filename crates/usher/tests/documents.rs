@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks that every `usher` command in the code blocks of the documents exists, with the options
-//! that the document shows. The commands are parsed, not run.
+//! Checks that the README lists every command, and that every `usher` command in the code blocks of
+//! the documents exists, with the options that the document shows. The commands are parsed, not run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -106,4 +106,41 @@ fn detects_an_invalid_command() {
     assert_eq!(commands.len(), 3);
     let found: Vec<bool> = commands.iter().map(|c| wrong(c).is_some()).collect();
     assert_eq!(found, [true, true, false], "{commands:?}");
+}
+
+/// Returns the subcommands that `usher --help` lists.
+fn listed_commands() -> Vec<String> {
+    let mut help = Command::new(env!("CARGO_BIN_EXE_usher"));
+    let output = help.arg("--help").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty());
+    // The lines that continue a description have a greater indent.
+    let names = lines.filter_map(|line| line.strip_prefix("  ")?.split_once(' '));
+    let names = names.map(|(name, _)| name.to_owned());
+    names
+        .filter(|name| !name.is_empty() && name != "help")
+        .collect()
+}
+
+/// Returns the words in backticks of a table's rows.
+fn words_of_table(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let quoted = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    quoted.flat_map(str::split_whitespace).collect()
+}
+
+#[test]
+fn the_readme_lists_every_command() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let section = readme.split_once("## Commands").unwrap().1;
+    let section = section.split("\n## ").next().unwrap();
+    let words = words_of_table(section);
+    let commands = listed_commands();
+    assert!(commands.len() > 10, "{commands:?}");
+    let missing: Vec<_> = commands
+        .iter()
+        .filter(|name| !words.contains(&name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "README.md lacks {missing:?}");
 }
