@@ -9,8 +9,7 @@
 unsafe extern "C" {
     pub(crate) safe fn rules_has_unrunnable_head(taken: u64, first: u64) -> bool;
     pub(crate) safe fn rules_queue_key(mm: u64, seat: u64, version: u32, pinned_cpu: u32) -> u64;
-    pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
-    pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
+    pub(crate) safe fn rules_weight_in(weight: u64, factor: u32) -> u64;
     pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     pub(crate) safe fn rules_clamp_sleeper(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;

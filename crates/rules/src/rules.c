@@ -100,19 +100,14 @@ void rules_leave_mm_queue(struct mm_queue *mm_queue, __u64 vtime)
 	leave_mm_queue(mm_queue, vtime);
 }
 
-__u32 rules_within_group(__u32 percent, __u32 weight)
+__u64 rules_weight_in(__u64 weight, __u32 factor)
 {
-	return within_group(percent, weight);
-}
-
-__u64 rules_weight_in(__u64 weight, __u32 percent)
-{
-	return weight_in(weight, percent);
+	return weight_in(weight, factor);
 }
 
 __u64 rules_virtual_ns(__u64 ran_ns, __u64 weight)
 {
-	return virtual_ns(ran_ns, weight);
+	return virtual_in(ran_ns, weight_in(weight, FACTOR_ONE));
 }
 
 __u64 rules_clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
@@ -149,7 +144,7 @@ __u64 rules_clamp_to_clock(__u64 vtime, __u64 clock)
 
 __u64 rules_max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 {
-	return max_lag(max_lag_ns, slice_ns, weight);
+	return max_lag(max_lag_ns, slice_ns, weight_in(weight, FACTOR_ONE));
 }
 
 _Bool rules_is_young(__u64 ran_ns)

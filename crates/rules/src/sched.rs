@@ -90,8 +90,6 @@ pub struct Task {
     pub cgroup: u64,
     /// CPU time that the task has used before; 0: the task is new.
     pub ran_ns: u64,
-    /// `cpu.weight` of the task's cgroup; 0: the cgroup has no weight.
-    pub group_weight: u32,
     /// Weight from the nice value: 100 at nice 0.
     pub weight: u32,
     /// CPU on which the task is forked.
@@ -104,8 +102,6 @@ pub struct Task {
     pub is_kernel: u32,
     /// Nesting depth of `migrate_disable` for the task, including the level that BPF callbacks add.
     pub migration_disabled: u32,
-    /// Padding.
-    pub unused: u32,
     /// Allowed CPUs.
     pub cpus: CpuWords,
 }
@@ -116,14 +112,12 @@ impl Default for Task {
             mm: 0x1000,
             cgroup: 0,
             ran_ns: 0,
-            group_weight: 0,
             weight: 100,
             cpu: 0,
             parent: 0,
             is_forked: 0,
             is_kernel: 0,
             migration_disabled: 0,
-            unused: 0,
             cpus: [u64::MAX; CPU_WORDS],
         }
     }
@@ -188,7 +182,8 @@ pub struct TaskState {
     pub why: u32,
     /// 1: the task waits in a dispatch queue.
     pub is_queued: u32,
-    unused: u32,
+    /// Factor of the task's weight by the shares of its cgroups; 65536: 1.
+    pub factor: u32,
 }
 
 /// `struct host_llc_state`: the run queues of an LLC.
@@ -255,6 +250,7 @@ unsafe extern "C" {
         quota_us: u64,
         burst_us: u64,
     );
+    fn host_set_weight(host: *mut Instance, cgroup: u64, weight: u32, is_idle: bool);
     fn host_hide_quotas(host: *mut Instance);
     fn host_move(host: *mut Instance, id: u32, cgroup: u64);
     fn host_next_timer(host: *mut Instance) -> u64;
@@ -446,6 +442,13 @@ impl HostSched {
         // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
         // exclusively; the cgroup exists.
         unsafe { host_set_quota(self.host.as_ptr(), cgroup.0, period_us, quota_us, burst_us) }
+    }
+
+    /// Writes `cpu.weight` and `cpu.idle` of a cgroup.
+    pub fn set_weight(&mut self, cgroup: CgroupId, weight: u32, is_idle: bool) {
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the cgroup exists.
+        unsafe { host_set_weight(self.host.as_ptr(), cgroup.0, weight, is_idle) }
     }
 
     /// From now on, the kernel does not report quotas, like Linux before 6.17.

@@ -13,14 +13,9 @@ pub const SHORT_BURST_NS: u64 = 1_000_000;
 /// Length of a period of [`Aging`]. A waiter is overdue after one to two periods.
 pub const OVERDUE_NS: u64 = 1_000_000_000;
 
-/// Multiplies a weight in per cent by the weight of one cgroup.
-pub fn within_group(percent: u32, weight: u32) -> u32 {
-    c::rules_within_group(percent, weight)
-}
-
-/// Returns the weight of a thread times the weight of its cgroups, which is in per cent.
-pub fn weight_in(weight: u64, percent: u32) -> u64 {
-    c::rules_weight_in(weight, percent)
+/// Returns the product of the weight of a thread and the factor of its cgroup; 65536: 1.
+pub fn weight_in(weight: u64, factor: u32) -> u64 {
+    c::rules_weight_in(weight, factor)
 }
 
 /// Converts CPU time of a thread of this weight to virtual time.

@@ -300,7 +300,7 @@ pub struct ThreadState {
     pub seat: Option<u64>,
     /// Whether the seat does not apply, because the thread may run on none of the seat's CPUs.
     pub kept_from_seat: bool,
-    /// Product of the `cpu.weight` of its cgroups, in per cent.
+    /// Factor of its weight by the shares of its cgroups, in per cent.
     pub group_weight: u32,
 }
 
@@ -311,8 +311,11 @@ pub(crate) const PARKED: u32 = 1;
 pub(crate) const QUEUES_PER_LLC: u32 = 64;
 pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 
+/// `FACTOR_ONE` of share.h.
+const FACTOR_ONE: u64 = 1 << 16;
+
 impl ThreadState {
-    pub(crate) const BYTES: usize = 25 * 8;
+    pub(crate) const BYTES: usize = 28 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();
@@ -337,10 +340,10 @@ impl ThreadState {
             lag_ns: long[4] as i64,
             seat: (cgroup != 0).then_some(cgroup),
             kept_from_seat: cgroup != 0 && seat == 0,
-            // 0 means that the product has not been computed yet, because the thread has not run.
-            group_weight: match (long[12] >> 32) as u32 {
+            // 0 means that the factor has not been stored yet, because the thread has not run.
+            group_weight: match long[12] >> 32 {
                 0 => 100,
-                percent => percent,
+                factor => ((factor * 100 + FACTOR_ONE / 2) / FACTOR_ONE) as u32,
             },
         }
     }

@@ -162,7 +162,7 @@ fn thread_fields_match_by_name() {
         assert_eq!(with("cpu", 300).cpu, 300);
         assert_eq!(with("burst_average_ns", 1 << 40).burst_average_ns, 1 << 40);
         assert_eq!(with("lag_ns", (-7_i64) as u64).lag_ns, -7);
-        assert_eq!(with("group_weight", 50).group_weight, 50);
+        assert_eq!(with("group_weight", 1 << 15).group_weight, 50);
         assert_eq!(with("group_weight", 0).group_weight, 100);
         assert!(with("urgent", 1).urgent && !with("urgent", 0).urgent);
         for (number, why) in (0..).zip(WHYS) {

@@ -10,6 +10,7 @@
  *   share.h    shares of the CPU
  *   turns.h    selection of the next thread (paper 4)
  *   balance.h  load balancing between LLCs
+ *   group_share.h  shares of cgroups
  *   quota.h    budgets of cgroups with a quota
  *   numbers.h  integer arithmetic
  */
@@ -18,6 +19,7 @@
 
 #include "balance.h"
 #include "choose.h"
+#include "group_share.h"
 #include "quota.h"
 #include "turns.h"
 

@@ -7,7 +7,7 @@
  * waiting threads. A thread with a vtime below the clock has credit, and a thread with a vtime
  * above the clock has lag. This file contains:
  *
- * - the weight: that of the thread times those of its cgroups;
+ * - the weight: that of the thread times the factor of its cgroup (group_share.h);
  * - the limits: at most one slice of credit after a sleep (clamp_sleeper()), a maximum lag of a
  *   thread that begins to wait (max_lag(), clamp_waiter()), and no lag from CPU time that delayed
  *   no other thread (clamp_to_clock());
@@ -36,38 +36,32 @@
  */
 #define SHORT_BURST_NS 1000000ULL
 
-/* Upper limit for the product of the weights of nested cgroups, in per cent. */
-#define GROUP_WEIGHT_MAX 1000000U
-
 /*
- * Multiplies a weight in per cent by the weight of one cgroup. `weight` 0: the cgroup has no
- * weight, and the normal weight applies.
+ * Factor of a thread's weight by the shares of its cgroups (group_share.h) that changes nothing.
+ * Products of weight and factor keep the digits that a thread of low share needs.
  */
-static inline __u32 within_group(__u32 percent, __u32 weight)
-{
-	__u64 product = (__u64)percent * (weight ? weight : WEIGHT_NORMAL) /
-			WEIGHT_NORMAL;
+#define FACTOR_ONE (1ULL << 16)
 
-	if (product > GROUP_WEIGHT_MAX)
-		return GROUP_WEIGHT_MAX;
-	return product ? product : 1;
-}
+/* Longest CPU time, 18 minutes, that counts at once for a thread with another weight. */
+#define RAN_MAX_NS (1ULL << 40)
 
-/* Returns the weight of a thread times the weight of its cgroups, which is in per cent. */
-static inline __u64 weight_in(__u64 weight, __u32 percent)
+/* Returns the product of the weight of a thread and the factor of its cgroup. */
+static inline __u64 weight_in(__u64 weight, __u64 factor)
 {
-	/* Fast path: most cgroups have the default weight, and a division is slow. */
-	if (percent && percent != 100)
-		weight = weight * percent / 100;
+	weight *= factor;
 	return weight ? weight : 1;
 }
 
-/* Converts CPU time of a thread of this weight to virtual time. */
-static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
+/* Converts CPU time of a thread to virtual time. `product` is the result of weight_in(). */
+static inline __u64 virtual_in(__u64 ran_ns, __u64 product)
 {
-	if (weight == WEIGHT_NORMAL)
+	/* Fast path: a division is slow. */
+	if (product == WEIGHT_NORMAL * FACTOR_ONE)
 		return ran_ns;
-	return ran_ns * WEIGHT_NORMAL / (weight ? weight : 1);
+	/* The product below must not overflow. */
+	if (ran_ns > RAN_MAX_NS)
+		ran_ns = RAN_MAX_NS;
+	return ran_ns * (WEIGHT_NORMAL * FACTOR_ONE) / product;
 }
 
 /* Limits the credit of a thread to one slice, after the thread has slept. */
@@ -86,13 +80,13 @@ static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 #define MAX_WEIGHTED_LAG_NS 100000000ULL
 
 /*
- * Returns the largest lag of a thread of this weight: max_lag_ns and the vtime of two slices. The
- * thread may reach max_lag_ns early in a slice, and the slice still runs to its end. By then, the
+ * Returns the largest lag of a thread of this weight (weight_in()): max_lag_ns and the vtime of two
+ * slices. The thread may reach max_lag_ns early in a slice, and the slice still runs to its end. By then, the
  * next thread of the address space may have begun a slice as well.
  */
-static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
+static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 product)
 {
-	__u64 beyond = virtual_ns(2 * slice_ns, weight);
+	__u64 beyond = virtual_in(2 * slice_ns, product);
 
 	return max_lag_ns +
 	       (beyond < MAX_WEIGHTED_LAG_NS ? beyond : MAX_WEIGHTED_LAG_NS);

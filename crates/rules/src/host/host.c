@@ -248,6 +248,7 @@ void host_remove(struct instance *host, __u32 id)
 	 */
 	leave_queue(&p->storage);
 	drop_grant(&p->storage);
+	remove_count(&p->storage.counted);
 	unlink_from(p);
 }
 
@@ -335,9 +336,6 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 				  : &p->cgroup;
 	p->sched_task_group = &p->group;
 	p->group.css.cgroup = &p->cgroup;
-	p->group.scx.weight = task->group_weight;
-	if (task->group_weight)
-		p->group.parent = &p->root_group;
 	if (cgroup_of(host, task->cgroup))
 		p->sched_task_group = &cgroup_of(host, task->cgroup)->group;
 	host_set_cpus(host, p->id, &task->cpus);
@@ -418,6 +416,16 @@ void host_set_quota(struct instance *host, __u64 cgroup, __u64 period_us,
 					   burst_us);
 }
 
+/* Writes cpu.weight and cpu.idle of a cgroup. */
+void host_set_weight(struct instance *host, __u64 cgroup, __u32 weight,
+		     _Bool is_idle)
+{
+	struct task_group *group = &cgroup_of(host, cgroup)->group;
+
+	group->scx.weight = weight;
+	group->idle = is_idle;
+}
+
 /* From now on, the kernel does not report quotas, and the scheduler has to read them. */
 void host_hide_quotas(struct instance *host)
 {
@@ -451,7 +459,10 @@ void host_move(struct instance *host, __u32 id, __u64 cgroup)
 	}
 }
 
-/* Returns the next timer to expire, of a CPU or a park queue; 0: no timer is armed. */
+/*
+ * Returns the next timer to expire: that of the shares, of a CPU or of a park queue. 0: no timer is
+ * armed.
+ */
 static struct bpf_timer *next_timer(struct instance *host, __u32 *key)
 {
 	struct bpf_timer *next = 0;
@@ -460,6 +471,10 @@ static struct bpf_timer *next_timer(struct instance *host, __u32 *key)
 	if (!host->has_timers)
 		return 0;
 	enter(host, 0);
+	if (host->group_timer.timer.expires_ns)
+		next = &host->group_timer.timer;
+	if (!g_limits.used)
+		return next;
 	for (number = 0; number < g_limits.created; number++) {
 		struct bpf_timer *timer = &host->parks_by_number[number].timer;
 
@@ -639,6 +654,8 @@ void host_read_task(const struct instance *host, __u32 id,
 	state->is_urgent = thread->urgent;
 	state->why = thread->why;
 	state->is_queued = p->in != 0;
+	enter((struct instance *)(uintptr_t)host, 0);
+	state->factor = factor_of(thread->group);
 }
 
 void host_read_llc(struct instance *host, __u32 llc,

@@ -19,8 +19,6 @@ struct host_task {
 	__u64 cgroup;
 	/* CPU time that the task has used before; 0: a new task. */
 	__u64 ran_ns;
-	/* cpu.weight of the task's only cgroup; 0: the cgroup has no weight. */
-	__u32 group_weight;
 	/* Weight by the nice value of the task: 100 for nice 0. */
 	__u32 weight;
 	/* CPU on which the task is created. */
@@ -34,7 +32,6 @@ struct host_task {
 	 * add.
 	 */
 	__u32 migration_disabled;
-	__u32 unused;
 	/* Allowed CPUs. */
 	struct cpu_set cpus;
 };
@@ -52,7 +49,8 @@ struct host_task_state {
 	__u32 is_urgent;
 	__u32 why;
 	__u32 is_queued;
-	__u32 unused;
+	/* Factor of the task's weight by the shares of its cgroups; 65536: 1. */
+	__u32 factor;
 };
 
 /* The run queues of an LLC. */

@@ -106,6 +106,10 @@ struct instance {
 	struct host_limit limits_by_cgroup[HOST_LIMITS];
 	struct park parks_by_number[LIMITS_MAX];
 	struct slice_timer slice_timers_by_cpu[CPUS_MAX];
+	/* Cgroup and number of each entry; 0: there is no such entry. */
+	__u64 group_cgroups[GROUPS_MAX];
+	__u32 group_numbers_by_slot[GROUPS_MAX];
+	struct group_timer group_timer;
 };
 
 /* The instance that the calling thread has entered. */
@@ -116,6 +120,10 @@ static __thread struct instance *instance;
 #define g_tallies (instance->g_tallies)
 #define g_seating (instance->g_seating)
 #define g_limits (instance->g_limits)
+#define g_groups (instance->g_groups)
+#define g_runnable (instance->g_runnable)
+#define g_groups_used (instance->g_groups_used)
+#define g_group_timer_runs (instance->g_group_timer_runs)
 #define g_cpu_states (instance->g_cpu_states)
 #define g_llc_rqs (instance->g_llc_rqs)
 #define g_scan_ctxs (instance->g_scan_ctxs)

@@ -30,6 +30,7 @@
 
 #define PF_KTHREAD 0x00200000
 #define CLOCK_MONOTONIC 1
+#define BPF_NOEXIST 1
 
 /* There is no other CPU, so that locks do nothing. */
 struct bpf_spin_lock {
@@ -102,7 +103,7 @@ struct task_struct {
 	struct css_set css;
 	struct cgroup cgroup;
 	struct kernfs_node node;
-	struct task_group group, root_group;
+	struct task_group group;
 	struct dsq *in;
 	struct task_struct *before, *behind;
 	/*
@@ -133,22 +134,24 @@ static _Bool host_reports_quotas(void);
  * The scheduler's BPF maps. host_lookup() distinguishes them by the addresses of these variables.
  */
 extern const char host_threads, host_seats, host_seat_tallies, host_limits,
-	host_parks, host_slice_timers;
+	host_parks, host_slice_timers, host_group_numbers, host_group_timers;
 #define limits host_limits
 #define parks host_parks
 #define slice_timers host_slice_timers
+#define group_numbers host_group_numbers
+#define group_timers host_group_timers
 #define threads host_threads
 #define seats host_seats
 #define seat_tallies host_seat_tallies
 #define bpf_map_lookup_elem(map, key) host_lookup(map, key)
-#define bpf_map_update_elem(map, key, value, flags) host_add_limit(key, value)
-#define bpf_map_delete_elem(map, key) host_delete_limit(key)
+#define bpf_map_update_elem(map, key, value, flags) host_update(map, key, value)
+#define bpf_map_delete_elem(map, key) host_delete(map, key)
 #define bpf_task_storage_get(map, p, init, create) (&(p)->storage)
 
 struct limit;
-static void *host_lookup(const char *map, const void *key);
-static int host_add_limit(const __u64 *cgroup, const struct limit *limit);
-static int host_delete_limit(const __u64 *cgroup);
+__noinline void *host_lookup(const char *map, const void *key);
+static int host_update(const char *map, const __u64 *key, const void *value);
+static int host_delete(const char *map, const __u64 *key);
 static __u32 bpf_get_smp_processor_id(void);
 static struct task_struct *bpf_get_current_task_btf(void);
 static __u32 bpf_get_prandom_u32(void);

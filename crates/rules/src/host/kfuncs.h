@@ -19,7 +19,7 @@
 #define USHER_RULES_KFUNCS_H
 
 const char host_threads, host_seats, host_seat_tallies, host_limits, host_parks,
-	host_slice_timers;
+	host_slice_timers, host_group_numbers, host_group_timers;
 
 /* Enters an instance: later calls by this thread act as the running task of the given CPU. */
 static void enter(struct instance *host, __u32 cpu)
@@ -105,27 +105,66 @@ static struct host_limit *limit_slot(__u64 cgroup)
 }
 
 /* Adds an entry; -1: there is one already. */
-static int host_add_limit(const __u64 *cgroup, const struct limit *limit)
+static int add_limit_slot(__u64 cgroup, const struct limit *limit)
 {
-	struct host_limit *slot = limit_slot(*cgroup);
+	struct host_limit *slot = limit_slot(cgroup);
 
 	if (slot->is_used && slot->limit.unused)
 		return -1;
 	slot->is_used = 1;
-	slot->cgroup = *cgroup;
+	slot->cgroup = cgroup;
 	slot->limit = *limit;
 	slot->limit.unused = 1;
 	return 0;
 }
 
 /* Marks an entry as deleted; its slot stays in use for the same cgroup. -1: there is none. */
-static int host_delete_limit(const __u64 *cgroup)
+static int delete_limit_slot(__u64 cgroup)
 {
-	struct host_limit *slot = limit_slot(*cgroup);
+	struct host_limit *slot = limit_slot(cgroup);
 
 	if (!slot->limit.unused)
 		return -1;
 	slot->limit.unused = 0;
+	return 0;
+}
+
+/* Returns the number of a cgroup's entry; 0: the cgroup has none. */
+static __u32 *group_number_slot(__u64 cgroup)
+{
+	__u32 at;
+
+	for (at = 0; at < GROUPS_MAX; at++)
+		if (instance->group_cgroups[at] == cgroup)
+			return &instance->group_numbers_by_slot[at];
+	return 0;
+}
+
+/* Sets the value of a key; -1: the map has the key already. */
+static int host_update(const char *map, const __u64 *key, const void *value)
+{
+	__u32 at = *(const __u32 *)value;
+
+	if (map == &host_limits)
+		return add_limit_slot(*key, value);
+	if (group_number_slot(*key))
+		return -1;
+	instance->group_cgroups[at] = *key;
+	instance->group_numbers_by_slot[at] = at;
+	return 0;
+}
+
+/* Deletes a key; -1: the map does not have the key. */
+static int host_delete(const char *map, const __u64 *key)
+{
+	__u32 *number;
+
+	if (map == &host_limits)
+		return delete_limit_slot(*key);
+	number = group_number_slot(*key);
+	if (!number)
+		return -1;
+	instance->group_cgroups[*number] = 0;
 	return 0;
 }
 
@@ -145,8 +184,11 @@ static void *seat_of(const char *map, __u64 cgroup)
 	return 0;
 }
 
-/* Returns the value of a map; 0: the map has no value with this key. */
-static void *host_lookup(const char *map, const void *key)
+/*
+ * Returns the value of a map; 0: the map has no value with this key. Inlined, the compiler would warn
+ * of keys that are too short for other maps.
+ */
+__noinline void *host_lookup(const char *map, const void *key)
 {
 	struct host_limit *slot;
 
@@ -161,6 +203,10 @@ static void *host_lookup(const char *map, const void *key)
 	if (map == &host_slice_timers)
 		return &instance->slice_timers_by_cpu[*(const __u32 *)key %
 						      CPUS_MAX];
+	if (map == &host_group_timers)
+		return &instance->group_timer;
+	if (map == &host_group_numbers)
+		return group_number_slot(*(const __u64 *)key);
 	return seat_of(map, *(const __u64 *)key);
 }
 

@@ -21,10 +21,11 @@
  * borrower is a thread on a CPU outside its program's seat, the set of CPUs that the program
  * prefers (seats.h). An urgent thread has short bursts and waits in a queue of its own (enqueue.h).
  *
- * Callbacks run on many CPUs at the same time and take no lock of their own. Atomic operations
- * update the counts, clocks and CPU sets that several CPUs write. A minimum vtime may be stale for
- * a while (run_queue.h). No loop depends on the number of threads. All loops have constant limits:
- * CPUs, nodes, LLCs, queues of an LLC, nested cgroups, and STEPS_MAX entries of a queue.
+ * Callbacks run on many CPUs at the same time and take no lock of their own, except the lock of a
+ * cgroup's budget (limits.h). Atomic operations update the counts, clocks and CPU sets that several
+ * CPUs write. A minimum vtime may be stale for a while (run_queue.h). No loop depends on the number
+ * of threads. All loops have constant limits: CPUs, nodes, LLCs, queues of an LLC, nested cgroups,
+ * entries of tables of cgroups, and STEPS_MAX entries of a queue.
  *
  * A thread without state in the scheduler runs in the local queue of its CPU, with slices of 20 ms.
  * Without memory for the state, usher_init_task() fails with -ENOMEM. If a dispatch queue cannot be
@@ -96,6 +97,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	settle_own_run(p, thread);
 	if (!admit(p, thread) && park(p, thread, flags))
 		return;
+	count_waiter(p, thread, cpu);
 	if (flags & ENQ_WAKEUP || !thread->counted_ns ||
 	    has_not_run(thread, flags))
 		wake(p, thread, cpu, settings);
@@ -197,8 +199,11 @@ void BPF_PROG(usher_running, struct task_struct *p)
 		note_turn(state, thread, mm, queue);
 	if (state->run.limit)
 		settle_run(p, cpu);
-	if (may_be_limited(thread) && !g_variant.fifo)
-		begin_run(p, thread, cpu, queue != NO_QUEUE);
+	if (!g_variant.fifo) {
+		if (may_be_limited(thread))
+			begin_run(p, thread, cpu, queue != NO_QUEUE);
+		count_runner(p, thread, state, here->llc);
+	}
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || is_pinned_kthread(p);
 	note_allowed(state, p);
@@ -249,6 +254,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 		return;
 	state->idle = idle;
 	settle_run(0, cpu);
+	remove_count(&state->counted);
 	if (!idle) {
 		catch_up(state, llc_rq);
 		return;
@@ -295,6 +301,7 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 	leave_queue(thread);
 	settle_own_run(p, thread);
 	drop_grant(thread);
+	remove_count(&thread->counted);
 	charge(p, thread);
 }
 
@@ -309,6 +316,21 @@ static inline __u32 family_of_child(const struct thread *parent)
 	 */
 	barrier_var(family);
 	return has_family(parent) ? parent->family : family;
+}
+
+/*
+ * Lets a child use what its parent, the current thread, has found out about their cgroup, unless
+ * they are in different cgroups.
+ */
+static inline void inherit_cgroup(struct task_struct *p, struct thread *thread,
+				  const struct thread *parent)
+{
+	if (BPF_CORE_READ(p, sched_task_group) !=
+	    BPF_CORE_READ(bpf_get_current_task_btf(), sched_task_group))
+		return;
+	thread->limit = parent->limit;
+	thread->limits_version = parent->limits_version;
+	thread->group = parent->group;
 }
 
 /*
@@ -334,6 +356,7 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 		thread->family = family_of_child(parent);
 		thread->vtime = parent->vtime;
 		thread->llc = parent->llc;
+		inherit_cgroup(p, thread, parent);
 	}
 	return 0;
 }
@@ -364,8 +387,9 @@ __s32 BPF_PROG(usher_init)
 
 	note_cpus();
 	create_slice_timers();
-	/* All threads have to examine their quotas once. */
-	g_limits.version = !KERNEL_REPORTS_QUOTAS;
+	create_groups();
+	/* Each thread has to find its cgroups once. */
+	g_limits.version = 1;
 	failed = create_parks(PARKS_AT_START);
 	if (failed)
 		return failed;

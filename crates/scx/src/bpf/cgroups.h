@@ -3,7 +3,7 @@
  * Callbacks of sched_ext for cgroups
  *
  *   usher_cgroup_init           a cgroup is created, or exists at the start: its quota
- *   usher_cgroup_exit           a cgroup is removed: forget its quota
+ *   usher_cgroup_exit           a cgroup is removed: forget its quota and its entry
  *   usher_cgroup_move           a thread moves to another cgroup: examine its quotas again
  *   usher_cgroup_set_bandwidth  cpu.max or cpu.max.burst was written
  *
@@ -37,6 +37,7 @@ OP_SLEEPABLE(usher_cgroup_exit)
 void BPF_PROG(usher_cgroup_exit, struct cgroup *cgroup)
 {
 	forget_limit(id_of(cgroup));
+	forget_group(id_of(cgroup));
 }
 
 OP(usher_cgroup_move)
@@ -48,6 +49,7 @@ void BPF_PROG(usher_cgroup_move, struct task_struct *p, struct cgroup *from,
 	if (!thread || g_variant.fifo)
 		return;
 	drop_grant(thread);
+	remove_count(&thread->counted);
 	thread->limits_version = g_limits.version - 1;
 }
 

@@ -16,8 +16,7 @@
  * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. A
  * `stopping` callback would cost each switch some three hundred instructions.
  *
- * A charge takes constant time; a refresh of the cgroups' weights visits 8 cgroups at most
- * (state.h). With more than FAMILIES (128) families, two families may share a vtime.
+ * A charge takes constant time. With more than FAMILIES (128) families, two families may share a vtime.
  * FAMILY_LAG_MAX_NS is 200 ms.
  * The kernel may put a thread on a CPU without a callback (from 6.14 on, threads with migration
  * disabled). Such a thread is charged at the next callback.
@@ -137,7 +136,7 @@ static inline void leave_family_wait(struct thread *thread)
 ALWAYS void charge(struct task_struct *p, struct thread *thread)
 {
 	_Bool young = has_family(thread);
-	__u64 ran = virtual_ns(note_run(p, thread), weight_of(p, thread));
+	__u64 ran = virtual_in(note_run(p, thread), weight_of(p, thread));
 
 	if (young) {
 		leave_family_wait(thread);

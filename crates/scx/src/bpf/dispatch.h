@@ -140,7 +140,7 @@ static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 
 	if (!thread)
 		return;
-	ran = virtual_ns(uncharged(prev, thread), weight_of(prev, thread));
+	ran = virtual_in(uncharged(prev, thread), weight_of(prev, thread));
 	ctx->has_prev = 1;
 	llc_rq = llc_rq_of(thread->llc);
 	vtime = thread->vtime;

@@ -111,7 +111,7 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 {
 	struct llc_rq *llc_rq = llc_rq_of(thread->llc);
 	__u64 ahead = max_lag(settings->max_lag_ns, settings->slice_ns,
-			      WEIGHT_NORMAL);
+			      WEIGHT_NORMAL * FACTOR_ONE);
 	__u64 clock;
 
 	clock = clock_for(p, thread, cpu, thread->llc, llc_rq);

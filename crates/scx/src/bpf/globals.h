@@ -16,6 +16,13 @@ struct cpu_tally g_tallies[CPUS_MAX] SEC(".data.tallies");
 struct seating g_seating SEC(".data.seating");
 struct limit_table g_limits SEC(".data.limits");
 
+/* Cgroups with threads, the counters of their runnable threads, and the entries in use. */
+struct group g_groups[GROUPS_MAX];
+struct runnable g_runnable[GROUPS_MAX];
+__u64 g_groups_used;
+/* 1: the timer that computes the factors runs. */
+__u32 g_group_timer_runs;
+
 struct cpu_state g_cpu_states[CPUS_MAX];
 struct llc_rq g_llc_rqs[LLCS_MAX];
 

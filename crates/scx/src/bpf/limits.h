@@ -83,7 +83,8 @@ static inline void read_quota(struct task_group *group, __u64 id)
 }
 
 /*
- * Finds the cgroups with a quota among the thread's cgroup and its ancestors, and links them.
+ * Finds the cgroups with a quota among the thread's cgroup and its ancestors, and links them. Also
+ * finds the entry of the thread's cgroup in `g_groups`.
  */
 static __attribute__((noinline)) void find_limits(struct task_struct *p,
 						  struct thread *thread)
@@ -94,6 +95,7 @@ static __attribute__((noinline)) void find_limits(struct task_struct *p,
 
 	thread->limits_version = g_limits.version;
 	thread->limit = 0;
+	thread->group = find_group(p);
 	bpf_for(level, 0, ANCESTORS_MAX)
 	{
 		struct task_group *parent;
@@ -296,6 +298,7 @@ ALWAYS _Bool park(struct task_struct *p, struct thread *thread, __u64 flags)
 		return 0;
 	thread->parked_at_ns = now_ns();
 	thread->queue = PARKED;
+	remove_count(&thread->counted);
 	thread->urgent = 0;
 	thread->why = WHY_THROTTLED;
 	insert(p, dsq, g_settings.slice_ns, flags);

@@ -7,7 +7,8 @@
  * - `seats`: the CPUs of each program with a seat (seats.h), by the number of its cgroup;
  * - `seat_tallies`: counters of each seat, by cgroup, one set per CPU;
  * - `limits`, `parks`: the quota of each cgroup with a quota, and the timer of its park queue;
- * - `slice_timers`: a timer per CPU (limits.h has these three maps).
+ * - `slice_timers`: a timer per CPU (limits.h has these three maps);
+ * - `group_numbers`, `group_timers`: number of each cgroup with threads, and a timer (groups.h).
  *
  * User space writes `seats`, and reads the first three maps. The kernel rejects more than SEATS_MAX
  * seats with an error.
@@ -54,6 +55,21 @@ struct {
 	__type(key, __u32);
 	__type(value, struct park);
 } parks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, GROUPS_MAX);
+	__type(key, __u64);
+	__type(value, __u32);
+} group_numbers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct group_timer);
+} group_timers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -15,6 +15,8 @@
  *   if there is any (paper 3b).
  * - Selection of the next thread: threads of one address space run one after another, within a
  *   bound on lag (paper 4).
+ * - Cgroups: the share of a thread's cgroups is part of its weight, and a thread whose cgroup has
+ *   used up its quota waits in a queue that no CPU examines.
  * - Seats: user space gives a program preferred CPUs. Threads of other programs, called borrowers,
  *   use these CPUs while they are idle, and are preempted when a thread of the owner wakes (paper
  *   1).
@@ -52,6 +54,7 @@
  *   charge.h     accounting of CPU time
  *   limits.h     quotas of cgroups (cpu.max)
  *   limit_table.h  table of the cgroups with a quota
+ *   groups.h     shares of cgroups (cpu.weight)
  *   release.h    release of threads of throttled cgroups
  *   cgroups.h    callbacks for cgroups
  *   select_cpu.h selection of a CPU: idle cores first (paper 3b)

@@ -26,7 +26,7 @@
 #ifndef USHER_SCX_SEATS_H
 #define USHER_SCX_SEATS_H
 
-#include "state.h"
+#include "groups.h"
 
 /* Number of cgroups that are examined for a seat: the thread's cgroup and its ancestors. */
 #define CGROUP_DEPTH_MAX 16

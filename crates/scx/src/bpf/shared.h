@@ -135,6 +135,15 @@ enum why {
 	WHY_THROTTLED,
 };
 
+/* Counter in which a thread is counted as runnable (groups.h). */
+struct counted {
+	__u32 group;
+	__u32 llc;
+	/* Weight that the thread has added to the counter; 0: the thread is not counted. */
+	__u32 weight;
+	__u32 unused;
+};
+
 /* State of a thread. */
 struct thread {
 	/*
@@ -175,10 +184,10 @@ struct thread {
 	enum why why;
 	/* LLC of the clock to which the vtime refers. */
 	__u32 llc;
-	/* Product of the weights of the thread's cgroups, in per cent. */
+	/* Factor of the thread's weight by the shares of its cgroups (groups.h). */
 	__u32 group_weight;
-	/* Time of the last update of `group_weight`, in ticks (jiffies). */
-	__u64 weight_read_at_ticks;
+	/* Time at which the thread last examined its quotas, in ticks (jiffies). */
+	__u64 limits_read_at_ticks;
 	/* Address space, as of the last call of mm_id(). */
 	__u64 mm;
 	/* CPU to which the thread was pinned at the last enqueue, counted from 1; 0: not pinned. */
@@ -210,6 +219,11 @@ struct thread {
 	 */
 	__u64 throttled_by;
 	__u64 parked_at_ns;
+	/* Number of the thread's cgroup in `g_groups`. */
+	__u32 group;
+	__u32 unused;
+	/* Counter of the thread while it waits. */
+	struct counted counted;
 };
 
 /* Counters of one CPU since the scheduler started. */

@@ -12,10 +12,8 @@
  * that a selection has found there, so that it never decreases. Several CPUs write such a clock,
  * and only through advance().
  *
- * Limits: advance() makes CLOCK_ATTEMPTS (4) attempts, and may then leave a clock behind. The
- * weights of GROUP_DEPTH_MAX (8) nested cgroups count; a change of a weight takes effect after
- * WEIGHT_REFRESH_TICKS (250 ticks, 0.25 to 2.5 s). Functions on sets take a pass over the CPU_WORDS
- * (8) words, all others constant time.
+ * Limits: advance() makes CLOCK_ATTEMPTS (4) attempts, and may then leave a clock behind. Functions on
+ * sets take a pass over the CPU_WORDS (8) words, all others constant time.
  */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
@@ -88,9 +86,11 @@ struct cpu_state {
 	struct head_skip head_skip;
 	/* Affinity of the running thread, in kernel memory; valid while that thread runs. */
 	const struct cpumask *allowed;
+	/* Counter of the running thread, and the number of that thread (groups.h). */
+	struct counted counted;
+	__u32 counted_pid;
 	/* Version of the quotas that the last dispatch has applied. */
 	__u32 limits_version;
-	__u32 unused_limits;
 	struct limited_run run;
 } __attribute__((aligned(CACHE_LINE)));
 
@@ -150,6 +150,34 @@ struct park {
 struct slice_timer {
 	struct bpf_timer timer;
 };
+
+/* Cgroup with threads (groups.h). */
+struct group {
+	struct group_share share;
+	/* Address of the kernel's structure. */
+	__u64 task_group;
+	/* Number of the parent. */
+	__u32 parent;
+	/* Factor for the weights of the threads; 0: FACTOR_ONE. */
+	__u32 factor;
+	/* 0: the entry is free. 1: in use. 2: being added. */
+	__u32 is_used;
+	__u32 unused;
+};
+
+/* Weights of the runnable threads of a cgroup, by LLC. */
+struct runnable {
+	__u32 weights[LLCS_MAX];
+};
+
+/* Timer that computes the factors. */
+struct group_timer {
+	struct bpf_timer timer;
+};
+
+/* Upper limit of cgroups with threads, and of nested cgroups without an entry. */
+#define GROUPS_MAX 1024
+#define NEW_GROUPS_MAX 16
 
 /* Upper limits of cgroups with a quota, of nested quotas, and of nested cgroups. */
 #define LIMITS_MAX 4096
@@ -340,19 +368,8 @@ static inline struct thread *thread_of(struct task_struct *p)
 	return bpf_task_storage_get(&threads, p, 0, 0);
 }
 
-/* Upper limit of nested cgroups with weights that are applied. */
-#define GROUP_DEPTH_MAX 8
-/* Weight of cgroups with cpu.idle, which is the minimum weight. */
-#define GROUP_WEIGHT_IDLE 1
-/*
- * Time after which a change of the weight or the cgroup takes effect. 250 ticks are at most one
- * second, except in kernels with a hundred ticks per second. The unit is the tick because reading
- * the time is slower.
- */
-#define WEIGHT_REFRESH_TICKS 250
-
-/* Returns the cpu.weight of a cgroup; 0: the kernel has no weights for sched_ext. */
-static inline __u32 group_weight_of(struct task_group *group)
+/* Returns the weight of a cgroup for `struct group_share`. */
+static inline __u64 group_weight_of(struct task_group *group)
 {
 	struct task_group___flat *flat = (void *)group;
 
@@ -360,51 +377,11 @@ static inline __u32 group_weight_of(struct task_group *group)
 	    BPF_CORE_READ(group, idle) > 0)
 		return GROUP_WEIGHT_IDLE;
 	if (bpf_core_field_exists(group->scx))
-		return BPF_CORE_READ(group, scx.weight);
+		return (__u64)BPF_CORE_READ(group, scx.weight) << OWN_SHIFT;
 	if (bpf_core_field_exists(flat->scx_weight))
-		return BPF_CORE_READ(flat, scx_weight);
-	return 0;
-}
-
-/*
- * Returns the product of the cpu.weight values of the thread's cgroup and its ancestors, in per
- * cent. At most GROUP_DEPTH_MAX cgroups count.
- */
-static __attribute__((noinline)) __u32 weight_of_groups(struct task_struct *p)
-{
-	struct task_group *group = BPF_CORE_READ(p, sched_task_group);
-	__u32 percent = 100;
-	int level;
-
-	bpf_for(level, 0, GROUP_DEPTH_MAX)
-	{
-		struct task_group *parent;
-
-		parent = group ? BPF_CORE_READ(group, parent) : 0;
-		if (!parent)
-			break;
-		percent = within_group(percent, group_weight_of(group));
-		group = parent;
-	}
-	return percent;
-}
-
-/*
- * Returns the weight of a thread, from its nice value and its cgroups. The weight is 100 for nice 0
- * in cgroups of default weight.
- */
-ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
-{
-	__u64 now = bpf_jiffies64();
-
-	if (now - thread->weight_read_at_ticks > WEIGHT_REFRESH_TICKS) {
-		thread->weight_read_at_ticks = now;
-		thread->group_weight = weight_of_groups(p);
-		/* The thread examines its quotas again when it is next enqueued. */
-		if (!KERNEL_REPORTS_QUOTAS)
-			thread->limits_version = g_limits.version - 1;
-	}
-	return weight_in(p->scx.weight, thread->group_weight);
+		return (__u64)BPF_CORE_READ(flat, scx_weight) << OWN_SHIFT;
+	/* The kernel has no weights for sched_ext. */
+	return WEIGHT_NORMAL << OWN_SHIFT;
 }
 
 /* Copies a cpumask of the kernel; CPUs from CPUS_MAX on are left out. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks in a guest that two loops on one CPU get CPU time in the ratio of their cgroups'
-//! `cpu.weight`, and of their nice values within equal cgroups, under the sched_ext scheduler.
+//! Checks in a guest that loops on one CPU get CPU time by the weights of their cgroups, level by
+//! level, and by their nice values within a cgroup, under the sched_ext scheduler.
 
 use std::fs;
 use std::ops::Range;
@@ -55,74 +55,97 @@ impl Drop for Cgroup {
     }
 }
 
-/// A loop on CPU 0 in a cgroup of its own.
-struct LoopInCgroup {
-    looping: Loop,
-    _cgroup: Cgroup,
-}
+/// CPU time of all loops, in nanoseconds, after which the factors of their cgroups are stable.
+const SETTLED_NS: u64 = 1_500_000_000;
 
-impl LoopInCgroup {
-    fn start(name: &str, ((file, value), nice): Weight) -> Self {
-        let cgroup = Cgroup::new(name);
-        fs::write(cgroup.0.join(file), value).unwrap();
-        let looping = Loop::start(nice, &[0]);
-        cgroup.take_in(&looping);
-        Self {
-            looping,
-            _cgroup: cgroup,
-        }
-    }
-
-    fn ran_ns(&self) -> u64 {
-        self.looping.ran_ns()
-    }
-}
-
-/// CPU time of both loops, in nanoseconds, after which the scheduler has noticed that they are in
-/// other cgroups.
-const NOTICED_NS: u64 = 1_500_000_000;
-
-fn share_of_the_second(first: &LoopInCgroup, second: &LoopInCgroup) -> f64 {
+/// Returns the share of each group of loops in the CPU time of all.
+fn shares(groups: &[&[Loop]]) -> Vec<f64> {
+    let ran_ns = || -> Vec<u64> {
+        let of_group = |group: &&[Loop]| group.iter().map(Loop::ran_ns).sum();
+        groups.iter().map(of_group).collect()
+    };
     let ran_for = |due_ns: u64| {
-        let before = [first.ran_ns(), second.ran_ns()];
-        wait_for("two loops to have run", || {
-            let ran = [first.ran_ns() - before[0], second.ran_ns() - before[1]];
-            (ran[0] + ran[1] >= due_ns).then_some(ran)
+        let before = ran_ns();
+        wait_for("loops to have run", || {
+            let after = ran_ns();
+            let ran: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+            (ran.iter().sum::<u64>() >= due_ns).then_some(ran)
         })
     };
-    ran_for(NOTICED_NS);
+    ran_for(SETTLED_NS);
     let ran = ran_for(LONG_NS);
-    ran[1] as f64 / (ran[0] + ran[1]) as f64
+    let all: u64 = ran.iter().sum();
+    ran.iter().map(|&ran| ran as f64 / all as f64).collect()
 }
 
-/// Name and value of a file of the cgroup, and the nice value.
-type Weight = ((&'static str, &'static str), &'static str);
+/// Starts loops on CPU 0 in a cgroup.
+fn loops_in(cgroup: &Cgroup, nice_values: &[&str]) -> Vec<Loop> {
+    let start = |nice: &&str| {
+        let looping = Loop::start(nice, &[0]);
+        cgroup.take_in(&looping);
+        looping
+    };
+    nice_values.iter().map(start).collect()
+}
 
-const EVEN: (&str, &str) = ("cpu.weight", "100");
-const HEAVY: (&str, &str) = ("cpu.weight", "400");
-const IDLE: (&str, &str) = ("cpu.idle", "1");
+/// Name and value of a file of a cgroup.
+type Setting = (&'static str, &'static str);
 
-/// Weights of both loops, and the permitted range of the second loop's share. By the weights the
-/// share is four fifths, and 99 % for the last pair.
-const PAIRS: [(Weight, Weight, Range<f64>); 4] = [
-    ((EVEN, "0"), (HEAVY, "0"), 0.7..0.9),
-    ((EVEN, "6"), (EVEN, "0"), 0.7..0.9),
-    ((EVEN, "19"), (EVEN, "0"), 0.95..1.0),
-    ((IDLE, "0"), (EVEN, "0"), 0.95..1.0),
-];
+const EVEN: Setting = ("cpu.weight", "100");
+const HEAVY: Setting = ("cpu.weight", "400");
+const IDLE: Setting = ("cpu.idle", "1");
+
+/// Settings of two cgroups with a loop each, and the permitted range of the second loop's share. By
+/// the weights, the share is 80 % and 99.7 %.
+const CGROUP_PAIRS: [(Setting, Setting, Range<f64>); 2] =
+    [(EVEN, HEAVY, 0.7..0.9), (IDLE, EVEN, 0.95..1.0)];
+
+/// Nice values of two loops in one cgroup, and the permitted range of the second loop's share. By
+/// the weights, the share is 79 % and 98.6 %.
+const NICE_PAIRS: [([&str; 2], Range<f64>); 2] = [(["6", "0"], 0.7..0.9), (["19", "0"], 0.95..1.0)];
+
+fn write(cgroup: &Cgroup, (file, value): Setting) {
+    fs::write(cgroup.path().join(file), value).unwrap();
+}
 
 /// Compares the shares of two loops by the weights of their cgroups, and by their nice values
-/// within equal cgroups.
+/// within a cgroup.
 pub fn divide_a_cpu() {
     let world = World::new();
     fs::write(format!("{CGROUPS}/cgroup.subtree_control"), "+cpu").unwrap();
     let running = Running::start(&world);
-    for (light, heavy, has) in PAIRS {
-        let light = LoopInCgroup::start("light", light);
-        let heavy = LoopInCgroup::start("heavy", heavy);
-        let share = share_of_the_second(&light, &heavy);
-        assert!(has.contains(&share), "{share}");
+    for (light, heavy, range) in CGROUP_PAIRS {
+        let cgroups = [Cgroup::new("light"), Cgroup::new("heavy")];
+        write(&cgroups[0], light);
+        write(&cgroups[1], heavy);
+        let loops = cgroups.each_ref().map(|cgroup| loops_in(cgroup, &["0"]));
+        let share = shares(&[&loops[0], &loops[1]])[1];
+        drop(loops);
+        assert!(range.contains(&share), "{share}");
     }
+    for (nice_values, range) in NICE_PAIRS {
+        let cgroup = Cgroup::new("both");
+        let loops = loops_in(&cgroup, &nice_values);
+        let share = shares(&[&loops[..1], &loops[1..]])[1];
+        drop(loops);
+        assert!(range.contains(&share), "{share}");
+    }
+    divide_by_level();
     drop(running);
     assert_nothing_went_wrong();
+}
+
+/// The share of a cgroup depends neither on its depth nor on its number of threads.
+fn divide_by_level() {
+    let outer = [Cgroup::new("alone"), Cgroup::new("parent")];
+    write(&outer[1], ("cgroup.subtree_control", "+cpu"));
+    let inner = [Cgroup::new("parent/many"), Cgroup::new("parent/one")];
+    write(&inner[1], ("cpu.weight", "300"));
+    let alone = loops_in(&outer[0], &["0"]);
+    let many = loops_in(&inner[0], &["0", "0", "0", "0"]);
+    let one = loops_in(&inner[1], &["0"]);
+    let actual = shares(&[&alone, &many, &one]);
+    for (share, due) in actual.iter().zip([0.5, 0.125, 0.375]) {
+        assert!((share / due - 1.0).abs() < 0.15, "{actual:?}");
+    }
 }
