@@ -22,6 +22,7 @@ mod layout;
 mod machine;
 mod object;
 mod obstacles;
+mod quotas;
 mod scheduler;
 mod seats;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use kernel::{Kernel, State};
 pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use object::check_bpf_permitted;
 pub use obstacles::SchedulerHolder;
+pub use quotas::QuotaCounts;
 pub use scheduler::{Scheduler, reports_quotas};
 pub use seats::{MapIds, SchedulerHandle, SoftSeat};
 pub use usher_rules::select_cpu::CPUS_MAX;

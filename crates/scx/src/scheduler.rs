@@ -36,6 +36,7 @@ use usher_model::Topology;
 use crate::layout::{Ending, Settings};
 use crate::machine::{self, Tables};
 use crate::object::{self, Aligned};
+use crate::quotas::LIMITS;
 use crate::seats::{SEATING, TALLIES};
 use crate::{Kernel, MapIds, ScxError};
 
@@ -187,6 +188,7 @@ impl Scheduler {
             seats: id("seats")?,
             seat_tallies: id("seat_tallies")?,
             seatings: id(SEATING)?,
+            limits: id(LIMITS)?,
         })
     }
 

@@ -48,6 +48,9 @@ pub struct MapIds {
     pub seat_tallies: u32,
     /// Map with the version of the seats.
     pub seatings: u32,
+    /// Map with the counts of CPU limits.
+    #[serde(default)]
+    pub limits: u32,
 }
 
 /// Soft seat of a program.
@@ -256,7 +259,11 @@ fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, Scx
     })
 }
 
-fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
+/// Opens a map by its id.
+///
+/// # Errors
+/// The map does not exist, or has another name or size of values.
+pub(crate) fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     let map = MapHandle::from_map_id(id);
     let map = map.map_err(ScxError::bpf(format!("opening the BPF map '{name}'")))?;
     match map.name() == name && map.value_size() as usize == bytes {

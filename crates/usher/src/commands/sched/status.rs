@@ -10,7 +10,7 @@ use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use usher_scx::{Kernel, ScxError, State as Loaded};
+use usher_scx::{Kernel, QuotaCounts, ScxError, State as Loaded};
 
 use crate::daemon::scheduler::{Phase, SchedulerState, kernel, unix_seconds};
 use crate::failure::Outcome;
@@ -148,8 +148,20 @@ fn of_ours(last: &SchedulerState) -> Vec<String> {
             "the scheduler restarted {times} times because CPUs went online or offline"
         )),
     }
+    lines.extend(last.quotas.and_then(rejected_quotas));
     lines.extend(last.fault_notice(unix_seconds()));
     lines
+}
+
+/// Formats how many CPU limits the scheduler does not enforce.
+fn rejected_quotas(counts: QuotaCounts) -> Option<String> {
+    (counts.rejected > 0).then(|| {
+        format!(
+            "the scheduler has rejected {} limits in cpu.max, the last of cgroup {}, because it \
+             enforces at most {}: remove limits of other cgroups, and write cpu.max again",
+            counts.rejected, counts.rejected_cgroup, counts.enforced
+        )
+    })
 }
 
 /// Formats the status if Usher's scheduler does not run the threads.
@@ -205,6 +217,7 @@ mod tests {
             ended: ended.map(str::to_owned),
             fault: None,
             fault_restarts: 0,
+            quotas: None,
         }
     }
 
@@ -224,6 +237,24 @@ mod tests {
             !runs
                 && text.starts_with("the scheduler 'other' runs, which is not Usher's scheduler\n")
         );
+    }
+
+    #[test]
+    fn rejected_limits_are_reported_with_a_cgroup() {
+        let text = |rejected| {
+            let quotas = QuotaCounts {
+                enforced: 4096,
+                rejected,
+                rejected_cgroup: 77,
+            };
+            let last = SchedulerState {
+                quotas: Some(quotas),
+                ..last(Phase::Running, None)
+            };
+            actual(Some(last), Some("usher")).1
+        };
+        assert!(!text(0).contains("cpu.max"));
+        assert!(text(3).contains("rejected 3 limits in cpu.max, the last of cgroup 77"));
     }
 
     #[test]

@@ -13,12 +13,12 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use usher_scx::Settings;
+use usher_scx::{QuotaCounts, Settings};
 use varlink::Interface;
 
 use super::api::{self, VarlinkCallError, VarlinkInterface};
 use super::control::SchedulerControl;
-use super::state::{LIMIT_MS, STOPPED, SchedulerState, SettingsChange};
+use super::state::{LIMIT_MS, Phase, STOPPED, SchedulerState, SettingsChange};
 use crate::daemon::server::Peer;
 use crate::daemon::workers::if_undelivered;
 use crate::failure;
@@ -180,7 +180,11 @@ impl VarlinkInterface for SchedulerService {
     }
 
     fn status(&self, call: &mut dyn api::Call_Status) -> varlink::Result<()> {
-        let state = self.context.scheduler.state();
+        let mut state = self.context.scheduler.state();
+        if let Some(state) = state.as_mut().filter(|state| state.state == Phase::Running) {
+            // The counts are missing if the scheduler has ended since.
+            state.quotas = QuotaCounts::read(&state.maps).ok();
+        }
         match state.as_ref().map(to_value).transpose() {
             Ok(scheduler) => call.reply(scheduler),
             Err(refusal) => refusal.reply(call),

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_scx::{MapIds, Settings};
+use usher_scx::{MapIds, QuotaCounts, Settings};
 
 /// The permitted range of turn and maximum lag in milliseconds. With values in this range, no
 /// thread waits until the kernel's watchdog ends the scheduler, even with a hundred threads per
@@ -48,6 +48,9 @@ pub struct SchedulerState {
     /// Number of such ends.
     #[serde(default)]
     pub fault_restarts: u32,
+    /// Numbers of cgroups with a CPU limit (`cpu.max`), while the scheduler runs.
+    #[serde(default)]
+    pub quotas: Option<QuotaCounts>,
 }
 
 /// An end of the scheduler by the kernel, because of a fault.
@@ -116,6 +119,7 @@ impl SchedulerState {
             ended: None,
             fault: None,
             fault_restarts: 0,
+            quotas: None,
         }
     }
 
