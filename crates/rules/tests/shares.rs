@@ -62,7 +62,7 @@ fn assert_shares(actual: &[f64], expected: &[f64]) {
 
 #[test]
 fn the_share_of_a_cgroup_does_not_depend_on_its_number_of_threads() {
-    for (cpus, threads) in [(1, [1, 20]), (1, [2, 30]), (4, [8, 100])] {
+    for (cpus, threads) in [(1, [1, 20]), (1, [3, 100]), (4, [8, 100])] {
         let mut machine = machine(cpus);
         let groups = threads.map(|count| {
             let cgroup = weighted(&mut machine, None, 100);
@@ -183,16 +183,37 @@ struct Node {
     threads: usize,
 }
 
+/// Cgroups on three levels at most, with up to 20 threads each.
 fn nodes() -> impl Strategy<Value = Vec<Node>> {
     let weight = prop_oneof![Just(100_u32), 20..500_u32];
-    let node = (0..8_usize, weight, 1..5_usize);
+    let node = (0..8_usize, weight, 1..=20_usize);
     let node = node.prop_map(|(parent, weight, threads)| Node {
         parent,
         weight,
         threads,
     });
-    proptest::collection::vec(node, 2..9)
+    proptest::collection::vec(node, 2..9).prop_map(with_three_levels)
 }
+
+/// Moves the cgroups below the third level to the first level.
+fn with_three_levels(mut nodes: Vec<Node>) -> Vec<Node> {
+    let mut depths: Vec<usize> = Vec::new();
+    for (at, node) in nodes.iter_mut().enumerate() {
+        let above = if node.parent < at {
+            depths[node.parent]
+        } else {
+            0
+        };
+        if above == 3 {
+            node.parent = usize::MAX;
+        }
+        depths.push(above % 3 + 1);
+    }
+    nodes
+}
+
+/// Share of a CPU that each thread must have: with less, threads become overdue, and get more.
+const LEAST_SHARE: f64 = 0.003;
 
 /// Returns the share of each node without children, by dividing each level by weight.
 fn expected(nodes: &[Node]) -> Vec<(usize, f64)> {
@@ -231,6 +252,7 @@ proptest! {
             cgroups.push(cgroup);
         }
         let leaves = expected(&nodes);
+        prop_assume!(leaves.iter().all(|&(at, due)| due / nodes[at].threads as f64 > LEAST_SHARE));
         let groups: Vec<Vec<usize>> = leaves
             .iter()
             .map(|&(at, _)| start_loops(&mut machine, Some(cgroups[at]), nodes[at].threads))

@@ -50,7 +50,8 @@
  * Cost: a selection compares the MM_QUEUES_PER_LLC = 32 queues of an LLC once; the number of
  * threads does not matter. The search for the queue of a key examines eight queues.
  *
- * Defaults: a slice of 3 ms, `turn_ns` and `max_lag_ns` of 24 ms.
+ * Defaults: a slice of 3 ms, `turn_ns` and `max_lag_ns` of 24 ms. While cgroups compete for CPU
+ * time, both limits are lower if many threads wait (shorten_turn()).
  *
  * 6. Known limits
  * ---------------
@@ -63,6 +64,7 @@
 #ifndef USHER_RULES_TURNS_H
 #define USHER_RULES_TURNS_H
 
+#include "balance.h"
 #include "share.h"
 
 /* Start of the current turn, and its limits in time and in vtime. */
@@ -71,6 +73,21 @@ struct turn {
 	__u64 turn_ns;
 	__u64 max_lag_ns;
 };
+
+/*
+ * Shortens a turn while cgroups compete, so that all waiting threads together have at most
+ * ROUND_NS of turns. With longer turns, threads of cgroups with a low share would become overdue
+ * (share.h), and would get more than their share.
+ */
+#define ROUND_NS (OVERDUE_NS / 4)
+
+static inline void shorten_turn(struct turn *turn, struct load load)
+{
+	__u64 most = ROUND_NS * load.cpus / (load.waiting + 1);
+
+	turn->turn_ns = turn->turn_ns < most ? turn->turn_ns : most;
+	turn->max_lag_ns = turn->max_lag_ns < most ? turn->max_lag_ns : most;
+}
 
 /*
  * Returns whether the address space that runs keeps its turn. `own` is the vtime of the next thread

@@ -124,6 +124,7 @@ static __thread struct instance *instance;
 #define g_runnable (instance->g_runnable)
 #define g_groups_used (instance->g_groups_used)
 #define g_group_timer_runs (instance->g_group_timer_runs)
+#define g_groups_compete (instance->g_groups_compete)
 #define g_cpu_states (instance->g_cpu_states)
 #define g_llc_rqs (instance->g_llc_rqs)
 #define g_scan_ctxs (instance->g_scan_ctxs)

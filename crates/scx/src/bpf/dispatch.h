@@ -242,6 +242,8 @@ dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 	if (!has_overdue(&state->aging, clock_of(state, llc_rq)))
 		ctx.turn.turn_ns = settings->turn_ns;
 	ctx.turn.max_lag_ns = settings->max_lag_ns;
+	if (g_groups_compete)
+		shorten_turn(&ctx.turn, load_of(llc_rq));
 	ctx.own = settings->aggregate
 			  ? mm_queue_of(llc_rq->mm_queues, state->turn_key)
 			  : MM_QUEUES_PER_LLC;

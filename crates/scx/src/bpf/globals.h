@@ -22,6 +22,8 @@ struct runnable g_runnable[GROUPS_MAX];
 __u64 g_groups_used;
 /* 1: the timer that computes the factors runs. */
 __u32 g_group_timer_runs;
+/* 1: threads of a cgroup have a factor other than FACTOR_ONE. */
+__u32 g_groups_compete;
 
 struct cpu_state g_cpu_states[CPUS_MAX];
 struct llc_rq g_llc_rqs[LLCS_MAX];

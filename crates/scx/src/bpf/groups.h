@@ -175,6 +175,7 @@ __noinline int compute_factors(void)
 {
 	__u32 used = g_groups_used;
 	__u64 sum = 0, all;
+	__u32 compete = 0;
 	int at;
 
 	bpf_for(at, 0, GROUPS_MAX)
@@ -208,7 +209,10 @@ __noinline int compute_factors(void)
 			divide_group(&group->share,
 				     &group_at(group->parent)->share);
 		group->factor = group_factor(&group->share, all);
+		if (group->share.own_active && group->factor != FACTOR_ONE)
+			compete = 1;
 	}
+	g_groups_compete = compete;
 	return sum != 0;
 }
 
