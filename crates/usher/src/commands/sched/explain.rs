@@ -12,6 +12,8 @@
 //! reported, and the other processes are still shown; the exit status is then 125. Without a
 //! running scheduler of Usher's, the command fails.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::anyhow;
@@ -35,8 +37,8 @@ Columns, for each thread:
   lag         the virtual time of the thread minus that of the threads that it competes with,
               when the thread last ran or woke; a thread with a negative lag runs earlier
   avg burst   average CPU time of the thread between two sleeps
-  cpu.weight  factor by which the cpu.weight of its cgroups multiplies the weight of the
-              thread, in per cent
+  cpu.weight  factor by which the shares of its cgroups (cpu.weight) multiply the weight of
+              the thread, in per cent
 
 The command reads the threads one after the other, so it may show two threads on one CPU.
 
@@ -63,6 +65,9 @@ struct Thread {
     /// The CPU of the last run, for a thread that Usher's scheduler does not know.
     #[serde(rename = "cpu", skip_serializing_if = "Option::is_none")]
     cpu_unknown: Option<u32>,
+    /// Path of the cgroup whose CPU quota throttles the thread, below the root of the cgroups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    throttled_by: Option<String>,
     #[serde(flatten)]
     sched: Option<ThreadState>,
 }
@@ -187,7 +192,28 @@ fn thread(held: &SchedulerHandle, task: &Task) -> anyhow::Result<Option<Thread>>
         return Ok(None);
     };
     let known = held.thread(task.tid)?;
-    Ok(Some(Thread::of(task.tid, stat, known)))
+    let mut thread = Thread::of(task.tid, stat, known);
+    if let Some(Queue::Throttled { cgroup }) = thread.sched.as_ref().and_then(|s| s.waits) {
+        let path = format!("/proc/{}/task/{}/cgroup", task.pid, task.tid);
+        let own = fs::read_to_string(path).unwrap_or_default();
+        thread.throttled_by = ancestor_with(cgroup, &own, Path::new(CGROUPS));
+    }
+    Ok(Some(thread))
+}
+
+/// Mount point of the cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Returns the path of the cgroup with this number, among the cgroup in `own`, the content of a file
+/// `/proc/PID/task/TID/cgroup`, and its ancestors. `None` if the thread has moved since.
+fn ancestor_with(number: u64, own: &str, root: &Path) -> Option<String> {
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let has_number = |path: &&Path| {
+        let found = fs::metadata(root.join(path));
+        found.is_ok_and(|found| found.ino() == number)
+    };
+    let path = Path::new(own).ancestors().find(has_number)?;
+    Some(format!("/{}", path.display()))
 }
 
 impl Thread {
@@ -213,6 +239,7 @@ impl Thread {
             state: stat.state,
             policy,
             cpu_unknown: cpu.filter(|_| sched.is_none()),
+            throttled_by: None,
             sched,
         }
     }
@@ -268,7 +295,7 @@ fn row(thread: &Thread, answer: &ExplainedProcess) -> Vec<String> {
         return row;
     };
     row.extend([
-        place(sched, thread.state, &answer.settings),
+        place(thread, sched, &answer.settings),
         reason(sched, thread.state, answer),
         match has_pace(thread.state, sched, &answer.settings) {
             true => format!("{:+.1} ms", sched.lag_ns as f64 / 1e6),
@@ -305,15 +332,18 @@ fn word(state: char, waits: Option<Queue>) -> &'static str {
     }
 }
 
-fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
+fn place(thread: &Thread, sched: &ThreadState, settings: &Settings) -> String {
     match sched.waits {
         Some(Queue::Urgent { llc }) => format!("LLC {llc}, the queue of urgent threads"),
         Some(Queue::AddressSpace { llc, queue }) if settings.aggregate => {
             format!("LLC {llc}, the queue of its address space (queue {queue})")
         }
         Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue {queue}"),
-        Some(Queue::Throttled { cgroup }) => format!("the throttled threads of cgroup {cgroup}"),
-        None => on_cpu(state, sched.cpu),
+        Some(Queue::Throttled { cgroup }) => match &thread.throttled_by {
+            Some(path) => format!("the throttled threads of cgroup '{}'", shown(path)),
+            None => format!("the throttled threads of cgroup {cgroup}"),
+        },
+        None => on_cpu(thread.state, sched.cpu),
     }
 }
 
@@ -394,8 +424,32 @@ mod tests {
             state,
             policy: Policy::Ext,
             cpu_unknown: None,
+            throttled_by: None,
             sched,
         }
+    }
+
+    #[test]
+    fn throttled_threads_are_shown_with_the_path_of_the_cgroup() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("a.slice/b/c")).unwrap();
+        let number = |path| fs::metadata(root.path().join(path)).unwrap().ino();
+        let path = |number| ancestor_with(number, "0::/a.slice/b/c\n", root.path());
+        assert_eq!(path(number("a.slice/b")).as_deref(), Some("/a.slice/b"));
+        assert_eq!(path(number("a.slice/b/c")).as_deref(), Some("/a.slice/b/c"));
+        assert_eq!(path(0), None);
+        let waits = Queue::Throttled { cgroup: 71 };
+        let mut throttled = thread(10, 'R', Some(state(Why::Throttled, Some(waits))));
+        let shown = |thread: &Thread| {
+            let sched = thread.sched.as_ref().unwrap();
+            place(thread, sched, &Settings::default())
+        };
+        assert_eq!(shown(&throttled), "the throttled threads of cgroup 71");
+        throttled.throttled_by = path(number("a.slice/b"));
+        assert_eq!(
+            shown(&throttled),
+            "the throttled threads of cgroup '/a.slice/b'"
+        );
     }
 
     /// Returns the kernel's data of a thread with this policy, which last ran on CPU 5.
