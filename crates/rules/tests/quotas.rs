@@ -341,6 +341,25 @@ fn a_throttled_crowd_costs_others_few_switches() {
     assert!(waited_ns < WATCHDOG_NS - 500 * MS, "{waited_ns}");
 }
 
+/// A thread waits in the park queue of the inner cgroup and then in that of the outer cgroup, behind
+/// a crowd that was parked later. The waits count together for the watchdog.
+#[test]
+fn a_thread_that_waits_for_two_quotas_runs_before_the_timeout() {
+    let mut machine = machine(1);
+    let outer = limited(&mut machine, None, 1_000);
+    let inner = machine.sched.new_cgroup(Some(outer));
+    let quota = Quota {
+        period_us: 1_000_000,
+        ..quota(1_000).unwrap()
+    };
+    machine.sched.set_quota(inner, Some(quota));
+    start_loops(&mut machine, inner, 20);
+    start_loops(&mut machine, outer, 2_000);
+    machine.run(20 * SECOND_NS);
+    let waited_ns = machine.longest_wait_ns();
+    assert!(waited_ns < WATCHDOG_NS - 500 * MS, "{waited_ns}");
+}
+
 /// A cgroup of the random tree.
 #[derive(Debug, Clone)]
 struct Node {

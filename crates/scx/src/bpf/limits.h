@@ -301,7 +301,7 @@ ALWAYS _Bool park(struct task_struct *p, struct thread *thread, __u64 flags)
 	remove_count(&thread->counted);
 	thread->urgent = 0;
 	thread->why = WHY_THROTTLED;
-	insert(p, dsq, g_settings.slice_ns, flags);
+	insert_at(p, dsq, g_settings.slice_ns, thread->parked_at_ns, flags);
 	return 1;
 }
 

@@ -12,8 +12,9 @@
  *
  * 2. Idea
  * -------
- * The timer of the park queue takes the threads in FIFO order and gives each a grant, until the
- * budget is exhausted. Other threads of the queue are not examined. A thread that has been parked
+ * A park queue is ordered by the time since which its threads have been parked, in this queue or in
+ * others before. Its timer takes the threads in this order and gives each a grant, until the budget
+ * is exhausted. Other threads of the queue are not examined. A thread that has been parked
  * for PARK_MAX_NS (4 s) is sent to its CPU without a grant. The CPU dispatches again at once, before
  * the thread returns to user space, and the thread is parked anew. The kernel then regards the
  * thread as having run.
@@ -112,7 +113,7 @@ static inline void park_elsewhere(struct bpf_iter_scx_dsq *it,
 	__u64 dsq = park_queue_of(thread);
 
 	if (dsq)
-		move(it, p, dsq);
+		move_at(it, p, dsq, thread->parked_at_ns);
 }
 
 /* Releases a parked thread of the cgroup `id`, if its cgroups with a quota permit. */
