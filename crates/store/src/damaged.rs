@@ -22,7 +22,7 @@ use crate::store::Store;
 /// Renames a damaged store and creates a new store. If another process has already replaced the
 /// store, opens the new store and renames nothing.
 pub(crate) fn replace_damaged(path: &Path) -> Result<(Store, Option<PathBuf>), StoreError> {
-    let failed = |source| StoreError::Directory {
+    let failed = |source| StoreError::Rename {
         path: path.to_owned(),
         source,
     };

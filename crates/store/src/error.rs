@@ -13,13 +13,26 @@ use crate::space::{is_full, is_mounted_read_only};
 /// Reason for which the store could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory or the file cannot be created, or a damaged file cannot be renamed.
+    /// The directory or the file cannot be created.
     #[error(
         "the profile store {} cannot be created: {}: name another file by --store or USHER_STORE",
         path.display(),
         usher_model::without_error_number(&source.to_string())
     )]
     Directory {
+        /// The store.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A damaged file cannot be renamed.
+    #[error(
+        "the damaged profile store {} cannot be renamed: {}: check the permissions of its directory, \
+         or name another file by --store or USHER_STORE",
+        path.display(),
+        usher_model::without_error_number(&source.to_string())
+    )]
+    Rename {
         /// The store.
         path: PathBuf,
         /// The system's error.

@@ -30,10 +30,13 @@ pub struct ReadableStore {
     pub store: Store,
     /// Why the store cannot be written; `None` if it can.
     pub unwritable: Option<StoreError>,
+    /// Whether profiles may be missing, because the store was read without its log.
+    pub lacks_log: bool,
 }
 
 impl Store {
-    /// Opens an existing store for reading. Nothing is created if the file does not exist.
+    /// Opens a store as [`Store::open`] does or, if it cannot be written, for reading. The caller
+    /// checks that the file exists.
     ///
     /// # Errors
     /// The file cannot be used, or was written by an older version of Usher and cannot be written
@@ -41,8 +44,11 @@ impl Store {
     pub fn open_to_read(path: &Path) -> Result<ReadableStore, StoreError> {
         let error = match Self::open(path) {
             Ok(store) => {
-                let unwritable = None;
-                return Ok(ReadableStore { store, unwritable });
+                return Ok(ReadableStore {
+                    store,
+                    unwritable: None,
+                    lacks_log: false,
+                });
             }
             Err(error) => error,
         };
@@ -57,10 +63,13 @@ impl Store {
             return Err(error);
         }
         match open_unwritten(path) {
-            Ok(store) if is_current(&store.connection) => {
+            Ok((store, lacks_log)) if is_current(&store.connection) => {
                 store.check_whole()?;
-                let unwritable = Some(error);
-                Ok(ReadableStore { store, unwritable })
+                Ok(ReadableStore {
+                    store,
+                    unwritable: Some(error),
+                    lacks_log,
+                })
             }
             _ => Err(error),
         }
@@ -68,15 +77,24 @@ impl Store {
 }
 
 /// Opens a file without writing to it, and reads from it. The version of the file is not checked.
-pub(crate) fn open_unwritten(path: &Path) -> Result<Store, StoreError> {
-    let connection = open_by_uri(path, "mode=ro")
-        .or_else(|_| open_exclusively(path))
+/// Returns also whether a log that is not empty was not read.
+pub(crate) fn open_unwritten(path: &Path) -> Result<(Store, bool), StoreError> {
+    let with_log = open_by_uri(path, "mode=ro").or_else(|_| open_exclusively(path));
+    let lacks_log = with_log.is_err() && has_log(path);
+    let connection = with_log
         .or_else(|_| open_by_uri(path, "immutable=1"))
         .map_err(|error| StoreError::from(path, error))?;
-    Ok(Store {
+    let store = Store {
         connection,
         path: path.to_owned(),
-    })
+    };
+    Ok((store, lacks_log))
+}
+
+fn has_log(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(log).is_ok_and(|log| log.len() > 0)
 }
 
 fn open_by_uri(path: &Path, option: &str) -> rusqlite::Result<Connection> {

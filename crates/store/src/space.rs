@@ -23,7 +23,8 @@ pub(crate) fn is_mounted_read_only(store: &Path) -> bool {
 }
 
 fn state(store: &Path) -> rustix::io::Result<StatVfs> {
-    statvfs(store).or_else(|_| statvfs(store.parent().unwrap_or(Path::new("."))))
+    let dir = store.parent().filter(|dir| !dir.as_os_str().is_empty());
+    statvfs(store).or_else(|_| statvfs(dir.unwrap_or(Path::new("."))))
 }
 
 fn has_no_space(state: &StatVfs) -> bool {

@@ -151,7 +151,7 @@ impl Store {
             error,
             StoreError::Foreign { .. } | StoreError::NotAStore { .. }
         );
-        if is_ours && let Ok(readable) = open_unwritten(path) {
+        if is_ours && let Ok((readable, _)) = open_unwritten(path) {
             // The result is ignored, because the returned warning reports the file. Profiles that
             // cannot be read are lost.
             let _ = store.copy_from(&readable);

@@ -474,7 +474,7 @@ fn profiles_of_a_dead_writers_log_are_read_on_a_full_file_system() {
         return;
     };
     let path = dir.path().join("profiles.db");
-    // A copy of an open store and its log is what a dead writer leaves.
+    // Simulates a dead writer by a copy of an open store and its log.
     let open = tempfile::tempdir().unwrap();
     let original = open.path().join("profiles.db");
     let held = Store::open(&original).unwrap();

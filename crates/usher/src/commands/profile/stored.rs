@@ -120,10 +120,19 @@ fn all(path: &Path) -> anyhow::Result<Vec<ProfileEntry>> {
             path.display()
         )
     })?;
-    match exists {
-        true => Ok(Store::open_to_read(path)?.store.list()?),
-        false => Ok(Vec::new()),
+    if !exists {
+        return Ok(Vec::new());
     }
+    let readable = Store::open_to_read(path)?;
+    if readable.lacks_log {
+        failure::print_error(&format!(
+            "the profile store {0} was read without its log ({0}-wal), so that recent profiles may \
+             be missing: copy both files to a file system that can be written, and name the copy by \
+             --store",
+            path.display()
+        ));
+    }
+    Ok(readable.store.list()?)
 }
 
 /// Returns the profiles that the words mean, each once, in the order of `all`.
