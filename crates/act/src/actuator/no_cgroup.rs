@@ -38,9 +38,11 @@ impl NoOwnCgroup {
                 path,
                 source,
             } if !is_root && source.kind() == io::ErrorKind::PermissionDenied => {
-                let what = match *doing == files::MAKING {
-                    true => "create a cgroup in",
-                    false => "move a program into",
+                let moves = path.file_name().is_some_and(|name| name == "cgroup.procs");
+                let what = match (*doing == files::MAKING, moves) {
+                    (true, _) => "create a cgroup in",
+                    (false, true) => "move a program into",
+                    (false, false) => "change the settings of",
                 };
                 let cgroup = path.parent().unwrap_or(path).display();
                 Self::by_design(format!(

@@ -275,7 +275,7 @@ fn store_line(store: &StoreHealth) -> String {
         (Some(problem), Some(n)) => {
             format!("{problem} (profiles of {})", words::count(n, "program"))
         }
-        (Some(problem), None) => format!("{problem}; Usher stores no profiles"),
+        (Some(problem), None) => problem.clone(),
         (None, Some(n)) => format!(
             "{} (profiles of {})",
             store.path,

@@ -16,24 +16,31 @@ pub(super) struct Overlap {
     pub remedy: &'static str,
 }
 
-/// Returns why programs with a fixed number of cores share CPUs. `topology` contains the usable
-/// CPUs.
+/// Returns why programs with a fixed number of cores share CPUs.
 pub(super) fn overlap(status: &Status, topology: &Topology) -> Overlap {
     let needed: usize = seatable(status).map(|(_, cores)| cores).sum();
     let present = topology.cores_in(&status.usable).len();
     let count = |cores: usize| text::count(cores, "core");
-    match needed > present {
-        true => Overlap {
+    if needed > present {
+        return Overlap {
             reason: format!(
                 "the fixed seats together need {}, and programs may use {}",
                 count(needed),
                 count(present)
             ),
             remedy: "give the programs fewer cores, or run fewer programs at a time",
-        },
-        false => Overlap {
+        };
+    }
+    match needed == present {
+        true => Overlap {
             reason: "the fixed seats leave no core for the other programs".to_owned(),
             remedy: "give the programs with fixed seats fewer cores",
+        },
+        false => Overlap {
+            reason: "programs with fixed seats are restricted to the same CPUs (affinity mask or \
+                     cpuset)"
+                .to_owned(),
+            remedy: "start them without that restriction, or with other CPUs",
         },
     }
 }
@@ -86,6 +93,8 @@ mod tests {
         );
         let no_core_left = warned(&[(Some(2), shared), (None, shared)]).unwrap();
         assert!(no_core_left.contains("leave no core"), "{no_core_left}");
+        let restricted = warned(&[(Some(1), shared)]).unwrap();
+        assert!(restricted.contains("to the same CPUs"), "{restricted}");
         assert_eq!(warned(&[(Some(1), seated), (Some(1), seated)]), None);
         assert_eq!(warned(&[(Some(1), seated), (None, shared)]), None);
         assert_eq!(warned(&[(None, shared), (None, shared)]), None);

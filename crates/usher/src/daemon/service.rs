@@ -219,8 +219,7 @@ impl Service {
     fn state(&self) -> Result<api::State, Refusal> {
         let engine = &self.shared.engine;
         let (status, topology) = (engine.status()?, engine.topology()?);
-        let usable = topology.restrict(&status.usable).unwrap_or(topology);
-        Ok(self.completed(view::state(&status, &usable)))
+        Ok(self.completed(view::state(&status, &topology)))
     }
 
     fn explained(&self, program: Option<&str>) -> Result<api::Explain_Reply, Refusal> {
@@ -241,9 +240,8 @@ impl Service {
     }
 
     /// Adds the profile store and the scheduler to the state: the running scheduler, or a warning
-    /// about its end. Removes
-    /// the command lines of other users, which `/proc` may hide from the caller (mount option
-    /// `hidepid`).
+    /// about its end. Removes the command lines of other users, which `/proc` may hide from the
+    /// caller (mount option `hidepid`).
     fn completed(&self, mut state: api::State) -> api::State {
         let peer = i64::from(self.peer.uid);
         for program in &mut state.programs {

@@ -18,7 +18,7 @@ use super::hints;
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
-/// Converts the whole state. `topology` contains the usable CPUs.
+/// Converts the whole state.
 pub fn state(status: &Status, topology: &Topology) -> api::State {
     let programs = status.programs.iter().map(|p| program(p, status));
     api::State {

@@ -16,6 +16,7 @@
 //! SIGTERM, and the command returns when they have ended.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use usher_host::launch::{
@@ -26,7 +27,7 @@ use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 use usher_report::text;
 
 use super::{HintMode, RunOptions, check_named, placeholders};
-use crate::cli::options::{STORE, explicit_store, report_other_store};
+use crate::cli::options::{explicit_store, report_other_store};
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::machine::usable_machine;
@@ -73,15 +74,17 @@ pub fn run(options: &RunOptions, copies: u32) -> Outcome {
         doing: "catching signals",
         source,
     })?;
-    let store = explicit_store(options.store.as_deref());
+    let mut store = explicit_store(options.store.as_deref());
     if let Some(mut daemon) = store.and_then(|_| Daemon::find(dir)) {
         report_other_store(&mut daemon, store);
+        // A running daemon uses its own store, which each launcher would report again.
+        store = None;
     }
     signals.keep_pending();
     let mut children = Vec::new();
     let mut failure = None;
     for (at, command) in commands.iter().enumerate() {
-        match start(options, share, command, at == 0) {
+        match start(options, share, store, command, at == 0) {
             Ok(child) => children.push(child),
             Err(error) => {
                 children
@@ -104,6 +107,7 @@ pub fn run(options: &RunOptions, copies: u32) -> Outcome {
 fn start(
     options: &RunOptions,
     share: CopyConfig,
+    store: Option<&Path>,
     command: &[OsString],
     reads_input: bool,
 ) -> anyhow::Result<ChildProcess> {
@@ -116,6 +120,7 @@ fn start(
     option("--name", options.name.clone().map(Into::into));
     option("--weight", options.weight.map(|w| w.to_string().into()));
     option("--runtime-dir", options.runtime_dir.clone().map(Into::into));
+    option("--store", store.map(Into::into));
     words.extend(match options.hints {
         HintMode::AfterCopies => None,
         HintMode::Always => Some("--hints".into()),
@@ -123,7 +128,7 @@ fn start(
     });
     words.push("--".into());
     words.extend(command.iter().cloned());
-    let mut spec = LaunchSpec {
+    let spec = LaunchSpec {
         stdin: if reads_input {
             Stream::Inherit
         } else {
@@ -131,10 +136,6 @@ fn start(
         },
         ..LaunchSpec::new(words)
     };
-    if let Some(store) = &options.store {
-        // With an option, each launcher would report a daemon with another store.
-        spec = spec.env(STORE, store);
-    }
     Ok(hold(&spec)?.release()?)
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::ensure;
 
 use crate::answers::SchedSetAnswer;
-use crate::daemon::scheduler::SettingsChange;
+use crate::daemon::scheduler::{Phase, SettingsChange};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
@@ -65,7 +65,8 @@ impl Args {
     }
 }
 
-/// Requests the change; the reply arrives when the scheduler applies the new settings.
+/// Requests the change. The reply arrives when the scheduler applies the new settings or, during a
+/// restart, when the daemon has recorded them.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let change = args.change();
     ensure!(change != SettingsChange::default(), NOTHING);
@@ -79,7 +80,11 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         settings: after.settings,
     };
     out.answer(&answer, || {
-        format!("the scheduler now runs with: {}\n", after.does)
+        let state = match after.state {
+            Phase::Running => "now runs with",
+            _ => "is restarting, and will run with",
+        };
+        format!("the scheduler {state}: {}\n", after.does)
     })?;
     Ok(0)
 }

@@ -31,10 +31,9 @@ pub fn headline(state: &api::State) -> String {
 /// Returns the headline of a plan that gives no seats. Seats of a fixed size, and the parts of
 /// copies, are no part of the plan.
 fn no_seats(state: &api::State) -> String {
-    let mut fixed = state
-        .programs
-        .iter()
-        .filter(|program| program.cores.is_some());
+    // Pinned threads prevent a seat.
+    let is_fixed = |program: &&api::Program| program.cores.is_some() && program.pinned_to.is_none();
+    let mut fixed = state.programs.iter().filter(is_fixed);
     if fixed
         .clone()
         .any(|program| program.mode == Program_mode::shared)
@@ -86,19 +85,22 @@ mod tests {
 
     #[test]
     fn fixed_seats_that_overlap_have_a_headline_of_their_own() {
-        let headline_with = |mode| {
+        let headline_with = |mode, pinned_to: Option<&str>| {
             let mut fixed = program(1, "solver", "", 1.0);
             (fixed.cores, fixed.mode) = (Some(2), mode);
+            fixed.pinned_to = pinned_to.map(str::to_owned);
             let mut all = state(vec![fixed, program(2, "make", "", 1.0)]);
             all.abstains = true;
             headline(&all)
         };
         assert_eq!(
-            headline_with(Program_mode::shared),
+            headline_with(Program_mode::shared, None),
             "programs share CPUs: the seats with a fixed number of cores do not fit"
         );
-        let apart = headline_with(Program_mode::seated);
+        let apart = headline_with(Program_mode::seated, None);
         assert!(apart.contains("the others share the other CPUs"), "{apart}");
+        let pinned = headline_with(Program_mode::shared, Some("0"));
+        assert!(pinned.starts_with("no program has a seat"), "{pinned}");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! programs, the table with sparklines, and a line with the keys.
 //!
 //! Columns of the table that do not fit are left out, the least important first
-//! ([`Column::BY_IMPORTANCE`]); the column that sorts the rows is shown before all but the name. The
-//! rest of the line is the command. Text of programs is escaped by
+//! ([`Column::BY_IMPORTANCE`]). The column that sorts the rows, except ID, precedes all columns but
+//! the name in importance. The rest of the line is the command. Text of programs is escaped by
 //! [`shown`]. A picture of any size can be drawn, including 0 x 0.
 
 use ratatui_core::buffer::Buffer;
@@ -281,7 +281,7 @@ fn columns(rows: &[Row], sort: SortKey, width: usize) -> Vec<(Column, usize)> {
     };
     let mut chosen: Vec<(Column, usize)> = Vec::new();
     let mut used = 0;
-    // The order of the numbers is that of the arrivals, also without the column.
+    // ID is excluded: rows in the order of ID are in the order of arrival, which needs no column.
     let sort = Some(sort).filter(|&sort| sort != SortKey::Number);
     let is_sort = |column: Column| sort.is_some_and(|sort| sort.title() == column.title());
     let first =

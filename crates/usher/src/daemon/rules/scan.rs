@@ -12,7 +12,7 @@
 //! 4. A process with a descendant that is managed already is not attached, also not after the end
 //!    of the descendant. Its other descendants that match a rule are attached one by one.
 //!
-//! Bounds: one scan attaches at most 64 programs ([`ATTACHED_MAX`]); the next scan continues. A
+//! Bounds: one scan makes at most 64 attempts ([`ATTEMPTS_MAX`]); the next scan continues. A
 //! program that lives for less than 2 s is usually not found. A process that executes a matching
 //! program after its second scan is not found. If a process ends and another one gets its pid
 //! between two scans, the new process is not examined. Without such rules, the thread waits for the
@@ -38,8 +38,8 @@ use crate::failure;
 pub const SCAN_EVERY: Duration = Duration::from_secs(2);
 /// Number of scans in which a pid is examined.
 const EXAMINED_MAX: u8 = 2;
-/// Upper limit of the programs that one scan attaches.
-const ATTACHED_MAX: usize = 64;
+/// Upper limit of the attempts to attach a program in one scan.
+const ATTEMPTS_MAX: usize = 64;
 
 /// Starts the thread. A message on `changed` reports new rules; the thread ends when the sender is
 /// gone or the engine has stopped.
@@ -52,6 +52,7 @@ pub fn start(engine: EngineHandle, rules: SharedRules, changed: Receiver<()>) ->
         rules,
         examined: BTreeMap::new(),
         attached: BTreeSet::new(),
+        divided: BTreeSet::new(),
     };
     let thread = std::thread::Builder::new().name("rules".to_owned());
     thread.spawn(move || scanner.run(&changed)).map(drop)
@@ -73,6 +74,8 @@ struct Scanner {
     examined: BTreeMap<i32, u8>,
     /// Processes that this thread attached.
     attached: BTreeSet<ProcessId>,
+    /// Processes that were not attached because of a managed descendant.
+    divided: BTreeSet<ProcessId>,
 }
 
 impl Scanner {
@@ -128,9 +131,8 @@ impl Scanner {
             let mut divided = BTreeSet::new();
             for pid in candidates.roots(&matching) {
                 attempts += 1;
-                if attempts > ATTACHED_MAX {
-                    // The next scan examines the process again.
-                    self.examined.remove(&pid);
+                if attempts > ATTEMPTS_MAX {
+                    self.postpone(pid, candidates, &matching);
                     continue;
                 }
                 if self.attach(pid, owners[&pid], candidates.name(pid))? == Attached::Divided {
@@ -143,6 +145,15 @@ impl Scanner {
             });
         }
         Ok(())
+    }
+
+    /// Makes the next scan examine a root again, with its descendants, because it may then attach
+    /// them one by one.
+    fn postpone(&mut self, root: i32, candidates: &Candidates, matching: &BTreeSet<i32>) {
+        let is_below = |pid: &&i32| candidates.ancestors(**pid).any(|above| above == root);
+        for pid in matching.iter().filter(is_below) {
+            self.examined.remove(pid);
+        }
     }
 
     /// Returns whether a user detached the process, or an ancestor of it.
@@ -160,6 +171,7 @@ impl Scanner {
         let pids = candidates::pids(proc_root);
         self.examined.retain(|pid, _| pids.contains(pid));
         self.attached.retain(|one| pids.contains(&one.pid));
+        self.divided.retain(|one| pids.contains(&one.pid));
         self.rules.retain_detached(|one| pids.contains(&one.pid));
         let mut matching = BTreeSet::new();
         for pid in pids {
@@ -171,7 +183,8 @@ impl Scanner {
             let Ok(facts) = ProcessFacts::read(proc_root, pid) else {
                 continue;
             };
-            if facts.is_kernel_thread || self.attached.contains(&facts.id) {
+            let is_done = self.attached.contains(&facts.id) || self.divided.contains(&facts.id);
+            if facts.is_kernel_thread || is_done {
                 continue;
             }
             let process = MatchedProcess::of_running(proc_root, pid, facts.uids[0]);
@@ -205,6 +218,7 @@ impl Scanner {
                      {managed} already belongs to program {id}: its other descendants that match \
                      a rule are attached one by one"
                 );
+                self.divided.insert(facts.id);
                 return Ok(Attached::Divided);
             }
             Err(

@@ -10,11 +10,11 @@
 //!
 //! The thread serves one request after another. A request takes as long as the kernel needs to
 //! verify and load the BPF programs, or to unload the scheduler; the thread sets no limit. A failed
-//! start leaves the previous state. New settings during a restart apply from the restart on. A restart
-//! after a hotplug is attempted after each event, at least every 50 ms (`RETRY_AFTER`); the first
-//! attempt after a fault waits for 5 s. The first attempt that fails later than 20 s (`ENDING`) ends
-//! the scheduler with an error. If the thread
-//! itself fails, it unloads the scheduler and ends.
+//! start leaves the previous state. New settings during a restart apply from the restart on. A
+//! restart after a hotplug is attempted after each event, at least every 50 ms (`RETRY_AFTER`); the
+//! first attempt after a fault waits for 5 s. The first attempt that fails later than 20 s
+//! (`ENDING`) ends the scheduler with an error. If the thread itself fails, it unloads the scheduler
+//! and ends.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
