@@ -23,7 +23,7 @@ fn a_preempted_thread_continues_on_an_idle_cpu() {
     on_both_kernels(Shape(1, 1, 2, 1), |mut rig| {
         let thread = rig.start(1, 0..2);
         let State::On(cpu) = rig.state(thread) else {
-            panic!("it does not run");
+            panic!("the thread does not run");
         };
         rig.pass(MS);
         rig.take(cpu);
@@ -72,7 +72,7 @@ fn a_pinned_thread_runs_when_the_cpu_is_released() {
 #[test]
 fn a_thread_that_owns_a_taken_cpu_waits_in_a_queue() {
     on_both_kernels(Shape(1, 1, 2, 1), |mut rig| {
-        let of = |mm: u64, cgroup: u64| Task {
+        let task_of = |mm: u64, cgroup: u64| Task {
             mm: mm << 12,
             cgroup,
             ran_ns: 1,
@@ -81,7 +81,7 @@ fn a_thread_that_owns_a_taken_cpu_waits_in_a_queue() {
         };
         rig.sched.set_seat(7, &set([0]));
         rig.sched.set_seat(8, &set([1]));
-        let threads = [of(1, 8), of(1, 8), of(2, 7)].map(|task| rig.create(task));
+        let threads = [task_of(1, 8), task_of(1, 8), task_of(2, 7)].map(|task| rig.create(task));
         let [first, borrower, owner] = threads;
         rig.wake(first);
         rig.wake(borrower);
@@ -100,7 +100,7 @@ fn a_thread_that_owns_a_taken_cpu_waits_in_a_queue() {
 /// A thread with short bursts is enqueued again before it has run: it is urgent, as if no CPU had
 /// been idle when it woke.
 #[test]
-fn a_thread_that_has_not_run_yet_is_judged_as_at_its_wakeup() {
+fn a_reenqueued_thread_that_has_not_run_becomes_urgent() {
     on_both_kernels(Shape(1, 1, 2, 1), |mut rig| {
         rig.start(1, [1]);
         let woken = rig.start(2, 0..2);

@@ -223,14 +223,14 @@ const IMMEDIATE: (&str, &str) = ("scx_enq_flags", "SCX_ENQ_IMMED");
 
 /// Returns the value of a flag, given its enum and its name, in the running kernel; `None` if the
 /// kernel does not have it.
-fn kernel_flag((of, name): (&str, &str)) -> Result<Option<u64>, ScxError> {
+fn kernel_flag((enum_name, name): (&str, &str)) -> Result<Option<u64>, ScxError> {
     let btf =
         Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's BTF type information"))?;
     let name = Some(OsStr::new(name));
     // The enum has 32 or 64 bits, depending on the other flags of the kernel.
-    let narrow = btf.type_by_name::<Enum<'_>>(of);
+    let narrow = btf.type_by_name::<Enum<'_>>(enum_name);
     let narrow = narrow.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
-    let wide = btf.type_by_name::<Enum64<'_>>(of);
+    let wide = btf.type_by_name::<Enum64<'_>>(enum_name);
     let wide = wide.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
     Ok(narrow
         .and_then(|flag| u64::try_from(flag).ok())

@@ -62,7 +62,7 @@ static void preempt_for_realtime(struct rq *rq)
 		link_behind(&rq->local, 0, prev);
 }
 
-/* A real-time thread takes a CPU, or releases it. */
+/* Marks a CPU as taken, or released, by a real-time thread. */
 void host_set_realtime(struct instance *host, __u32 cpu, _Bool is_taken)
 {
 	struct rq *rq = &host->rqs[cpu];

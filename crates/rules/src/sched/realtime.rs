@@ -10,7 +10,7 @@ unsafe extern "C" {
 }
 
 impl HostSched {
-    /// A real-time thread takes a CPU, or releases it. No task runs on a taken CPU. The running
+    /// Marks a CPU as taken, or released, by a real-time thread. No task runs on a taken CPU. The running
     /// task is preempted, and may run on another CPU when that CPU schedules.
     pub fn set_realtime(&mut self, cpu: usize, is_taken: bool) {
         let cpu = self.checked(cpu);

@@ -294,7 +294,7 @@ impl Rig {
         self.running[cpu].is_none() && !self.taken[cpu]
     }
 
-    /// A real-time thread takes a CPU.
+    /// Marks a CPU as taken by a real-time thread.
     pub fn take(&mut self, cpu: usize) {
         self.taken[cpu] = true;
         if let Some(prev) = self.running[cpu].take() {

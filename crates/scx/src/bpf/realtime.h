@@ -25,6 +25,9 @@
  * ---------------
  * Linux 6.12 to 6.19 have no such server. Threads that may run only on the taken CPU then wait until
  * the real-time thread sleeps, and the kernel ends the scheduler if that takes 5 s.
+ *
+ * From Linux 7.1 on, a thread that continues because no other thread waits (WHY_ALONE) is not marked
+ * and waits if a real-time thread preempts it before it runs again.
  */
 #ifndef USHER_SCX_REALTIME_H
 #define USHER_SCX_REALTIME_H

@@ -5,6 +5,7 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ impl RealtimeLoop {
     fn start(cpu: usize) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let until = ends.clone();
+        let (started, is_started) = channel();
         let compute = move || {
             let mut only = Mask::new();
             only.set(cpu);
@@ -38,11 +40,13 @@ impl RealtimeLoop {
             // SAFETY: `priority` is valid during the call, which changes only this thread.
             let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
             assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+            started.send(()).unwrap();
             while !until.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
         };
         let thread = Some(std::thread::spawn(compute));
+        is_started.recv().unwrap();
         Self { ends, thread }
     }
 }
@@ -87,6 +91,7 @@ pub fn a_realtime_thread_delays_no_other_thread() {
     const EACH_NS: u64 = 200_000_000;
     let world = World::new();
     let running = Running::start(&world);
+    assert!(fs::exists("/sys/kernel/debug/sched").unwrap());
     let has_server = fs::exists(SERVERS).unwrap();
     let all: Vec<usize> = (0..2).collect();
     let loops: Vec<Loop> = (0..4).map(|_| Loop::start("0", &all)).collect();
@@ -110,7 +115,7 @@ pub fn a_realtime_thread_delays_no_other_thread() {
     assert_nothing_went_wrong();
 }
 
-/// A stopped daemon cannot follow the scheduler. The threads run on, and when the kernel ends the
+/// A stopped daemon cannot follow the scheduler. The threads keep running, and when the kernel ends the
 /// scheduler, its own scheduler takes over. The daemon reports the reason when it continues.
 pub fn a_stopped_daemon_leaves_the_host_usable() {
     const EACH_NS: u64 = 100_000_000;
