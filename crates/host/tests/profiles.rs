@@ -8,11 +8,11 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::bench::{Bench, Idler, ROOT, busy, programs};
 use common::{FirstCpuPolicy, until};
-use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
+use usher_host::engine::{AdoptOptions, Engine, EngineConfig, EngineHandle, ProfileUse};
 use usher_host::kernel_release;
 use usher_host::launch::LaunchSpec;
 use usher_model::{
@@ -369,4 +369,53 @@ fn an_unusable_store_is_a_warning() {
         warnings.iter().any(|w| w.contains("file/profiles.db")),
         "{warnings:?}"
     );
+}
+
+/// Waits for warnings that satisfy a condition. The loop collects warnings once a second.
+fn wait_for_warnings(engine: &EngineHandle, holds: impl Fn(&[String]) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let warnings = engine.status().unwrap().warnings;
+        if holds(&warnings) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{warnings:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_store_that_can_be_opened_again_gets_the_measurements() {
+    let bench = Bench::new();
+    let (obstacle, store) = (bench.path("file"), bench.path("file/profiles.db"));
+    fs::write(&obstacle, "").unwrap();
+    let config = EngineConfig {
+        other_cpus_max: Some(f64::INFINITY),
+        ..with_store(&bench, &store)
+    };
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
+    wait_for_warnings(&engine, |all| {
+        all.iter().any(|one| one.contains("kept in memory"))
+    });
+    let run = |seconds: f64| {
+        let spec = LaunchSpec::new(busy(seconds));
+        let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
+        assert!(held.release().unwrap().wait().unwrap().success());
+        engine.repeated(adopted.id, seconds - 0.05, ROOT).unwrap();
+        adopted.key.unwrap()
+    };
+    let first = run(0.6);
+    fs::remove_file(&obstacle).unwrap();
+    let second = run(0.7);
+    wait_for_warnings(&engine, |all| {
+        !all.iter().any(|one| one.contains("kept in memory"))
+    });
+    assert!(engine.stop().is_empty());
+    let (known, machine) = (
+        Store::open(&store).unwrap(),
+        MachineKey::of(&bench.topology),
+    );
+    for key in [first, second] {
+        assert!(known.lookup(&key, &machine).unwrap().is_some());
+    }
 }

@@ -185,8 +185,7 @@ pub struct Warning {
     pub error: StoreError,
     /// The path to which a damaged file was renamed.
     pub kept_at: Option<PathBuf>,
-    /// Whether the substitute is in memory; the profiles of this run are then lost at the end of
-    /// the process.
+    /// Whether the substitute is in memory.
     pub in_memory: bool,
 }
 
@@ -197,7 +196,7 @@ impl fmt::Display for Warning {
             write!(f, "; the file was renamed to {}", kept.display())?;
         }
         f.write_str(match self.in_memory {
-            true => "; the measurements of this run will be lost",
+            true => "; new measurements are kept in memory until the store can be opened",
             false => "; Usher created a new profile store",
         })
     }

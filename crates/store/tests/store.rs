@@ -547,7 +547,7 @@ fn a_read_only_store_is_copied_into_memory() {
     assert!(warning.in_memory && warning.kept_at.is_none());
     let message = warning.to_string();
     assert!(
-        message.ends_with("measurements of this run will be lost"),
+        message.ends_with("kept in memory until the store can be opened"),
         "{message}"
     );
     assert_eq!(store.list().unwrap().len(), 50);

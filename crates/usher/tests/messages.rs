@@ -134,7 +134,7 @@ fn an_unusable_profile_store_is_a_warning_without_programs_too() {
         "{} is not a profile store",
         world.path("profiles.db").display()
     );
-    let lost = "the measurements of this run will be lost";
+    let lost = "new measurements are kept in memory";
     let status = stdout(&world.run(&["status"]));
     assert!(
         status.contains(&warning) && status.contains(lost),

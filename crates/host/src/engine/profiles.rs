@@ -6,10 +6,16 @@
 //! While another process locks the store, a warning reports the lock, and up to 1,000 updates are
 //! kept in memory. The writer thread tries again at each new update, and at the latest after 2 s.
 //! When more than 1,000 updates are kept, or when the engine ends, all kept updates are dropped
-//! with a warning. Updates that fail for another reason are dropped with a warning, too. If the
-//! store cannot be opened, all profiles are kept in memory, and a warning reports the reason.
+//! with a warning. Updates that fail for another reason are dropped with a warning, too, which is
+//! withdrawn at the next successful write.
+//!
+//! If the store cannot be opened, all profiles are kept in memory, and a warning reports the reason.
+//! The writer thread tries to open the store at each update, and once when the engine ends, and then
+//! writes the last 1,000 updates.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -59,13 +65,28 @@ struct StoreHandle {
     store: Mutex<Store>,
     machine: MachineKey,
     events: Mutex<Vec<StoreEvent>>,
+    /// Whether a failure was reported, and no write has succeeded since.
+    has_failed: AtomicBool,
+}
+
+/// The state of the writer thread.
+struct StoreWriter {
+    handle: Arc<StoreHandle>,
+    /// The file that could not be opened, and which a store in memory replaces.
+    unopened: Option<PathBuf>,
+    /// The last updates that only the store in memory contains.
+    unstored: VecDeque<StoreUpdate>,
 }
 
 /// A change in the state of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoreEvent {
+    /// A damaged file was replaced by a new store.
+    Replaced(String),
     /// An error, and its effect on the profiles.
     Failed(String),
+    /// An update was written after a failure.
+    Written,
     /// Another process locks the store; the text includes what happens to new measurements.
     Locked(String),
     /// The store can be written again.
@@ -79,18 +100,29 @@ impl Profiles {
             Some(path) => Store::open_or_memory(path)?,
             None => (Store::in_memory()?, None),
         };
-        let opening_warning = warning.map(|warning| warning.to_string());
-        let events = opening_warning.iter().cloned().map(StoreEvent::Failed);
         let handle = Arc::new(StoreHandle {
             store: Mutex::new(store),
             machine: MachineKey::of(topology),
-            events: Mutex::new(events.collect()),
+            events: Mutex::default(),
+            has_failed: AtomicBool::default(),
         });
+        let is_unopened = warning.as_ref().is_some_and(|warning| warning.in_memory);
+        let opening_warning = warning.map(|warning| warning.to_string());
+        if let Some(text) = opening_warning.clone() {
+            match is_unopened {
+                true => handle.report_failure(text),
+                false => handle.report(StoreEvent::Replaced(text)),
+            }
+        }
         let (mut updates, mut writer) = (None, None);
         if profiles.learn {
             let (sender, receiver) = channel::<StoreUpdate>();
-            let handle = handle.clone();
-            let write = move || handle.write_all(&receiver);
+            let mut thread = StoreWriter {
+                handle: handle.clone(),
+                unopened: profiles.store.clone().filter(|_| is_unopened),
+                unstored: VecDeque::new(),
+            };
+            let write = move || thread.write_all(&receiver);
             let thread = std::thread::Builder::new().name("profiles".to_owned());
             writer = Some(thread.spawn(write).map_err(EngineError::Start)?);
             updates = Some(sender);
@@ -117,7 +149,7 @@ impl Profiles {
         let found = recall(&store, key, &self.handle.machine);
         drop(store);
         found.unwrap_or_else(|error| {
-            self.handle.report(StoreEvent::Failed(error.to_string()));
+            self.handle.report_failure(error.to_string());
             StoredProfile::default()
         })
     }
@@ -132,7 +164,7 @@ impl Profiles {
         let found = store.calibration(&self.handle.machine);
         drop(store);
         let found = found.unwrap_or_else(|error| {
-            self.handle.report(StoreEvent::Failed(error.to_string()));
+            self.handle.report_failure(error.to_string());
             None
         });
         let errors = |one: Calibration| one.errors_on(&kernel_release());
@@ -159,7 +191,7 @@ impl Profiles {
         let found = variation_budget(&store, key, &self.handle.machine);
         drop(store);
         found.unwrap_or_else(|error| {
-            self.handle.report(StoreEvent::Failed(error.to_string()));
+            self.handle.report_failure(error.to_string());
             None
         })
     }
@@ -198,11 +230,11 @@ impl Drop for Profiles {
     }
 }
 
-impl StoreHandle {
+impl StoreWriter {
     /// Writes updates until the channel is closed. While another process locks the store, updates
     /// are kept and written later. One warning reports the begin of the delay, another warning its
     /// end.
-    fn write_all(&self, updates: &Receiver<StoreUpdate>) {
+    fn write_all(&mut self, updates: &Receiver<StoreUpdate>) {
         let mut kept: VecDeque<StoreUpdate> = VecDeque::new();
         let mut is_busy = false;
         loop {
@@ -213,16 +245,16 @@ impl StoreHandle {
             let ending = matches!(next, Err(RecvTimeoutError::Disconnected));
             kept.extend(next.ok());
             match self.write(&mut kept) {
-                Ok(()) if std::mem::take(&mut is_busy) => self.report(StoreEvent::Unlocked),
+                Ok(()) if std::mem::take(&mut is_busy) => self.handle.report(StoreEvent::Unlocked),
                 Ok(()) => {}
                 Err(error) if ending || kept.len() > UPDATES_MAX => {
                     let lost = format!("{error}; {} measurements are lost", kept.len());
-                    self.report(StoreEvent::Failed(lost));
+                    self.handle.report_failure(lost);
                     kept.clear();
                 }
                 Err(error) if !is_busy => {
                     is_busy = true;
-                    self.report(StoreEvent::Locked(format!(
+                    self.handle.report(StoreEvent::Locked(format!(
                         "{error}; Usher keeps new measurements in memory and writes them later"
                     )));
                 }
@@ -235,24 +267,69 @@ impl StoreHandle {
     }
 
     /// Writes updates in order until the store is locked.
-    fn write(&self, kept: &mut VecDeque<StoreUpdate>) -> Result<(), StoreError> {
-        while let Some(update) = kept.front() {
-            let written = match update {
-                StoreUpdate::Measured(update) => self.merge(update),
-                StoreUpdate::Copies { key, name, copies } => self.set_copies(key, name, *copies),
-            };
-            match written {
-                Err(error @ StoreError::Busy { .. }) => return Err(error),
-                Err(error) => self.report(StoreEvent::Failed(error.to_string())),
+    fn write(&mut self, kept: &mut VecDeque<StoreUpdate>) -> Result<(), StoreError> {
+        self.open_again(kept);
+        while let Some(update) = kept.pop_front() {
+            match self.handle.write(&update) {
+                Err(error @ StoreError::Busy { .. }) => {
+                    kept.push_front(update);
+                    return Err(error);
+                }
+                Err(error) => self.handle.report_failure(error.to_string()),
+                Ok(()) if self.unopened.is_none() => self.handle.report_success(),
                 Ok(()) => {}
             }
-            kept.pop_front();
+            if self.unopened.is_some() {
+                self.unstored.push_back(update);
+            }
+            if self.unstored.len() > UPDATES_MAX {
+                self.unstored.pop_front();
+            }
         }
         Ok(())
     }
 
+    /// Tries to open the store if it could not be opened before. On success, the updates that only
+    /// the store in memory contains are written first.
+    fn open_again(&mut self, kept: &mut VecDeque<StoreUpdate>) {
+        let Some(path) = &self.unopened else {
+            return;
+        };
+        if kept.is_empty() && self.unstored.is_empty() {
+            return;
+        }
+        let Ok(store) = Store::open(path) else {
+            return;
+        };
+        *lock(&self.handle.store) = store;
+        self.unopened = None;
+        std::mem::swap(kept, &mut self.unstored);
+        kept.append(&mut self.unstored);
+    }
+}
+
+impl StoreHandle {
+    fn write(&self, update: &StoreUpdate) -> Result<(), StoreError> {
+        match update {
+            StoreUpdate::Measured(update) => self.merge(update),
+            StoreUpdate::Copies { key, name, copies } => self.set_copies(key, name, *copies),
+        }
+    }
+
     fn report(&self, event: StoreEvent) {
         lock(&self.events).push(event);
+    }
+
+    fn report_failure(&self, text: String) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        self.report(StoreEvent::Failed(text));
+    }
+
+    /// Reports the first successful write after a failure.
+    fn report_success(&self) {
+        if self.has_failed.swap(false, Ordering::Relaxed) {
+            self.report(StoreEvent::Written);
+        }
     }
 
     fn set_copies(

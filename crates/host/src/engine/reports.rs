@@ -79,7 +79,12 @@ impl RealWorld {
     pub fn report_profile_store(&mut self) {
         for event in self.profiles.take_events() {
             let (topic, text) = match event {
-                StoreEvent::Failed(text) => (WarningTopic::Other, text),
+                StoreEvent::Replaced(text) => (WarningTopic::Other, text),
+                StoreEvent::Failed(text) => (WarningTopic::Store, text),
+                StoreEvent::Written => {
+                    self.resolved(WarningTopic::Store);
+                    continue;
+                }
                 StoreEvent::Locked(text) => (WarningTopic::StoreLock, text),
                 StoreEvent::Unlocked => {
                     self.resolved(WarningTopic::StoreLock);

@@ -19,6 +19,8 @@ const GROUPS_MAX: usize = 100;
 pub(super) enum WarningTopic {
     /// The set of usable CPUs.
     Cpus,
+    /// A failure of the profile store, until the next successful write.
+    Store,
     /// A lock of another process on the profile store.
     StoreLock,
     /// The keeper process.
@@ -36,7 +38,7 @@ impl WarningTopic {
     pub fn program(self) -> Option<ProgramId> {
         match self {
             Self::Program(id) | Self::Refresh(id) => Some(id),
-            Self::Cpus | Self::StoreLock | Self::Keeper | Self::Other => None,
+            Self::Cpus | Self::Store | Self::StoreLock | Self::Keeper | Self::Other => None,
         }
     }
 }
