@@ -58,7 +58,10 @@ pub fn of_program(program: &ProgramStatus, status: &Status) -> Option<api::Abste
     if program.background.is_some() || program.mode.is_none() {
         return None;
     }
+    let has_fixed_seat = program.cores.is_some() && status.seating_forbidden.is_none();
     match &program.pinned_to {
+        // The plan has no reason for a fixed seat (`fixed_seats`).
+        None if has_fixed_seat => None,
         Some(cpus) => Some(api::Abstention {
             cause: Cause::pinned,
             reason: format!("the program pinned threads to CPUs {cpus}"),

@@ -9,6 +9,9 @@ use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{SeatMode, Topology};
 use usher_report::text;
 
+use super::refusal::to_int;
+use crate::api::{self, Abstention_cause};
+
 /// Why fixed seats overlap with other seats, and what to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overlap {
@@ -45,17 +48,21 @@ pub(super) fn overlap(status: &Status, topology: &Topology) -> Overlap {
     }
 }
 
-/// Returns a warning if a program with a fixed number of cores shares its CPUs. A daemon that
+/// Returns the reason if a program with a fixed number of cores shares its CPUs. A daemon that
 /// assigns no CPUs gives another reason.
-pub(super) fn warning(status: &Status, topology: &Topology) -> Option<String> {
+pub(super) fn abstention(status: &Status, topology: &Topology) -> Option<api::Abstention> {
     if status.seating_forbidden.is_some() {
         return None;
     }
-    let mut sharing =
-        seatable(status).filter(|(program, _)| program.mode == Some(SeatMode::Shared));
-    sharing.next()?;
+    let sharing = seatable(status).filter(|(program, _)| program.mode == Some(SeatMode::Shared));
+    let programs: Vec<i64> = sharing.map(|(one, _)| to_int(one.id.0)).collect();
     let Overlap { reason, remedy } = overlap(status, topology);
-    Some(format!("{reason}, so programs share CPUs: {remedy}"))
+    (!programs.is_empty()).then(|| api::Abstention {
+        cause: Abstention_cause::planner,
+        reason,
+        remedy: Some(remedy.to_owned()),
+        programs,
+    })
 }
 
 /// Returns the programs that get a seat of a fixed number of cores, with this number. Pinned
@@ -72,7 +79,7 @@ mod tests {
     use super::super::explain::samples::{program, status};
     use super::*;
 
-    fn warned(cores: &[(Option<u32>, SeatMode)]) -> Option<String> {
+    fn reason(cores: &[(Option<u32>, SeatMode)]) -> Option<String> {
         let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
         let one = |(id, &(cores, mode))| ProgramStatus {
             mode: Some(mode),
@@ -80,23 +87,22 @@ mod tests {
             ..program(id, "a", &[])
         };
         let programs = (1..).zip(cores).map(one).collect();
-        warning(&status(programs, &machine), &machine)
+        Some(abstention(&status(programs, &machine), &machine)?.reason)
     }
 
     #[test]
-    fn only_fixed_seats_that_share_cpus_have_a_warning() {
+    fn only_fixed_seats_that_share_cpus_have_a_reason() {
         let (shared, seated) = (SeatMode::Shared, SeatMode::Seated);
         assert_eq!(
-            warned(&[(Some(2), shared), (Some(1), shared)]).unwrap(),
-            "the fixed seats together need 3 cores, and programs may use 2 cores, so programs \
-             share CPUs: give the programs fewer cores, or run fewer programs at a time"
+            reason(&[(Some(2), shared), (Some(1), shared)]).unwrap(),
+            "the fixed seats together need 3 cores, and programs may use 2 cores"
         );
-        let no_core_left = warned(&[(Some(2), shared), (None, shared)]).unwrap();
+        let no_core_left = reason(&[(Some(2), shared), (None, shared)]).unwrap();
         assert!(no_core_left.contains("leave no core"), "{no_core_left}");
-        let restricted = warned(&[(Some(1), shared)]).unwrap();
+        let restricted = reason(&[(Some(1), shared)]).unwrap();
         assert!(restricted.contains("to the same CPUs"), "{restricted}");
-        assert_eq!(warned(&[(Some(1), seated), (Some(1), seated)]), None);
-        assert_eq!(warned(&[(Some(1), seated), (None, shared)]), None);
-        assert_eq!(warned(&[(None, shared), (None, shared)]), None);
+        assert_eq!(reason(&[(Some(1), seated), (Some(1), seated)]), None);
+        assert_eq!(reason(&[(Some(1), seated), (None, shared)]), None);
+        assert_eq!(reason(&[(None, shared), (None, shared)]), None);
     }
 }

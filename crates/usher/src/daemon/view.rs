@@ -20,7 +20,15 @@ use crate::api::{self, Program_mode};
 
 /// Converts the whole state.
 pub fn state(status: &Status, topology: &Topology) -> api::State {
+    let overlap = fixed_seats::abstention(status, topology);
     let programs = status.programs.iter().map(|p| program(p, status));
+    let programs = programs.map(|mut program| {
+        let shares = overlap
+            .as_ref()
+            .filter(|why| why.programs.contains(&program.id));
+        program.abstention = shares.cloned().or(program.abstention);
+        program
+    });
     api::State {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id().into(),
@@ -44,15 +52,11 @@ pub fn state(status: &Status, topology: &Topology) -> api::State {
         antt: status.plan.antt,
         antt_time_sharing: status.plan.antt_time_sharing,
         abstains: status.plan.abstains,
-        abstention: abstention::of_all(status),
         programs: programs.collect(),
+        abstention: overlap.or_else(|| abstention::of_all(status)),
         loans: status.plan.loans.iter().map(loan).collect(),
         notes: latest_notes(&status.notes),
-        warnings: [
-            without_numbers(&status.warnings),
-            fixed_seats::warning(status, topology).into_iter().collect(),
-        ]
-        .concat(),
+        warnings: without_numbers(&status.warnings),
     }
 }
 

@@ -15,6 +15,10 @@ pub fn headline(state: &api::State) -> String {
     if state.programs.is_empty() {
         return "the daemon manages no program".to_owned();
     }
+    let mut fixed = state.programs.iter().filter(|program| is_fixed(program));
+    if fixed.any(|program| program.mode == Program_mode::shared) {
+        return "programs share CPUs: the seats with a fixed number of cores do not fit".to_owned();
+    }
     match (state.abstains, state.antt, state.antt_time_sharing) {
         (true, ..) => no_seats(state),
         (false, Some(antt), Some(sharing)) => {
@@ -31,16 +35,7 @@ pub fn headline(state: &api::State) -> String {
 /// Returns the headline of a plan that gives no seats. Seats of a fixed size, and the parts of
 /// copies, are no part of the plan.
 fn no_seats(state: &api::State) -> String {
-    // Pinned threads prevent a seat.
-    let is_fixed = |program: &&api::Program| program.cores.is_some() && program.pinned_to.is_none();
-    let mut fixed = state.programs.iter().filter(is_fixed);
-    if fixed
-        .clone()
-        .any(|program| program.mode == Program_mode::shared)
-    {
-        return "programs share CPUs: the seats with a fixed number of cores do not fit".to_owned();
-    }
-    if fixed.next().is_some() {
+    if state.programs.iter().any(is_fixed) {
         return "only programs with a fixed number of cores have seats: the others share the other \
                 CPUs"
             .to_owned();
@@ -56,6 +51,11 @@ fn no_seats(state: &api::State) -> String {
             text::list(&names)
         ),
     }
+}
+
+/// Returns whether a program gets a seat of a fixed number of cores. Pinned threads prevent a seat.
+fn is_fixed(program: &api::Program) -> bool {
+    program.cores.is_some() && program.pinned_to.is_none()
 }
 
 /// Returns whether copies of the program are confined to parts of the CPUs.
