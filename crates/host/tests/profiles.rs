@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::bench::{Bench, Idler, ROOT, busy, programs};
 use common::{FirstCpuPolicy, until};
@@ -359,29 +359,16 @@ fn an_unusable_store_is_a_warning() {
     engine
         .attach(_idler.pid(), AdoptOptions::new([""; 0]), ROOT)
         .unwrap();
-    // The loop collects warnings in its housekeeping, once a second.
-    let mut warnings = Vec::new();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while warnings.is_empty() && std::time::Instant::now() < deadline {
-        warnings = engine.status().unwrap().warnings;
-    }
-    assert!(
-        warnings.iter().any(|w| w.contains("file/profiles.db")),
-        "{warnings:?}"
-    );
+    wait_for_warning(&engine, "file/profiles.db", true);
 }
 
-/// Waits for warnings that satisfy a condition. The loop collects warnings once a second.
-fn wait_for_warnings(engine: &EngineHandle, holds: impl Fn(&[String]) -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+/// Waits until a warning with this text exists, or until none does. The loop collects warnings once
+/// a second.
+fn wait_for_warning(engine: &EngineHandle, text: &str, exists: bool) {
+    until(&format!("'{text}' exists: {exists}"), || {
         let warnings = engine.status().unwrap().warnings;
-        if holds(&warnings) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{warnings:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        (warnings.iter().any(|one| one.contains(text)) == exists).then_some(())
+    });
 }
 
 #[test]
@@ -394,9 +381,7 @@ fn a_store_that_can_be_opened_again_gets_the_measurements() {
         ..with_store(&bench, &store)
     };
     let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
-    wait_for_warnings(&engine, |all| {
-        all.iter().any(|one| one.contains("kept in memory"))
-    });
+    wait_for_warning(&engine, "kept in memory", true);
     let run = |seconds: f64| {
         let spec = LaunchSpec::new(busy(seconds));
         let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
@@ -407,9 +392,7 @@ fn a_store_that_can_be_opened_again_gets_the_measurements() {
     let first = run(0.6);
     fs::remove_file(&obstacle).unwrap();
     let second = run(0.7);
-    wait_for_warnings(&engine, |all| {
-        !all.iter().any(|one| one.contains("kept in memory"))
-    });
+    wait_for_warning(&engine, "kept in memory", false);
     assert!(engine.stop().is_empty());
     let (known, machine) = (
         Store::open(&store).unwrap(),

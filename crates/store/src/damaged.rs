@@ -50,7 +50,8 @@ pub(crate) fn replace_damaged(path: &Path) -> Result<(Store, Option<PathBuf>), S
     Ok((Store::open(path)?, Some(aside)))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a companion file.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)

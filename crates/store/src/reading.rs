@@ -19,6 +19,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::damaged::with_suffix;
 use crate::error::StoreError;
 use crate::schema::is_current;
 use crate::store::Store;
@@ -92,9 +93,7 @@ pub(crate) fn open_unwritten(path: &Path) -> Result<(Store, bool), StoreError> {
 }
 
 fn has_log(path: &Path) -> bool {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    std::fs::metadata(log).is_ok_and(|log| log.len() > 0)
+    std::fs::metadata(with_suffix(path, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
 fn open_by_uri(path: &Path, option: &str) -> rusqlite::Result<Connection> {

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Sleeper, World, children, signal, stderr, stdout, wait_for};
+use common::{Sleeper, World, children, mount_tmpfs, signal, stderr, stdout, wait_for};
 use serde_json::json;
 
 /// A cgroup with a quota of half a CPU, removed when dropped.
@@ -242,13 +242,7 @@ struct MountedRuntimeDir(PathBuf);
 impl MountedRuntimeDir {
     fn on(dir: PathBuf) -> Option<Self> {
         fs::create_dir(&dir).unwrap();
-        let words = ["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"];
-        let mounted = Command::new("mount").args(words).arg(&dir).output();
-        let is_there = mounted.is_ok_and(|output| output.status.success());
-        if !is_there {
-            usher_skip::skip!("nothing can be mounted here");
-        }
-        is_there.then_some(Self(dir))
+        mount_tmpfs(&dir, "64k").then_some(Self(dir))
     }
 
     fn make_read_only(&self) {

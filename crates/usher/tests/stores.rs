@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{World, signal, stderr, stdout, wait_for};
+use common::{World, mount_tmpfs, signal, stderr, stdout, wait_for};
 
 /// A path at which no file can be created.
 const NOWHERE: &str = "/proc/nope/profiles.db";
@@ -28,13 +28,7 @@ impl Mount {
     /// Mounts the file system; prints a skip and returns `None` if mounting is not permitted.
     fn at(dir: PathBuf) -> Option<Self> {
         fs::create_dir(&dir).unwrap();
-        let words = ["-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs"];
-        let mounted = Command::new("mount").args(words).arg(&dir).output();
-        let is_there = mounted.is_ok_and(|output| output.status.success());
-        if !is_there {
-            usher_skip::skip!("nothing can be mounted here");
-        }
-        is_there.then_some(Self(dir))
+        mount_tmpfs(&dir, "1m").then_some(Self(dir))
     }
 
     fn fill(&self) {

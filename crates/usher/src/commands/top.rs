@@ -16,6 +16,7 @@
 //! topology is read once at the start.
 
 mod draw;
+mod key_line;
 mod keys;
 mod live;
 mod notes;

@@ -303,6 +303,19 @@ pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Mounts a file system of the given size in memory; prints a skip and returns false if mounting is
+/// not permitted.
+pub fn mount_tmpfs(dir: &Path, size: &str) -> bool {
+    let options = format!("size={size},mode=755");
+    let words = ["-t", "tmpfs", "-o", &options, "tmpfs"];
+    let mounted = Command::new("mount").args(words).arg(dir).output();
+    let is_mounted = mounted.is_ok_and(|output| output.status.success());
+    if !is_mounted {
+        usher_skip::skip!("nothing can be mounted here");
+    }
+    is_mounted
+}
+
 pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }

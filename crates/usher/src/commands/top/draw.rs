@@ -17,6 +17,7 @@ use ratatui_widgets::sparkline::Sparkline;
 use unicode_width::UnicodeWidthStr;
 use usher_model::{CpuSet, Topology};
 
+use super::key_line;
 use super::notes;
 use super::sort_key::SortKey;
 use super::view::{Mode, Row, View, letter};
@@ -159,7 +160,7 @@ pub fn draw(view: &View, topology: &Topology, area: Rect) -> Buffer {
     lines.y += usize::from(has_space(area));
     table(view, &rows, &mut lines, bottom);
     lines.y = bottom;
-    keys(view, &mut lines);
+    lines.line(&key_line::text(view, lines.width()), REVERSED);
     if view.mode == Mode::Help {
         help(&mut picture, area);
     }
@@ -360,56 +361,6 @@ fn sparkline(row: &Row, x: usize, lines: &mut Lines) {
     }
 }
 
-/// Draws the line with the keys. A filter is always visible: keys that do not fit beside it are left
-/// out, and of a long filter the end is shown, where the user types.
-fn keys(view: &View, lines: &mut Lines) {
-    let width = lines.width();
-    let filter = shown(&view.filter);
-    let text = match view.mode {
-        Mode::Filter => {
-            let keys = "   Enter: keep   Esc: clear";
-            let used = "filter: _".len();
-            let has_room = used + filter.width() + keys.len() <= width;
-            let filter = end_of(&filter, width.saturating_sub(used));
-            format!("filter: {filter}_{}", if has_room { keys } else { "" })
-        }
-        _ => {
-            let order = if view.reversed { " (reversed)" } else { "" };
-            let filter = match filter.is_empty() {
-                true => String::new(),
-                false => format!(" = {filter}"),
-            };
-            let sort = format!("s sort: {}{order}", view.sort.title());
-            let is_filtered = !filter.is_empty();
-            let filter = format!("/ filter{filter}");
-            let choices = [
-                format!("q quit  ? help  {sort}  r reverse  {filter}"),
-                format!("q quit  ? help  {sort}  {filter}"),
-                format!("q quit  ? help  {filter}"),
-            ];
-            let fits = |text: &&String| text.width() <= width;
-            let fitting = choices.iter().find(fits);
-            match fitting {
-                Some(text) => text.clone(),
-                None if is_filtered => filter,
-                None => choices[2].clone(),
-            }
-        }
-    };
-    lines.line(&text, REVERSED);
-}
-
-/// Returns the end of a text that fits in `width` columns; "…" marks a shortened text.
-fn end_of(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let starts = text.char_indices().map(|(at, _)| at);
-    let fits = |at: &usize| text[*at..].width() < width;
-    let at = starts.clone().find(fits).unwrap_or(text.len());
-    format!("…{}", &text[at..])
-}
-
 const HELP: [&str; 13] = [
     "q, Ctrl-C      quit",
     "s, < >         sort by the next, previous column",
@@ -603,29 +554,6 @@ mod tests {
             assert!(titles.any(|one| one == title), "{title}: {lines:?}");
             view.key(Key::Char('s'));
         }
-    }
-
-    #[test]
-    fn a_filter_is_visible_on_narrow_terminals() {
-        let last = |view: &View| lines(view, 60, 12).pop().unwrap();
-        let mut view = sample();
-        "/encode".chars().for_each(|c| {
-            view.key(Key::Char(c));
-        });
-        assert_eq!(last(&view), "filter: encode_   Enter: keep   Esc: clear");
-        view.key(Key::Enter);
-        view.key(Key::Char('s'));
-        view.key(Key::Char('r'));
-        let text = last(&view);
-        assert!(text.ends_with("/ filter = encode"), "{text}");
-        let mut view = sample();
-        let long = "a filter that is longer than a line of sixty columns, up to here";
-        "/".chars().chain(long.chars()).for_each(|c| {
-            view.key(Key::Char(c));
-        });
-        let text = last(&view);
-        assert!(text.ends_with("up to here_"), "{text}");
-        assert!(text.starts_with("filter: …"), "{text}");
     }
 
     #[test]
