@@ -9,7 +9,7 @@
 //!    each known process has a single thread, and none of these threads has run since the previous
 //!    scan, no process of the program can be new either.
 //! 2. Otherwise read `stat` of each new number. The number belongs to a new process of the program
-//!    if its parent is a known process.
+//!    if its parent is a known process. A number that cannot be read is examined again ([`unread`]).
 //! 3. A process is an orphan after the end of its parent: init adopts it. It is recognised by a
 //!    variable of its launcher, or else by its process group ([`orphans`]).
 //!    [`ForkScan::take_new_descendants`] leaves out processes that were found by their process
@@ -26,6 +26,7 @@
 
 mod files;
 mod orphans;
+mod unread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -40,6 +41,7 @@ use files::{
     by_start, executable_mappings, is_process, last_pid, library_kb, shape, working_threads,
 };
 use orphans::{Origin, OrphanRules};
+use unread::{UnreadNumber, UnreadNumbers};
 
 pub use orphans::RUN_VARIABLE;
 
@@ -50,10 +52,6 @@ const FORK_NO_EXEC: u64 = 0x40;
 const NUMBERS_MAX: i32 = 1024;
 /// Shortest time between two lists of all processes.
 const LIST_NS: u64 = 200_000_000;
-/// Time for which a number without a process that can be read is examined again, and upper limit of
-/// such numbers.
-const FREE_NS: u64 = 20_000_000;
-const FREE_MAX: usize = 64;
 /// Time for which the executable and the command line are read at each scan, after a process was found
 /// or has executed a program: an `exec` may be in progress.
 const EXEC_NS: u64 = 50_000_000;
@@ -73,14 +71,12 @@ pub struct ForkScan {
     root: ProcessId,
     orphans: OrphanRules,
     last_pid: Option<i32>,
-    /// The last number and the time of the last check at which the program was at rest, if no other
-    /// check or scan followed.
-    rest: Option<(i32, u64)>,
+    /// The last number at the last check at which the program was at rest, if no other check or scan
+    /// followed.
+    rest: Option<i32>,
     listed_ns: Option<u64>,
     known: BTreeMap<i32, KnownProcess>,
-    /// Numbers of processes that did not exist, or could not be read, when examined, with the
-    /// time of the first examination.
-    free: Vec<(i32, u64)>,
+    unread: UnreadNumbers,
     new_descendants: Vec<ProcessId>,
 }
 
@@ -124,7 +120,7 @@ impl ForkScan {
             rest: None,
             listed_ns: None,
             known: BTreeMap::new(),
-            free: Vec::new(),
+            unread: UnreadNumbers::default(),
             new_descendants: Vec::new(),
         }
     }
@@ -146,11 +142,11 @@ impl ForkScan {
         }
         let last = last_pid(&self.proc_root);
         if is_at_rest {
-            self.skip_before_last_rest(last, at_ns);
+            self.skip_before_last_rest(last);
             return false;
         }
         self.rest = None;
-        if !self.free.is_empty() {
+        if self.unread.is_due(at_ns) {
             return true;
         }
         if self.last_pid == last {
@@ -163,14 +159,15 @@ impl ForkScan {
         has_run
     }
 
-    /// Skips the numbers that were assigned before the last check at which the program was at rest.
-    fn skip_before_last_rest(&mut self, last: Option<i32>, at_ns: u64) {
+    /// Skips the numbers that were assigned between the last scan and the last check at which the
+    /// program was at rest. Unread numbers are kept: they were assigned before the last scan, when the
+    /// program may have run.
+    fn skip_before_last_rest(&mut self, last: Option<i32>) {
         let Some(last) = last else {
             return;
         };
-        if let Some((before, before_ns)) = self.rest.replace((last, at_ns)) {
+        if let Some(before) = self.rest.replace(last) {
             self.last_pid = Some(before);
-            self.free.retain(|&(_, since_ns)| since_ns > before_ns);
         }
     }
 
@@ -199,32 +196,27 @@ impl ForkScan {
         if let Some(root) = self.known.get(&self.root.pid) {
             self.orphans.note_root(&root.stat);
         }
-        let mut candidates = std::mem::take(&mut self.free);
-        if self.known.is_empty() {
-            candidates.push((self.root.pid, at_ns));
-        }
-        let new = self.candidates(last, at_ns).into_iter();
-        candidates.extend(new.map(|pid| (pid, at_ns)));
         let mut is_new = false;
-        for (pid, since_ns) in candidates {
-            match read_stat(&self.proc_root, pid) {
-                Ok(stat) => match self.add(stat, at_ns) {
-                    Added::New => is_new = true,
-                    Added::Unread => self.examine_again(pid, since_ns, at_ns),
-                    Added::None => {}
-                },
-                // The kernel assigns a number shortly before the process can be found.
-                Err(_) => self.examine_again(pid, since_ns, at_ns),
+        if self.known.is_empty()
+            && let Ok(root) = read_stat(&self.proc_root, self.root.pid)
+        {
+            is_new = matches!(self.add(root, at_ns), Added::New);
+        }
+        let mut candidates = self.unread.take_due(at_ns);
+        let new = self.candidates(last, at_ns).into_iter();
+        candidates.extend(new.map(|pid| UnreadNumber::new(pid, at_ns)));
+        for number in candidates {
+            let added = match read_stat(&self.proc_root, number.pid) {
+                Ok(stat) => self.add(stat, at_ns),
+                Err(_) => Added::Unread,
+            };
+            match added {
+                Added::New => is_new = true,
+                Added::Unread => self.unread.examine_again(number, at_ns),
+                Added::None => {}
             }
         }
-        self.free.truncate(FREE_MAX);
         is_new
-    }
-
-    fn examine_again(&mut self, pid: i32, since_ns: u64, at_ns: u64) {
-        if at_ns.saturating_sub(since_ns) < FREE_NS {
-            self.free.push((pid, since_ns));
-        }
     }
 
     /// Returns the program's processes, by pid.

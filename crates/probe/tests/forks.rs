@@ -108,8 +108,15 @@ fn finds_children_that_execute_a_program_and_drops_ended_ones() {
         root
     );
     shell.go();
-    let found = until(&mut scan, "two children", |found| {
-        sleepers(found).len() == 2
+    // During an `exec`, the new name may be found with the old executable or command line.
+    let found = until(&mut scan, "two children of one shape", |found| {
+        let children = sleepers(found);
+        let shapes: BTreeSet<_> = children
+            .iter()
+            .map(|one| (one.executable, &one.shape))
+            .collect();
+        let is_shell = |one: &&TreeProcess| one.executable == found[0].executable;
+        children.len() == 2 && shapes.len() == 1 && !children.iter().any(is_shell)
     });
     let children = sleepers(&found);
     assert!(
@@ -117,9 +124,6 @@ fn finds_children_that_execute_a_program_and_drops_ended_ones() {
             .iter()
             .all(|one| one.parent == root && one.threads == 1)
     );
-    assert_eq!(children[0].executable, children[1].executable);
-    assert_eq!(children[0].shape, children[1].shape);
-    assert_ne!(children[0].executable, found[0].executable);
     let ended = children[0].id;
     // SAFETY: `kill` accesses no memory; it signals a process that this test started.
     unsafe { libc::kill(ended.pid, libc::SIGKILL) };
@@ -409,12 +413,12 @@ fn scans_are_due_for_a_while_after_a_process_was_found() {
     let found_ns = found.iter().map(|one| one.found_ns).max().unwrap();
     assert!(scan.is_due(found_ns + SECOND_NS / 50, false));
     // The first call compares with no earlier CPU time.
-    let later_ns = 3600 * SECOND_NS;
-    let is_quiet =
-        |scan: &mut ForkScan| !scan.is_due(later_ns, false) && !scan.is_due(later_ns, false);
+    let mut later_ns = 3600 * SECOND_NS;
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_quiet(&mut scan) {
+    while scan.is_due(later_ns, false) || scan.is_due(later_ns, false) {
         assert!(Instant::now() < deadline, "scans stay due");
+        // Numbers of processes of other tests that have ended are given up after 2 to 4 s.
+        later_ns += 4 * SECOND_NS;
         scan.scan(later_ns);
     }
 }
