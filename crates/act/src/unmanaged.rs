@@ -5,13 +5,14 @@
 //! nevertheless get a lower priority, as from `nice`, `chrt` and `ionice`: it keeps this priority
 //! until it ends.
 //!
-//! 1. Lower the process's nice value, scheduling policy and I/O class. A value that cannot be
+//! 1. If the process starts a session, wait until the session exists, and give its autogroup nice
+//!    19. The process still has the priority of its launcher: on a busy machine, a process of the
+//!    lowest priority would start its session too late.
+//! 2. Lower the process's nice value, scheduling policy and I/O class. A value that cannot be
 //!    lowered does not prevent the others.
-//! 2. If the process starts a session, wait until the session exists, and give its autogroup nice
-//!    19.
 //!
-//! Step 2 retries every 1 ms for at most 500 ms. The first failure of a step is returned after both
-//! steps.
+//! Step 1 retries every 1 ms for at most 2 s. Both steps are tried; a failure of step 2 has
+//! priority.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ use crate::procs::Procs;
 
 /// Upper limit of the wait for the process to start its session, and for the kernel to accept the
 /// nice value of an autogroup: from users, one per 100 ms for the whole machine.
-const SESSION_WAIT: Duration = Duration::from_millis(500);
+const SESSION_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -39,15 +40,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// these changes.
 ///
 /// # Errors
-/// The first value that could not be lowered. The other values are lowered nevertheless.
+/// The first value of the process that could not be lowered, or else the autogroup. The other values
+/// are lowered nevertheless.
 pub fn lower_launched(config: &ActConfig, pid: i32, starts_session: bool) -> Result<(), ActError> {
-    let lowered = lower_process(pid);
     let procs = Procs::new(config);
     // In the procfs of another PID namespace, the pid would name another process.
     let session = match starts_session && procs.check_namespace().is_ok() {
         true => lower_session(&procs, pid),
         false => Ok(()),
     };
+    let lowered = lower_process(pid);
     lowered.and(session).map_err(|source| ActError::Process {
         doing: "lowering the priority of",
         pid,
