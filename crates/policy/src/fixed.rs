@@ -326,6 +326,15 @@ impl<P: Policy> Policy for FixedSeats<P> {
     }
 }
 
+/// The first words of every note about a new seat.
+const SEAT_NOTE: &str = "the seat is fixed at";
+
+/// Returns whether a note reports the size of a fixed seat. Such a note is true only until the next
+/// note of this kind about the same program.
+pub fn is_seat_note(text: &str) -> bool {
+    text.starts_with(SEAT_NOTE)
+}
+
 /// Describes a new seat.
 fn seat_note(requested: usize, actual: usize) -> String {
     let cores = |count: usize| match count {
@@ -334,14 +343,10 @@ fn seat_note(requested: usize, actual: usize) -> String {
     };
     match actual < requested {
         true => format!(
-            "the seat is fixed at {}, because the program may use no more; --cores or a rule requests \
-             {}",
+            "{SEAT_NOTE} {}, because the program may use no more; --cores or a rule requests {}",
             cores(actual),
             cores(requested)
         ),
-        false => format!(
-            "the seat is fixed at {} by --cores or a rule",
-            cores(requested)
-        ),
+        false => format!("{SEAT_NOTE} {} by --cores or a rule", cores(requested)),
     }
 }

@@ -36,6 +36,7 @@ fn a_fixed_program_gets_its_cores_without_a_profile() {
             notes.iter().any(|one| one.text == note),
             "{name}: {notes:?}"
         );
+        assert!(usher_policy::fixed::is_seat_note(note));
     }
 }
 

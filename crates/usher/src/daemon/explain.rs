@@ -17,6 +17,7 @@ mod place;
 
 use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{ProfileMatch, Topology};
+use usher_policy::fixed::is_seat_note;
 use usher_report::text;
 
 use self::place::{named, place};
@@ -66,6 +67,8 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
     let own_notes = status.notes.iter().rev();
     let own_notes = own_notes
         .filter(|note| note.note.program == Some(program.id))
+        // The description of the seat states its present size.
+        .filter(|note| !is_seat_note(&note.note.text))
         .take(NOTES_MAX);
     let mut notes: Vec<String> = own_notes.map(|note| note.note.text.clone()).collect();
     notes.reverse();
@@ -228,8 +231,8 @@ pub mod samples {
 
 #[cfg(test)]
 mod tests {
-    use usher_host::engine::BackgroundStatus;
-    use usher_model::{CpuSet, Regulation, SeatMode};
+    use usher_host::engine::{BackgroundStatus, TimedNote};
+    use usher_model::{CpuSet, Note, Regulation, SeatMode};
     use usher_topology::Source;
 
     use super::samples::{program, status};
@@ -323,7 +326,8 @@ mod tests {
         assert!(text([None, None]).contains("the program has no seat"));
         let large = text([Some(99), None]);
         assert!(
-            large.contains("is fixed at 2 cores (99 requested) by"),
+            large
+                .contains("is fixed at 2 cores (99 requested, but the program may use no more) by"),
             "{large}"
         );
     }
@@ -345,8 +349,57 @@ mod tests {
             ntt: None,
         }];
         let text = place(&seated, &status, &machine);
-        let expected = "(2.0 cores), fixed at 2 cores (99 requested) by --cores or a rule";
+        let expected = "(2.0 cores), fixed at 2 cores (99 requested, but the program may use no \
+                        more) by --cores or a rule";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn the_size_of_a_fixed_seat_is_stated_once() {
+        let machine = usher_topology::load(Source::parse("core:4 pu:1").unwrap()).unwrap();
+        let one = ProgramStatus {
+            mode: Some(SeatMode::Seated),
+            cpus: Some(CpuSet::range(0, 1)),
+            cores: Some(2),
+            ..program(1, "a", &[])
+        };
+        let mut status = status(vec![one], &machine);
+        status.plan.seats = vec![usher_model::Seat {
+            program: status.programs[0].id,
+            cpus: CpuSet::range(0, 1),
+            domains: Vec::new(),
+            mode: SeatMode::Seated,
+            ntt: None,
+        }];
+        // The first note is about a former seat.
+        let notes = [
+            "the seat is fixed at 3 cores by --cores or a rule",
+            "the seat is fixed at 2 cores by --cores or a rule",
+            "the threads use all cores",
+        ];
+        status.notes = notes.map(|text| timed_note(&status, text)).to_vec();
+        let stated = |status: &Status| {
+            let reason = explain(status, &machine, None).unwrap().reasons.remove(0);
+            assert_eq!(reason.notes, ["the threads use all cores"]);
+            reason.place
+        };
+        let fixed = "fixed at 2 cores by --cores or a rule";
+        let seated = stated(&status);
+        assert!(seated.ends_with(fixed), "{seated}");
+        status.programs[0].frozen = true;
+        let stopped = stated(&status);
+        assert!(stopped.ends_with(fixed), "{stopped}");
+    }
+
+    fn timed_note(status: &Status, text: &str) -> TimedNote {
+        TimedNote {
+            at_seconds: 1.0,
+            note: Note {
+                program: Some(status.programs[0].id),
+                text: text.to_owned(),
+            },
+            lasting: false,
+        }
     }
 
     #[test]

@@ -30,13 +30,9 @@ fn overlapping_fixed_seat(
     status: &Status,
     topology: &Topology,
 ) -> Option<String> {
-    let cores = program
-        .cores
-        .filter(|_| status.seating_forbidden.is_none())?;
-    let mut seats = status.plan.seats.iter();
-    let cpus = &seats.find(|seat| seat.program == program.id)?.cpus;
+    let fixed = fixed(program, status, topology)?;
+    let cpus = planned(program, status)?;
     let Overlap { reason, remedy } = overlap(status, topology);
-    let fixed = fixed(cores as usize, topology.cores_in(cpus).len());
     Some(format!(
         "the seat of the program is {fixed}, and the program shares {} with other programs, because \
          {reason}: {remedy}",
@@ -44,13 +40,28 @@ fn overlapping_fixed_seat(
     ))
 }
 
-/// Describes the fixed size of a seat, in cores. The program may have fewer cores than requested.
-fn fixed(requested: usize, actual: usize) -> String {
+/// Describes the fixed size of the program's seat in the present plan, in cores; `None` if the size
+/// is not fixed. The program may have fewer cores than requested.
+fn fixed(program: &ProgramStatus, status: &Status, topology: &Topology) -> Option<String> {
+    let requested = program
+        .cores
+        .filter(|_| status.seating_forbidden.is_none() && program.pinned_to.is_none())?;
+    let requested = requested as usize;
+    let actual = topology.cores_in(planned(program, status)?).len();
     let size = match actual < requested {
-        true => format!("{} ({requested} requested)", text::count(actual, "core")),
+        true => format!(
+            "{} ({requested} requested, but the program may use no more)",
+            text::count(actual, "core")
+        ),
         false => text::count(requested, "core"),
     };
-    format!("fixed at {size} by --cores or a rule")
+    Some(format!("fixed at {size} by --cores or a rule"))
+}
+
+/// Returns the CPUs of the program's seat in the present plan.
+fn planned<'a>(program: &ProgramStatus, status: &'a Status) -> Option<&'a CpuSet> {
+    let mut seats = status.plan.seats.iter();
+    Some(&seats.find(|seat| seat.program == program.id)?.cpus)
 }
 
 fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
@@ -62,11 +73,13 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         return format!("the program takes turns with the others on all CPUs, and {now} now");
     }
     if program.frozen {
-        return "the program is stopped while another program is measured alone".to_owned();
+        let fixed = fixed(program, status, topology);
+        let fixed = fixed.map_or_else(String::new, |fixed| format!("; its seat is {fixed}"));
+        return format!("the program is stopped while another program is measured alone{fixed}");
     }
     let seated = program.mode == Some(SeatMode::Seated);
     match view::seat(program, status).filter(|_| seated) {
-        Some(cpus) => seat(program, &cpus, topology),
+        Some(cpus) => seat(program, &cpus, status, topology),
         None => no_seat(program, status, topology),
     }
 }
@@ -91,7 +104,7 @@ fn no_seat(program: &ProgramStatus, status: &Status, topology: &Topology) -> Str
 
 /// Describes the seat of a program, and the effect of one core more or less. `cpus`: the seat with
 /// borrowed CPUs and without lent CPUs.
-fn seat(program: &ProgramStatus, cpus: &CpuSet, topology: &Topology) -> String {
+fn seat(program: &ProgramStatus, cpus: &CpuSet, status: &Status, topology: &Topology) -> String {
     let own = cpus.minus(&program.borrowed).or(&program.lent);
     let cores = topology.capacity_of(&own);
     let size = match program.cpu_quota.filter(|&quota| quota < cores) {
@@ -100,9 +113,8 @@ fn seat(program: &ProgramStatus, cpus: &CpuSet, topology: &Topology) -> String {
     };
     let kind = if program.soft { "soft seat" } else { "seat" };
     let mut text = format!("the program has a {kind} on {} ({size})", named(&own));
-    if let Some(cores) = program.cores {
-        let actual = topology.cores_in(&own).len();
-        text.push_str(&format!(", {}", fixed(cores as usize, actual)));
+    if let Some(fixed) = fixed(program, status, topology) {
+        text.push_str(&format!(", {fixed}"));
     }
     let Some(curve) = &program.profile else {
         return text;
