@@ -15,15 +15,15 @@ use crate::space::{is_full, is_mounted_read_only};
 pub enum StoreError {
     /// The directory or the file cannot be created.
     #[error(
-        "the profile store {} cannot be created: {}: name another file by --store or USHER_STORE",
-        path.display(),
-        usher_model::without_error_number(&source.to_string())
+        "the profile store {} cannot be created: {problem}: name another file by --store or \
+         USHER_STORE",
+        path.display()
     )]
-    Directory {
+    Creation {
         /// The store.
         path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
+        /// The problem, without the number of a system error.
+        problem: String,
     },
     /// A damaged file cannot be renamed.
     #[error(

@@ -40,5 +40,4 @@ pub use profile::{
     MeasuredPoint, Measurement, Profile, ProfileEntry, StoredPoint, VariationRecord,
 };
 pub use reading::ReadableStore;
-pub use space::creation_problem;
 pub use store::Store;

@@ -22,6 +22,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::damaged::with_suffix;
 use crate::error::StoreError;
 use crate::schema::is_current;
+use crate::space::check_absent;
 use crate::store::Store;
 
 /// A store that was opened for reading.
@@ -36,6 +37,19 @@ pub struct ReadableStore {
 }
 
 impl Store {
+    /// Opens a store as [`Store::open_to_read`] does, if it exists. Returns `None` if it does not
+    /// exist, but can be created. No file is created.
+    ///
+    /// # Errors
+    /// The reason for which the store cannot be used or created, as [`Store::open`] returns it.
+    pub fn open_if_present(path: &Path) -> Result<Option<ReadableStore>, StoreError> {
+        check_absent(path)?;
+        match path.exists() {
+            true => Self::open_to_read(path).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Opens a store as [`Store::open`] does or, if it cannot be written, for reading. The caller
     /// checks that the file exists.
     ///

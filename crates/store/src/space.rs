@@ -8,6 +8,8 @@ use std::path::Path;
 use rustix::fs::{Access, CWD, Mode, OFlags, StatVfs, StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 
+use crate::error::StoreError;
+
 /// The free space in bytes below which a failed access counts as a lack of space: twice the size of
 /// the shared memory that SQLite creates beside a store.
 const FREE_BYTES_MIN: u64 = 64 << 10;
@@ -37,23 +39,47 @@ fn has_no_space(state: &StatVfs) -> bool {
     lacks_blocks || (state.f_files > 0 && inodes == 0)
 }
 
-/// Returns why a file cannot be created at this path, including missing directories above it;
-/// `None` if it can. Nothing is written.
-pub fn creation_problem(path: &Path) -> Option<String> {
-    let problem = check_creation(path).err()?;
-    Some(format!(
-        "the profile store {} cannot be created: {problem}: name another file by --store or \
-         USHER_STORE",
-        path.display()
-    ))
+/// Checks a store that does not exist: whether it can be created, including missing directories
+/// above it. Nothing is written. A store that exists passes the check.
+///
+/// # Errors
+/// The reason for which the store cannot be created, or for which its directory cannot be searched.
+pub(crate) fn check_absent(store: &Path) -> Result<(), StoreError> {
+    match store.try_exists() {
+        Ok(true) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(StoreError::Unreadable {
+                path: store.to_owned(),
+            });
+        }
+        // Other errors, such as a file in place of a directory, prevent the creation.
+        Ok(false) | Err(_) => {}
+    }
+    check_creation(store).map_err(|problem| match problem {
+        Problem::Full => StoreError::Full {
+            path: store.to_owned(),
+        },
+        Problem::Other(problem) => StoreError::Creation {
+            path: store.to_owned(),
+            problem,
+        },
+    })
 }
 
-fn check_creation(path: &Path) -> Result<(), String> {
-    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+/// Why a file cannot be created.
+enum Problem {
+    /// Its file system is full.
+    Full,
+    /// Another reason, with the path concerned.
+    Other(String),
+}
+
+fn check_creation(path: &Path) -> Result<(), Problem> {
+    let path = std::path::absolute(path).map_err(|e| Problem::Other(without_number(e)))?;
     let above = path.ancestors().skip(1);
     let dir = above.into_iter().find(|dir| dir.symlink_metadata().is_ok());
     let dir = dir.unwrap_or(Path::new("/"));
-    let about = |reason: String| format!("{}: {reason}", dir.display());
+    let about = |reason: String| Problem::Other(format!("{}: {reason}", dir.display()));
     let meta = dir
         .metadata()
         .map_err(|error| about(without_number(error)))?;
@@ -64,7 +90,7 @@ fn check_creation(path: &Path) -> Result<(), String> {
     accessed.map_err(|errno| about(without_number(errno.into())))?;
     let state = statvfs(dir).map_err(|errno| about(without_number(errno.into())))?;
     if has_no_space(&state) {
-        return Err(about("its file system is full".to_owned()));
+        return Err(Problem::Full);
     }
     // File systems of the kernel, such as /proc, have no blocks and support no unnamed files.
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;

@@ -46,6 +46,7 @@ use crate::rows::{
 };
 use crate::schema::{OpenError, STEPS, check_identity, migrate};
 use crate::similar::distance;
+use crate::space::check_absent;
 
 /// Upper limit of the wait for a write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,13 +71,18 @@ impl Store {
     /// The reason for which the file cannot be used. After an error, no profile of the file has
     /// changed.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        // The check of an absent store gives the same reason before and after a failed attempt.
+        Self::open_or_create(path).map_err(|error| check_absent(path).err().unwrap_or(error))
+    }
+
+    fn open_or_create(path: &Path) -> Result<Self, StoreError> {
         check_kind(path)?;
         if let Some(dir) = path.parent() {
             let mut builder = std::fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o700).create(dir);
-            made.map_err(|source| StoreError::Directory {
+            made.map_err(|error| StoreError::Creation {
                 path: path.to_owned(),
-                source,
+                problem: usher_model::without_error_number(&error.to_string()),
             })?;
         }
         create_private(path);

@@ -509,26 +509,41 @@ fn a_store_on_a_read_only_file_system_is_read() {
     assert_eq!(readable.store.list().unwrap().len(), 50);
 }
 
+/// Reading an absent store and creating it fail with one text. Returns this text.
+fn creation_error(path: &Path) -> String {
+    let read = Store::open_if_present(path).unwrap_err().to_string();
+    let created = Store::open(path).unwrap_err().to_string();
+    assert_eq!(read, created);
+    assert_eq!(
+        Store::open_if_present(path).unwrap_err().to_string(),
+        created
+    );
+    read
+}
+
 #[test]
 fn states_why_a_store_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/profiles.db");
-    assert_eq!(usher_store::creation_problem(&path), None);
+    assert!(Store::open_if_present(&path).unwrap().is_none());
     assert_eq!(names(dir.path()), Vec::<String>::new());
-    let problem = usher_store::creation_problem(Path::new("/proc/nope/profiles.db"));
-    let problem = problem.unwrap();
+    let problem = creation_error(Path::new("/proc/nope/profiles.db"));
     let expected = "the profile store /proc/nope/profiles.db cannot be created: /proc: ";
     assert!(problem.starts_with(expected), "{problem}");
     assert!(problem.ends_with("by --store or USHER_STORE"), "{problem}");
     std::fs::write(dir.path().join("file"), "").unwrap();
-    let problem = usher_store::creation_problem(&dir.path().join("file/profiles.db"));
-    assert!(problem.unwrap().contains("it is not a directory"));
+    let problem = creation_error(&dir.path().join("file/profiles.db"));
+    assert!(problem.contains("it is not a directory"), "{problem}");
     let Some(mount) = Mount::tmpfs(dir.path(), "size=64k") else {
         return;
     };
     fill(&mount.0);
-    let problem = usher_store::creation_problem(&mount.0.join("profiles.db"));
-    assert!(problem.unwrap().contains("its file system is full"));
+    let problem = creation_error(&mount.0.join("profiles.db"));
+    assert!(problem.contains("its file system is full"), "{problem}");
+    std::fs::remove_file(mount.0.join("profiles.db")).ok();
+    mount.remount("ro");
+    let problem = creation_error(&mount.0.join("profiles.db"));
+    assert!(problem.contains("Read-only file system"), "{problem}");
 }
 
 #[test]
@@ -574,7 +589,7 @@ fn reports_a_directory_that_cannot_be_created() {
     std::fs::write(dir.path().join("file"), "x").unwrap();
     let path = dir.path().join("file/profiles.db");
     let error = Store::open(&path).unwrap_err();
-    assert!(matches!(error, StoreError::Directory { .. }));
+    assert!(matches!(error, StoreError::Creation { .. }));
     let (_, warning) = Store::open_or_memory(&path).unwrap();
     assert!(warning.unwrap().in_memory);
 }

@@ -89,28 +89,40 @@ fn a_store_on_a_full_file_system_can_be_read() {
 }
 
 #[test]
-fn a_store_that_cannot_be_created_is_not_reported_as_empty() {
+fn a_store_that_cannot_be_created_is_an_error_with_one_text() {
     let world = World::new();
     let run = |args: &[&str]| {
         let mut command = world.usher(args);
         command.env("USHER_STORE", NOWHERE).output().unwrap()
     };
     let problem = format!("the profile store {NOWHERE} cannot be created: /proc: ");
-    let text = stdout(&run(&["profile", "list"]));
-    assert!(text.starts_with(&problem), "{text}");
-    assert!(
-        text.trim_end().ends_with("--store or USHER_STORE"),
-        "{text}"
-    );
-    assert_eq!(text.lines().count(), 1, "{text}");
-    let output = run(&["profile", "list", "--json"]);
-    let listed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(listed["profiles"], serde_json::json!([]));
-    assert!(stderr(&output).contains(&problem), "{}", stderr(&output));
     let found: serde_json::Value =
         serde_json::from_slice(&run(&["doctor", "--json"]).stdout).unwrap();
     let found = found["store"]["problem"].as_str().unwrap();
     assert!(found.starts_with(&problem), "{found}");
+    assert!(found.ends_with("--store or USHER_STORE"), "{found}");
+    for args in [&["list"][..], &["list", "--json"], &["show", "zip"]] {
+        let output = run(&[&["profile"], args].concat());
+        assert_eq!(output.status.code(), Some(125), "{args:?}");
+        let (text, line) = (stdout(&output), stderr(&output));
+        assert_eq!((text, line), (String::new(), format!("usher: {found}\n")));
+    }
+    let output = run(&["run", "true"]);
+    assert!(output.status.success());
+    let line = stderr(&output);
+    assert!(line.contains(found), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+}
+
+#[test]
+fn a_store_that_does_not_exist_yet_is_an_empty_list() {
+    let world = World::new();
+    let output = world.run(&["profile", "list"]);
+    assert!(output.status.success());
+    let text = stdout(&output);
+    assert!(text.contains("has no profiles"), "{text}");
+    assert_eq!(stderr(&output), "");
+    assert!(!world.path("profiles.db").exists());
 }
 
 /// A store that a daemon cannot use.

@@ -286,11 +286,7 @@ fn processes() -> Vec<Completion> {
 
 fn profiles(store: Option<&Path>) -> Option<Vec<Completion>> {
     let path = runtime::store_path(store);
-    // Opening a missing store would create it.
-    if !path.try_exists().ok()? {
-        return None;
-    }
-    let all = Store::open_to_read(&path).ok()?.store.list().ok()?;
+    let all = Store::open_if_present(&path).ok()??.store.list().ok()?;
     let one = |entry: &ProfileEntry| {
         let about = format!("profile {}", entry.id());
         Completion::new(&entry.profile.name, &about)

@@ -27,7 +27,7 @@ use usher_act::{ActConfig, StaleJournal};
 use usher_model::Topology;
 use usher_probe::{Capabilities, Roots};
 use usher_report::text as words;
-use usher_store::{Store, StoreError, creation_problem};
+use usher_store::{Store, StoreError};
 
 use self::calibration::{CalibrateArgs, CalibrationReport};
 use self::conclusion::{Conclusion, MachineFacts, conclude};
@@ -174,14 +174,12 @@ fn stale_journals(runtime_dir: &Path) -> Vec<JournalReport> {
 }
 
 fn store_health(path: &Path) -> StoreHealth {
-    let line = |error: StoreError| failure::line(&error.into());
-    let (profiles, problem) = match path.exists() {
-        true => match known_programs(path) {
-            Ok((profiles, unwritable)) => (Some(profiles), unwritable.map(line)),
-            Err(error) => (None, Some(line(error))),
-        },
-        false => (None, creation_problem(path)),
+    let (profiles, error) = match known_programs(path) {
+        Ok(Some((profiles, unwritable))) => (Some(profiles), unwritable),
+        Ok(None) => (None, None),
+        Err(error) => (None, Some(error)),
     };
+    let problem = error.map(|error| failure::line(&error.into()));
     StoreHealth {
         path: path.display().to_string(),
         profiles,
@@ -189,10 +187,13 @@ fn store_health(path: &Path) -> StoreHealth {
     }
 }
 
-/// Returns the number of known programs, and why the store cannot be written.
-fn known_programs(path: &Path) -> Result<(usize, Option<StoreError>), StoreError> {
-    let readable = Store::open_to_read(path)?;
-    Ok((readable.store.list()?.len(), readable.unwritable))
+/// Returns the number of known programs, and why the store cannot be written; `None` if the store
+/// does not exist yet.
+fn known_programs(path: &Path) -> Result<Option<(usize, Option<StoreError>)>, StoreError> {
+    let Some(readable) = Store::open_if_present(path)? else {
+        return Ok(None);
+    };
+    Ok(Some((readable.store.list()?.len(), readable.unwritable)))
 }
 
 fn text(findings: &DoctorReport, out: Output) -> String {

@@ -214,8 +214,7 @@ pub fn measure_and_store(
 /// cannot be read, which the report of the store states.
 pub fn stored(store: &Path, topology: Option<&Topology>) -> Option<CalibrationReport> {
     let machine = MachineKey::of(topology?);
-    let store = store.exists().then(|| Store::open_to_read(store).ok())??;
-    let store = store.store;
+    let store = Store::open_if_present(store).ok()??.store;
     let calibration = store.calibration(&machine).ok()??;
     let release = kernel_release();
     let problem = (calibration.kernel != release).then(|| {

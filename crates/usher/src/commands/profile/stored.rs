@@ -5,7 +5,8 @@
 //! may mean several profiles: of other arguments, or of other machines. An identifier means one.
 //! `docs/profiles.md` describes the format of exported profiles.
 //!
-//! - `list`, `show` and `export` also read a store that cannot be written.
+//! - `list`, `show` and `export` also read a store that cannot be written. A store that does not
+//!   exist yet has no profiles; a store that cannot be created is an error.
 //! - `rm` deletes all profiles that the given words mean, or none if one word means no profile.
 //! - `export` of no profile is an error.
 //! - `import` checks the whole file before it changes the store. Profiles that the store already has
@@ -20,7 +21,7 @@ use anyhow::{Context, bail};
 use usher_model::Curve;
 use usher_report::figure::measured_speed_up;
 use usher_report::{table, text as words};
-use usher_store::{MachineKey, ProfileEntry, Store, creation_problem, exchange};
+use usher_store::{MachineKey, ProfileEntry, Store, exchange};
 
 use crate::answers::{
     ExportAnswer, ImportAnswer, ProfileAnswer, ProfileList, ProfileName, Profiles, RemoveAnswer,
@@ -111,19 +112,14 @@ pub fn run(command: &StoredCommand, store: Option<&Path>, out: Output) -> Outcom
     Ok(0)
 }
 
-/// Returns all profiles; none if the store does not exist, which is not created.
+/// Returns all profiles; none if the store does not exist yet. The store is not created.
+///
+/// # Errors
+/// The store cannot be read, or does not exist and cannot be created.
 fn all(path: &Path) -> anyhow::Result<Vec<ProfileEntry>> {
-    let exists = path.try_exists().with_context(|| {
-        format!(
-            "the profile store {} cannot be found: check the permissions of its directory, or name \
-             another file by --store or USHER_STORE",
-            path.display()
-        )
-    })?;
-    if !exists {
+    let Some(readable) = Store::open_if_present(path)? else {
         return Ok(Vec::new());
-    }
-    let readable = Store::open_to_read(path)?;
+    };
     if readable.lacks_log {
         failure::print_error(&format!(
             "the profile store {0} was read without its log ({0}-wal), so that recent profiles may \
@@ -173,23 +169,12 @@ fn list(all: &[ProfileEntry], path: &Path, out: Output) -> anyhow::Result<()> {
             .map(|entry| described(entry, here.as_ref()))
             .collect(),
     };
-    let problem = match path.exists() {
-        true => None,
-        false => creation_problem(path),
-    };
-    if let (true, Some(problem)) = (out.json, &problem) {
-        failure::print_error(problem);
-    }
     out.answer(&value, || {
-        match (problem, all) {
-            (Some(problem), _) => return problem,
-            (None, []) => {
-                return format!(
-                    "the profile store {} has no profiles; `usher profile -- CMD` measures one",
-                    path.display()
-                );
-            }
-            _ => {}
+        if all.is_empty() {
+            return format!(
+                "the profile store {} has no profiles; `usher profile -- CMD` measures one",
+                path.display()
+            );
         }
         let head = ["NAME", "ID", "CORES", "SPEED-UP", "RUNS", "AGE", "MACHINE"];
         let rows = all.iter().map(|entry| row(entry, here.as_ref()).to_vec());
