@@ -271,6 +271,27 @@ fn exported_profiles_are_imported_unchanged() {
 }
 
 #[test]
+fn import_prints_the_identifier_of_the_stored_profile() {
+    let world = World::new();
+    let mut secret = profile("zip", "hash:01");
+    secret["arguments"] = json!("--password=hunter2");
+    let given = document(&[secret]);
+    let imported = stdout(&import(&world, &[], &given));
+    let kept = stdout(&import(&world, &[], &given));
+    let replaced = stdout(&import(&world, &["--json", "--replace"], &given));
+    let listed = world.json(&["profile", "list"]).unwrap();
+    let arguments = listed["profiles"][0]["arguments"].as_str().unwrap();
+    assert!(!arguments.contains("hunter2"), "{arguments}");
+    let id = listed["profiles"][0]["id"].as_str().unwrap();
+    let first = format!("imported the profile zip ({id}): ");
+    assert!(imported.starts_with(&first), "{imported}");
+    let second = format!("kept the stored profile zip ({id}); ");
+    assert!(kept.starts_with(&second), "{kept}");
+    let replaced: Value = serde_json::from_str(&replaced).unwrap();
+    assert_eq!(replaced["imported"][0]["id"], id);
+}
+
+#[test]
 fn invalid_exports_and_imports_are_errors_that_change_nothing() {
     let world = World::new();
     let refused = |output: Output, part: &str| {

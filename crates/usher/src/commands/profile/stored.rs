@@ -382,11 +382,11 @@ fn import(file: &Path, replace: bool, path: &Path, out: Output) -> anyhow::Resul
     };
     let bytes = read_limited(file).with_context(about)?;
     let entries = exchange::read(&bytes, now_s()).with_context(about)?;
+    let entries = entries.into_iter().map(as_stored);
     let mut store = Store::open(path)?;
     let known: Vec<String> = store.list()?.iter().map(ProfileEntry::id).collect();
-    let is_known = |entry: &ProfileEntry| known.contains(&stored_id(entry));
-    let (kept, added): (Vec<_>, Vec<_>) =
-        (entries.into_iter()).partition(|entry| !replace && is_known(entry));
+    let is_known = |entry: &ProfileEntry| known.contains(&entry.id());
+    let (kept, added): (Vec<_>, Vec<_>) = entries.partition(|entry| !replace && is_known(entry));
     store.replace(&added)?;
     let value = ImportAnswer {
         imported: summaries(&added),
@@ -416,13 +416,13 @@ fn import(file: &Path, replace: bool, path: &Path, out: Output) -> anyhow::Resul
     })
 }
 
-/// Returns the identifier that a profile has in the store.
-fn stored_id(entry: &ProfileEntry) -> String {
+/// Returns a profile with the key that it has in the store: with redacted arguments. The identifier
+/// of the profile is a hash of the key.
+fn as_stored(entry: ProfileEntry) -> ProfileEntry {
     ProfileEntry {
         key: Store::stored_key(&entry.key),
-        ..entry.clone()
+        ..entry
     }
-    .id()
 }
 
 /// Reads a file, or the standard input, up to one byte more than the format permits.
