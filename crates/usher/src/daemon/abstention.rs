@@ -208,7 +208,7 @@ fn ids(programs: &[&ProgramStatus]) -> Vec<i64> {
     programs.iter().map(|p| to_int(p.id.0)).collect()
 }
 
-/// Formats "'a', 'b' (3), 'c' and 2 more": each name once, with the number of its programs.
+/// Formats "'a', 'b' (3 programs), 'c' and 2 more": each name once, with the number of its programs.
 fn names(programs: &[&ProgramStatus]) -> String {
     let mut groups: Vec<(&str, usize)> = Vec::new();
     for program in programs {
@@ -220,7 +220,7 @@ fn names(programs: &[&ProgramStatus]) -> String {
     groups.truncate(NAMES_MAX);
     let named = groups.iter().map(|(name, count)| match count {
         1 => format!("'{name}'"),
-        _ => format!("'{name}' ({count})"),
+        _ => format!("'{name}' ({count} programs)"),
     });
     let named: Vec<String> = named.collect();
     let count: usize = groups.iter().map(|(_, count)| count).sum();
@@ -385,11 +385,11 @@ mod tests {
             "'a', 'b', 'c' and 2 more"
         );
         // A name that several programs have appears once.
-        assert_eq!(shown(&["a", "a"]), "'a' (2)");
-        assert_eq!(shown(&["a", "b", "a"]), "'a' (2) and 'b'");
+        assert_eq!(shown(&["a", "a"]), "'a' (2 programs)");
+        assert_eq!(shown(&["a", "b", "a"]), "'a' (2 programs) and 'b'");
         assert_eq!(
             shown(&["a", "b", "c", "c", "d", "d"]),
-            "'a', 'b', 'c' (2) and 2 more"
+            "'a', 'b', 'c' (2 programs) and 2 more"
         );
     }
 }

@@ -94,7 +94,7 @@ fn distinct_name(program: &ProgramStatus, all: &[&ProgramStatus]) -> String {
     let namesakes = all.iter().filter(|other| other.name == program.name);
     match namesakes.count() {
         0 | 1 => program.name.clone(),
-        _ => format!("{} ({})", program.name, program.id),
+        _ => format!("{} (program {})", program.name, program.id),
     }
 }
 

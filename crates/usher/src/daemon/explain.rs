@@ -448,7 +448,11 @@ mod tests {
         let without: Vec<&str> = names.filter(|name| name.starts_with("without")).collect();
         assert_eq!(
             without,
-            ["without py (1)", "without py (2)", "without sort"]
+            [
+                "without py (program 1)",
+                "without py (program 2)",
+                "without sort"
+            ]
         );
     }
 
