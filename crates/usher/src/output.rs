@@ -13,6 +13,7 @@
 
 mod json;
 mod layout;
+mod shell;
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -22,6 +23,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 pub use layout::{columns, columns_within, columns_wrapped, cut, entry, wrapped};
+pub use shell::quoted;
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

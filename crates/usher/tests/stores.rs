@@ -227,6 +227,10 @@ fn a_store_beside_a_daemon_with_another_store_is_reported_once() {
         assert_eq!(stderr(&output), reported, "{args:?}");
     }
     assert!(!Path::new(other).exists());
+    let spaced = world.path("my store.db");
+    let output = world.run(&["run", "--store", spaced.to_str().unwrap(), "--", "true"]);
+    let remedy = format!("as `usher daemon --store '{}'`", spaced.display());
+    assert!(stderr(&output).contains(&remedy), "{}", stderr(&output));
     let same = world.run(&["run", "--store", own, "--", "true"]);
     assert_eq!(stderr(&same), "");
     // The environment is no request to one command.

@@ -16,7 +16,7 @@ use super::numbers::{cpus, wait};
 use crate::autostart::DaemonOptions;
 use crate::client::Daemon;
 use crate::failure;
-use crate::output::Color;
+use crate::output::{Color, quoted};
 use crate::runtime;
 
 /// Upper limit of the length of a program's name in bytes, because a name must fit into a table.
@@ -98,7 +98,7 @@ pub fn report_other_store(daemon: &mut Daemon, given: Option<&Path>) {
         || "a profile store of its own".to_owned(),
         |own| format!("the profile store {own}"),
     );
-    let given = given.display();
+    let given = quoted(given);
     failure::print_error(&format!(
         "`--store {given}` has no effect, because a daemon runs and uses {own}: end the daemon \
          ('usher daemon stop') and repeat the command, or start the daemon as `usher daemon \

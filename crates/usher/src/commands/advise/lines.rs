@@ -6,14 +6,14 @@
 //! by `usher run --cores`, which sets the mask. There is no line for parallel if a word of the
 //! command contains a brace, because parallel would replace it.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use usher_policy::advise::candidates::{CopyConfig, MachineSize};
 
 use crate::launch::placeholders::{self, COPY, CPUS};
+use crate::output::quoted;
 
 /// Command lines that run a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -76,19 +76,8 @@ fn marker(command: &[OsString]) -> String {
 
 /// Quotes words for a POSIX shell and joins them.
 fn joined(words: &[OsString]) -> String {
-    let quoted = words.iter().map(|word| quoted(word));
+    let quoted = words.iter().map(quoted);
     quoted.collect::<Vec<_>>().join(" ")
-}
-
-fn quoted(word: &OsStr) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%{}".contains(byte);
-    let bytes = word.as_bytes();
-    if !bytes.is_empty() && bytes.iter().all(is_plain) {
-        return word.to_string_lossy().into_owned();
-    }
-    // An argument of a program contains no NUL byte, which is the only error.
-    let quoted = shlex::bytes::try_quote(bytes).unwrap_or_default();
-    String::from_utf8_lossy(&quoted).into_owned()
 }
 
 #[cfg(test)]
