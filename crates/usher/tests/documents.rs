@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks that the README lists every command, and that every `usher` command in the code blocks of
-//! the documents exists, with the options that the document shows. The commands are parsed, not run.
+//! Checks that the README lists every command, that every `usher` command in the code blocks of
+//! the documents exists, with the options that the document shows, and that the table of options in
+//! `docs/seats.md` names the right commands. The commands are parsed, not run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -67,16 +68,57 @@ fn wrong(command: &str) -> Option<String> {
         return Some(format!("`{command}`: no such command"));
     }
     let text = String::from_utf8_lossy(&help.stdout).into_owned();
-    let known = |option: &str| {
-        text.split(|c: char| c.is_whitespace() || ",[]=<".contains(c))
-            .any(|word| word == option)
-    };
+    let known = |option: &str| has_option(&text, option);
     let unknown = std::iter::once(subcommand)
         .chain(words)
         .filter(|word| word.starts_with("--"))
         .map(|word| word.split('=').next().unwrap_or(word))
         .find(|option| !known(option))?;
     Some(format!("`{command}`: no option {unknown}"))
+}
+
+/// Returns whether a help text contains an option.
+fn has_option(help: &str, option: &str) -> bool {
+    help.split(|c: char| c.is_whitespace() || ",[]=<".contains(c))
+        .any(|word| word == option)
+}
+
+/// Returns the parts of a Markdown cell in backquotes, up to the first blank of each.
+fn quoted_words(cell: &str) -> Vec<&str> {
+    let parts = cell.split('`').skip(1).step_by(2);
+    parts
+        .filter_map(|part| part.split_whitespace().next())
+        .collect()
+}
+
+#[test]
+fn the_table_of_options_names_the_commands_that_have_them() {
+    let text = fs::read_to_string(root().join("docs/seats.md")).unwrap();
+    let helps = ["run", "bg", "attach", "daemon"].map(|command| {
+        let mut usher = Command::new(env!("CARGO_BIN_EXE_usher"));
+        let help = usher.args([command, "--help"]).output().unwrap();
+        (command, String::from_utf8(help.stdout).unwrap())
+    });
+    let rows = text.lines().filter(|line| line.starts_with("| `--"));
+    let mut checked = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        for option in quoted_words(cells[0]) {
+            // `--policy` of `usher bg` has another meaning.
+            let commands = helps.iter().map(|(command, help)| (*command, help));
+            let having = commands.filter(|&(command, help)| {
+                has_option(help, option) && (command, option) != ("bg", "--policy")
+            });
+            let having: Vec<&str> = having.map(|(command, _)| command).collect();
+            let named = match cells[1] {
+                "all commands" => helps.each_ref().map(|(command, _)| *command).to_vec(),
+                cell => quoted_words(cell),
+            };
+            assert_eq!(named, having, "{option}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "only {checked} options found");
 }
 
 #[test]
