@@ -34,14 +34,7 @@ pub(super) fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alt
         antt,
         why,
     };
-    // The present mode, and its alternative.
-    let (seats, sharing) = match status.plan.abstains {
-        true => (
-            "the best seats for all programs; not used",
-            "the present state: all programs share all CPUs",
-        ),
-        false => ("the present state", "all programs share all CPUs"),
-    };
+    let (seats, sharing) = modes(status, &programs);
     let in_turn = programs.iter().any(|p| p.mode == Some(SeatMode::InTurn));
     let done = if in_turn { "turns" } else { "seats" };
     let cores = topology.capacity_of(&topology.all_cpus());
@@ -87,6 +80,28 @@ pub(super) fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alt
         }));
     }
     all
+}
+
+/// Describes the best seats and time sharing, of which one is the present mode. Programs with a fixed
+/// number of cores keep their seats while others share the CPUs; then neither mode is in use.
+fn modes(status: &Status, programs: &[&ProgramStatus]) -> (&'static str, &'static str) {
+    let (not_used, all_share) = (
+        "the best seats for all programs; not used",
+        "all programs share all CPUs",
+    );
+    match status.plan.abstains {
+        true if has_fixed_seat(status, programs) => (not_used, all_share),
+        true => (not_used, "the present state: all programs share all CPUs"),
+        false => ("the present state", all_share),
+    }
+}
+
+/// Returns whether a program has a seat of a fixed size, which it keeps beside programs that share
+/// the CPUs.
+fn has_fixed_seat(status: &Status, programs: &[&ProgramStatus]) -> bool {
+    let is_fixed =
+        |program: &&ProgramStatus| program.cores.is_some() && program.pinned_to.is_none();
+    status.seating_forbidden.is_none() && programs.iter().any(is_fixed)
 }
 
 /// Returns the program's name, with its number if another program has the same name.

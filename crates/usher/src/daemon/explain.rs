@@ -436,6 +436,30 @@ mod tests {
     }
 
     #[test]
+    fn time_sharing_is_not_the_present_state_beside_a_fixed_seat() {
+        let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
+        let sharing = |cores, forbidden: Option<&str>| {
+            let fixed = ProgramStatus {
+                cores,
+                ..program(1, "a", &[])
+            };
+            let mut status = status(vec![fixed, program(2, "b", &[])], &machine);
+            status.plan.abstains = true;
+            status.seating_forbidden = forbidden.map(str::to_owned);
+            let alternatives = explain(&status, &machine, None).unwrap().alternatives;
+            let mut alternatives = alternatives.into_iter();
+            alternatives.find(|a| a.name == "time sharing").unwrap().why
+        };
+        assert_eq!(sharing(Some(1), None), "all programs share all CPUs");
+        let present = "the present state: ";
+        assert!(sharing(None, None).starts_with(present));
+        assert!(
+            sharing(Some(1), Some("x")).starts_with(present),
+            "no seats are set"
+        );
+    }
+
+    #[test]
     fn distinguishes_programs_of_one_name() {
         let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
         let programs = vec![
