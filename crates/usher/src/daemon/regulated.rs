@@ -7,6 +7,7 @@
 
 use usher_host::engine::{BackgroundStatus, ProgramStatus};
 use usher_model::{Contention, Regulation, Resource};
+use usher_report::text;
 
 /// Length of the period to which the reported share of time refers, in seconds.
 const SHARE_SECONDS: f64 = 10.0;
@@ -32,9 +33,9 @@ pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     };
     format!(
         "the program is background work under the policy {policy}: {now}; it was allowed to run \
-         for {:.0} % of {of}, was stopped {}, and uses {:.2} CPUs",
+         for {:.0} % of {of}{}, and uses {:.2} CPUs",
         state.share * 100.0,
-        times(state.stops),
+        stops(state.stops),
         program.busy_cpus
     )
 }
@@ -67,7 +68,7 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
         Regulation::Usher => {
             let foreground = used(reason.foreground);
             let background = match reason.resource {
-                Resource::Link(_) => format!("{} packets", reason.background),
+                Resource::Link(_) => text::count(reason.background as usize, "packet"),
                 _ => used(reason.background),
             };
             match reason.resource {
@@ -104,16 +105,19 @@ fn amount(regulation: Regulation, resource: Resource, count: u64) -> String {
         (Resource::Cpu, _) => seconds(count as f64 * 1e-9),
         (Resource::Disk(_), Regulation::Usher) if count == 1 => "a request".to_owned(),
         (Resource::Disk(_), Regulation::Usher) => format!("{count} requests"),
-        (Resource::Disk(_), _) => format!("{count} sectors"),
+        (Resource::Disk(_), _) => text::count(count as usize, "sector"),
+        (Resource::Link(_), Regulation::Usher) if count == 1 => "a call or packet".to_owned(),
         (Resource::Link(_), Regulation::Usher) => format!("{count} calls and packets"),
-        (Resource::Link(_), _) => format!("{count} calls"),
+        (Resource::Link(_), _) => text::count(count as usize, "call"),
     }
 }
 
-fn times(count: u64) -> String {
+/// Describes the number of stops; empty for none, which [`known`] states.
+fn stops(count: u64) -> String {
     match count {
-        1 => "once".to_owned(),
-        _ => format!("{count} times"),
+        0 => String::new(),
+        1 => ", was stopped once".to_owned(),
+        _ => format!(", was stopped {count} times"),
     }
 }
 
@@ -207,7 +211,23 @@ mod tests {
         };
         let crowd = status(Regulation::Usher, Some(crowd));
         assert!(known(&crowd).ends_with("immediately: foreground threads waited for a CPU"));
-        let free = status(Regulation::Usher, None);
+        let mut free = status(Regulation::Usher, None);
         assert!(known(&free).starts_with("the program has not been stopped"));
+        free.state.as_mut().unwrap().stops = 0;
+        let text = place(&one, &free);
+        assert!(
+            text.ends_with("of the last 10 s, and uses 0.00 CPUs"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_single_use_is_in_the_singular() {
+        let link = Resource::Link(usher_model::LinkId(2));
+        let shown = |regulation, resource| amount(regulation, resource, 1);
+        assert_eq!(shown(Regulation::Eii, link), "1 call");
+        assert_eq!(shown(Regulation::Usher, link), "a call or packet");
+        let disk = Resource::Disk(DiskId { major: 1, minor: 0 });
+        assert_eq!(shown(Regulation::Ipd, disk), "1 sector");
     }
 }
