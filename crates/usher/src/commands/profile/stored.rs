@@ -33,6 +33,9 @@ use crate::measure;
 use crate::output::{self, Output};
 use crate::runtime;
 
+/// Length of a day in seconds.
+const DAY_S: i64 = 86_400;
+
 /// A command about stored profiles.
 #[derive(Debug, clap::Subcommand)]
 pub enum StoredCommand {
@@ -228,10 +231,13 @@ fn now_s() -> i64 {
     now.map_or(0, |now| now.as_secs().cast_signed())
 }
 
-/// Returns the time since a measurement.
+/// Returns the time since a measurement, in whole days from two days on.
 pub fn age(at_s: i64) -> String {
     let seconds = now_s().saturating_sub(at_s).max(0);
-    status::duration(seconds as f64)
+    match seconds / DAY_S {
+        0 | 1 => status::duration(seconds as f64),
+        days => format!("{days} days"),
+    }
 }
 
 /// Returns the JSON value of a profile: the exported fields, the identifier, and whether the
