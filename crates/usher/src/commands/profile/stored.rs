@@ -354,18 +354,21 @@ fn export(
     to: Option<&Path>,
     out: Output,
 ) -> anyhow::Result<()> {
-    // A profile without points has nothing that another store could use.
-    let chosen: Vec<_> = chosen
-        .iter()
-        .filter(|one| !one.profile.points.is_empty())
-        .collect();
     if chosen.is_empty() {
         bail!(
             "there is nothing to export, because the profile store {} has no profiles",
             store.display()
         );
     }
-    let chosen: Vec<ProfileEntry> = chosen.into_iter().cloned().collect();
+    // A profile without points has nothing that another store could use.
+    let chosen = chosen.iter().filter(|one| !one.profile.points.is_empty());
+    let chosen: Vec<ProfileEntry> = chosen.cloned().collect();
+    if chosen.is_empty() {
+        bail!(
+            "there is nothing to export, because the selected profiles have no measured points: \
+             `usher profile -- CMD` measures a program"
+        );
+    }
     let text = exchange::write(&chosen)?;
     match to {
         None => out.text(&text),
@@ -440,4 +443,29 @@ fn read_limited(file: &Path) -> std::io::Result<Vec<u8>> {
         false => fs::File::open(file)?.take(limit).read_to_end(&mut bytes)?,
     };
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_of_profiles_without_points_states_the_reason() {
+        let text = r#"{"format": "usher-profiles", "version": 1, "profiles": [{
+            "name": "zip", "executable": "hash:01", "arguments": "", "machine": "another",
+            "runs": 1, "at_s": 1, "points": [{"source": "repetition", "cores": 1.0, "rate": 2.0,
+            "relative_error": 0.1, "at_s": 1, "runs": 1}]}]}"#;
+        let mut profiles = exchange::read(text.as_bytes(), now_s()).unwrap();
+        profiles[0].profile.points.clear();
+        let out = Output {
+            json: false,
+            color: false,
+        };
+        let reason = |profiles: &[ProfileEntry]| {
+            let error = export(profiles, Path::new("store.db"), None, out).unwrap_err();
+            error.to_string()
+        };
+        assert!(reason(&profiles).contains("the selected profiles have no measured points"));
+        assert!(reason(&[]).ends_with("the profile store store.db has no profiles"));
+    }
 }
