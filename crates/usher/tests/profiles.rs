@@ -199,6 +199,8 @@ fn stored_profiles_are_listed_shown_and_removed_by_name_and_identifier() {
     assert!(table.contains("1.80"), "{table}");
     // The runs were in 2023.
     assert_eq!(table.matches(" days ").count(), 3, "{table}");
+    let doctor = stdout(&world.run(&["doctor"]));
+    assert!(doctor.contains("(3 profiles)"), "{doctor}");
 
     let id = listed["profiles"][1]["id"].as_str().unwrap();
     let shown = world.json(&["profile", "show", id]).unwrap();

@@ -92,7 +92,7 @@ pub struct DoctorReport {
 struct StoreHealth {
     /// The file of the store.
     path: String,
-    /// Number of known programs; `None` if there is no readable store.
+    /// Number of profiles; `None` if there is no readable store.
     profiles: Option<usize>,
     /// Why the store cannot be used, or can only be read; `None` if it can be written.
     problem: Option<String>,
@@ -174,7 +174,7 @@ fn stale_journals(runtime_dir: &Path) -> Vec<JournalReport> {
 }
 
 fn store_health(path: &Path) -> StoreHealth {
-    let (profiles, error) = match known_programs(path) {
+    let (profiles, error) = match stored_profiles(path) {
         Ok(Some((profiles, unwritable))) => (Some(profiles), unwritable),
         Ok(None) => (None, None),
         Err(error) => (None, Some(error)),
@@ -187,9 +187,9 @@ fn store_health(path: &Path) -> StoreHealth {
     }
 }
 
-/// Returns the number of known programs, and why the store cannot be written; `None` if the store
-/// does not exist yet.
-fn known_programs(path: &Path) -> Result<Option<(usize, Option<StoreError>)>, StoreError> {
+/// Returns the number of profiles, and why the store cannot be written; `None` if the store does not
+/// exist yet.
+fn stored_profiles(path: &Path) -> Result<Option<(usize, Option<StoreError>)>, StoreError> {
     let Some(readable) = Store::open_if_present(path)? else {
         return Ok(None);
     };
@@ -274,14 +274,10 @@ fn journal_lines(journals: &[JournalReport], has_daemon: bool) -> Vec<(&'static 
 fn store_line(store: &StoreHealth) -> String {
     match (&store.problem, store.profiles) {
         (Some(problem), Some(n)) => {
-            format!("{problem} (profiles of {})", words::count(n, "program"))
+            format!("{problem} ({})", words::count(n, "profile"))
         }
         (Some(problem), None) => problem.clone(),
-        (None, Some(n)) => format!(
-            "{} (profiles of {})",
-            store.path,
-            words::count(n, "program")
-        ),
+        (None, Some(n)) => format!("{} ({})", store.path, words::count(n, "profile")),
         (None, None) => format!(
             "{} (does not exist yet: the first run creates it)",
             store.path
