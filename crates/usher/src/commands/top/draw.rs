@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Draws the view of `usher top` into a buffer: the notes (`notes`), the CPUs with the letters of their
-//! programs, the table with sparklines, and a line with the keys.
-//!
-//! Columns of the table that do not fit are left out, the least important first
-//! ([`Column::BY_IMPORTANCE`]). The column that sorts the rows, except ID, precedes all columns but
-//! the name in importance. The rest of the line is the command. Text of programs is escaped by
-//! [`shown`]. A picture of any size can be drawn, including 0 x 0.
+//! programs, the table with sparklines (`table`), a line with the keys, and the help (`help`). A picture
+//! of any size can be drawn, including 0 x 0.
+
+mod help;
+mod table;
 
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
-use ratatui_core::widgets::Widget;
-use ratatui_widgets::block::Block;
-use ratatui_widgets::clear::Clear;
-use ratatui_widgets::sparkline::Sparkline;
 use unicode_width::UnicodeWidthStr;
 use usher_model::{CpuSet, Topology};
 
+use self::help::help;
+use self::table::table;
 use super::key_line;
 use super::notes;
-use super::sort_key::SortKey;
 use super::view::{Mode, Row, View, letter};
 use crate::api::Program_mode;
-use crate::commands::status;
-use crate::output::{self, shown};
+use crate::output;
 
-/// Width of a sparkline in columns.
-const HISTORY_WIDTH: usize = 16;
-/// Minimum width of the command in columns.
-const COMMAND_WIDTH_MIN: usize = 12;
 /// Maximum number of lines for the CPUs.
 const CPU_LINES_MAX: usize = 6;
 
@@ -41,102 +32,6 @@ pub const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 /// Style of details.
 pub const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
-
-/// A column of the table, except the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Column {
-    Letter,
-    Id,
-    Name,
-    User,
-    Pid,
-    Seats,
-    Ntt,
-    Busy,
-    Time,
-    Progress,
-    History,
-}
-
-impl Column {
-    /// In the order of the table.
-    const ALL: [Self; 11] = [
-        Self::Letter,
-        Self::Id,
-        Self::Name,
-        Self::User,
-        Self::Pid,
-        Self::Seats,
-        Self::Ntt,
-        Self::Busy,
-        Self::Time,
-        Self::Progress,
-        Self::History,
-    ];
-    /// The most important column first.
-    const BY_IMPORTANCE: [Self; 11] = [
-        Self::Letter,
-        Self::Name,
-        Self::Seats,
-        Self::Busy,
-        Self::History,
-        Self::Progress,
-        Self::Ntt,
-        Self::Time,
-        Self::User,
-        Self::Id,
-        Self::Pid,
-    ];
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Letter => "",
-            Self::Id => "ID",
-            Self::Name => "PROGRAM",
-            Self::User => "USER",
-            Self::Pid => "PID",
-            Self::Seats => "SEATS",
-            Self::Ntt => "NTT",
-            Self::Busy => "BUSY",
-            Self::Time => "TIME",
-            Self::Progress => "PROGRESS",
-            Self::History => "HISTORY",
-        }
-    }
-
-    /// Maximum width; longer texts are shortened.
-    fn width_max(self) -> usize {
-        match self {
-            Self::Name => 16,
-            Self::User => 10,
-            Self::Seats => 24,
-            _ => 20,
-        }
-    }
-
-    fn text(self, row: &Row) -> String {
-        let program = row.program;
-        match self {
-            Self::Letter => row.letter.to_string(),
-            Self::Id => program.id.to_string(),
-            Self::Name => shown(&program.name),
-            Self::User => shown(row.user),
-            Self::Pid => program.pid.to_string(),
-            Self::Seats => status::seats(program),
-            Self::Ntt => program
-                .ntt
-                .map_or("–".to_owned(), |ntt| format!("{ntt:.2}")),
-            Self::Busy => format!("{:.1}", program.busy_cpus),
-            Self::Time => status::cpu_time(program.cpu_seconds),
-            Self::Progress => program
-                .progress
-                .as_ref()
-                .map_or("–".to_owned(), status::rate),
-            // The sparkline is drawn over the cell.
-            Self::History => " ".repeat(HISTORY_WIDTH),
-        }
-    }
-}
 
 /// Draws the view.
 pub fn draw(view: &View, topology: &Topology, area: Rect) -> Buffer {
@@ -247,161 +142,15 @@ fn cpus(view: &View, topology: &Topology, width: usize) -> Vec<String> {
     lines
 }
 
-fn table(view: &View, rows: &[Row], lines: &mut Lines, bottom: usize) {
-    if rows.is_empty() {
-        let text = match view.filter.is_empty() {
-            true => "'usher run -- CMD' or 'usher attach PID' adds a program",
-            false => "no program matches the filter",
-        };
-        lines.line(text, Style::new());
-        return;
-    }
-    let width = usize::from(lines.area.width);
-    let columns = columns(rows, view.sort, width);
-    titles(view, &columns, lines);
-    let room = bottom.saturating_sub(lines.y);
-    let selected = rows.iter().position(|row| Some(row.key) == view.selected);
-    // The selected row is the last one that is visible, if it would not be visible otherwise.
-    let skipped = selected.map_or(0, |at| (at + 1).saturating_sub(room));
-    for (at, row) in rows.iter().enumerate().skip(skipped).take(room) {
-        draw_row(row, &columns, lines);
-        if Some(at) == selected {
-            lines.styled(REVERSED);
-            lines.part(1, ">", REVERSED);
-        }
-        lines.y += 1;
-    }
-}
-
-/// Returns the columns that fit, with their widths, in the order of the table.
-fn columns(rows: &[Row], sort: SortKey, width: usize) -> Vec<(Column, usize)> {
-    let wide = |column: Column| {
-        let texts = rows.iter().map(|row| column.text(row).width());
-        let widest = texts.max().unwrap_or(0).max(column.title().width());
-        (column, widest.min(column.width_max()))
-    };
-    let mut chosen: Vec<(Column, usize)> = Vec::new();
-    let mut used = 0;
-    // ID is excluded: rows in the order of ID are in the order of arrival, which needs no column.
-    let sort = Some(sort).filter(|&sort| sort != SortKey::Number);
-    let is_sort = |column: Column| sort.is_some_and(|sort| sort.title() == column.title());
-    let first =
-        |&column: &Column| matches!(column, Column::Letter | Column::Name) || is_sort(column);
-    let (first, rest): (Vec<_>, Vec<_>) = Column::BY_IMPORTANCE.into_iter().partition(first);
-    for column in first.into_iter().chain(rest) {
-        let (column, wide) = wide(column);
-        if used + wide <= width {
-            used += wide + 2;
-            chosen.push((column, wide));
-        }
-    }
-    let place = |column: Column| Column::ALL.iter().position(|&other| other == column);
-    chosen.sort_by_key(|&(column, _)| place(column));
-    chosen
-}
-
-fn titles(view: &View, columns: &[(Column, usize)], lines: &mut Lines) {
-    let mut x = 0;
-    for &(column, wide) in columns {
-        let sorted = column.title() == view.sort.title();
-        let style = if sorted { REVERSED } else { STRONG };
-        lines.part(x, column.title(), style);
-        x += wide + 2;
-    }
-    if has_command(x, lines.area) {
-        lines.part(x, "COMMAND", STRONG);
-    }
-    lines.y += 1;
-}
-
-fn has_command(x: usize, area: Rect) -> bool {
-    x + COMMAND_WIDTH_MIN <= usize::from(area.width)
-}
-
-fn draw_row(row: &Row, columns: &[(Column, usize)], lines: &mut Lines) {
-    let mut x = 0;
-    for &(column, wide) in columns {
-        let style = match column {
-            Column::Letter => Style::new().fg(Color::Cyan),
-            _ => Style::new(),
-        };
-        lines.part(x, &output::cut(&column.text(row), wide), style);
-        if column == Column::History {
-            sparkline(row, x, lines);
-        }
-        x += wide + 2;
-    }
-    if has_command(x, lines.area) {
-        lines.part(x, &shown(&row.program.command), FAINT);
-    }
-}
-
-/// Draws the latest values of the history, scaled to their maximum.
-fn sparkline(row: &Row, x: usize, lines: &mut Lines) {
-    let Some(history) = row.history else {
-        return;
-    };
-    let values = history
-        .iter()
-        .skip(history.len().saturating_sub(HISTORY_WIDTH));
-    let values: Vec<f64> = values.map(|value| value.max(0.0)).collect();
-    let max = values.iter().copied().fold(0.0, f64::max);
-    // The widget draws whole numbers: 0 to 800, of which 100 is the lowest bar.
-    let scaled = values.iter().map(|value| match max > 0.0 {
-        true => (value / max * 800.0) as u64,
-        false => 0,
-    });
-    let scaled: Vec<u64> = scaled.collect();
-    let place = Rect::new(x as u16, lines.y as u16, HISTORY_WIDTH as u16, 1);
-    let place = place.intersection(lines.area);
-    if !place.is_empty() {
-        let bars = Sparkline::default().data(&scaled).max(800);
-        bars.style(Style::new().fg(Color::Green))
-            .render(place, lines.picture);
-    }
-}
-
-const HELP: [&str; 13] = [
-    "q, Ctrl-C      quit",
-    "s, < >         sort by the next, previous column",
-    "r              reverse the order",
-    "/              filter by name, user or command",
-    "Esc            clear the filter",
-    "Up, Down, j k  select a program",
-    "Space          update now",
-    "Ctrl-Z         suspend",
-    "",
-    "CPUs: [ab] is an LLC domain; the letter is that",
-    "of the program whose seat contains the CPU.",
-    "HISTORY: the rate of progress at each update,",
-    "or busy CPUs if progress is unknown.",
-];
-
-fn help(picture: &mut Buffer, area: Rect) {
-    let width = HELP.iter().map(|line| line.width()).max().unwrap_or(0) as u16 + 4;
-    let height = HELP.len() as u16 + 2;
-    let (x, y) = (
-        area.width.saturating_sub(width) / 2,
-        area.height.saturating_sub(height) / 2,
-    );
-    let frame = Rect::new(x, y, width, height).intersection(area);
-    Clear.render(frame, picture);
-    let block = Block::bordered().title(" usher top ");
-    let inner = block.inner(frame);
-    block.render(frame, picture);
-    for (line, y) in HELP.iter().zip(inner.top()..inner.bottom()) {
-        let width = usize::from(inner.width);
-        picture.set_stringn(inner.x + 1, y, line, width.saturating_sub(1), Style::new());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use usher_topology::Source;
 
     use super::super::keys::Key;
+    use super::super::sort_key::SortKey;
     use super::super::view::tests::{program, state};
+    use super::table::Column;
     use super::*;
 
     fn machine() -> Topology {
