@@ -25,13 +25,18 @@ pub(crate) struct ClosureVtable {
     call: unsafe fn(*mut ClosureStorage),
     /// Drops the closure.
     discard: unsafe fn(*mut ClosureStorage),
+    /// Whether the task was submitted without a token.
+    pub is_submitted: bool,
 }
 
 /// The vtable of a task that has no closure yet.
 pub(crate) static NO_CLOSURE: ClosureVtable = ClosureVtable {
-    job: JobVtable { run: run::<false> },
+    job: JobVtable {
+        run: run::<false, false>,
+    },
     call: no_op,
     discard: no_op,
+    is_submitted: false,
 };
 
 /// # Safety
@@ -57,14 +62,17 @@ unsafe fn discard<F>(storage: *mut ClosureStorage) {
 struct VtableFor<F>(F);
 
 impl<F: FnOnce()> VtableFor<F> {
-    const HINTED: ClosureVtable = Self::vtable(run::<false>);
-    const GUESSED: ClosureVtable = Self::vtable(run::<true>);
+    const HINTED: ClosureVtable = Self::vtable(run::<false, false>, false);
+    const GUESSED: ClosureVtable = Self::vtable(run::<true, false>, false);
+    const SUBMITTED_HINTED: ClosureVtable = Self::vtable(run::<false, true>, true);
+    const SUBMITTED_GUESSED: ClosureVtable = Self::vtable(run::<true, true>, true);
 
-    const fn vtable(run: unsafe fn(JobRef, &Worker<'_>)) -> ClosureVtable {
+    const fn vtable(run: unsafe fn(JobRef, &Worker<'_>), is_submitted: bool) -> ClosureVtable {
         ClosureVtable {
             job: JobVtable { run },
             call: call::<F>,
             discard: discard::<F>,
+            is_submitted,
         }
     }
 }
@@ -85,25 +93,45 @@ pub(crate) struct Closure {
 unsafe impl Send for Closure {}
 
 impl Closure {
-    /// Stores the closure of a task. `is_guessed` states whether the runtime has guessed the groups
-    /// of the task. Returns `None` if there is no memory.
+    /// Stores the closure of a task with a token. `is_guessed` states whether the runtime has
+    /// guessed the groups of the task. Returns `None` if there is no memory.
     pub fn new<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Option<Self> {
-        if fits::<F>() {
-            return Some(Self::small(closure, is_guessed));
-        }
-        let boxed = try_box(closure)?;
-        Some(Self::small(boxed, is_guessed))
+        Self::store::<F, false>(closure, is_guessed)
     }
 
-    fn small<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Self {
+    /// Stores the closure of a submitted task as [`Self::new`] does.
+    pub fn without_token<F: FnOnce() + Send + 'static>(
+        closure: F,
+        is_guessed: bool,
+    ) -> Option<Self> {
+        Self::store::<F, true>(closure, is_guessed)
+    }
+
+    fn store<F: FnOnce() + Send + 'static, const SUBMITTED: bool>(
+        closure: F,
+        is_guessed: bool,
+    ) -> Option<Self> {
+        if fits::<F>() {
+            return Some(Self::small::<F, SUBMITTED>(closure, is_guessed));
+        }
+        let boxed = try_box(closure)?;
+        Some(Self::small::<Box<F>, SUBMITTED>(boxed, is_guessed))
+    }
+
+    fn small<F: FnOnce() + Send + 'static, const SUBMITTED: bool>(
+        closure: F,
+        is_guessed: bool,
+    ) -> Self {
         assert!(fits::<F>());
         let mut storage = ClosureStorage::uninit();
         // SAFETY: the storage has the size and alignment of the closure, as `fits` has checked, and
         // belongs to this function.
         unsafe { storage.as_mut_ptr().cast::<F>().write(closure) };
-        let vtable = match is_guessed {
-            true => &VtableFor::<F>::GUESSED,
-            false => &VtableFor::<F>::HINTED,
+        let vtable = match (SUBMITTED, is_guessed) {
+            (false, true) => &VtableFor::<F>::GUESSED,
+            (false, false) => &VtableFor::<F>::HINTED,
+            (true, true) => &VtableFor::<F>::SUBMITTED_GUESSED,
+            (true, false) => &VtableFor::<F>::SUBMITTED_HINTED,
         };
         Self { vtable, storage }
     }

@@ -124,6 +124,27 @@ pub enum TaskError {
     },
 }
 
+/// The reason for which a task cannot be submitted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// A group number of the task is not below the limits of the policy.
+    #[error("a submitted task has invalid groups: {}", outside(.groups, *.t_groups, *.s_groups))]
+    Groups {
+        /// The groups given.
+        groups: Groups,
+        /// Number of temporal groups, counting group 0.
+        t_groups: u32,
+        /// Number of spatial groups, counting group 0.
+        s_groups: u32,
+    },
+    /// There is no memory for the task.
+    #[error("out of memory: a submitted task cannot be stored")]
+    Memory,
+    /// The runtime has been dropped.
+    #[error("a submitted task is rejected, because the runtime has ended")]
+    Ended,
+}
+
 /// A wait ended with unfinished tasks, or was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
@@ -182,8 +203,11 @@ impl UnfinishedTasks {
 /// A task that panicked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
-    /// Number or token of the task.
+    /// Token of the task, or its number in the graph. For a submitted task, a number that the
+    /// runtime has given to the task.
     pub task: u64,
+    /// Whether the task was submitted without a token.
+    pub is_submitted: bool,
     /// The message of the panic.
     pub message: String,
 }
@@ -289,13 +313,19 @@ fn unfinished(error: &UnfinishedTasks) -> String {
 fn panics(panicked: &[Panicked]) -> String {
     match panicked {
         [] => "no task panicked".to_owned(),
-        [only] => format!("task {} panicked: {}", only.task, only.message),
+        [only] => panicked_task(only),
         [first, rest @ ..] => format!(
-            "task {} panicked: {} (and {} more tasks panicked)",
-            first.task,
-            first.message,
+            "{} (and {} more tasks panicked)",
+            panicked_task(first),
             rest.len()
         ),
+    }
+}
+
+fn panicked_task(panicked: &Panicked) -> String {
+    match panicked.is_submitted {
+        true => format!("a submitted task panicked: {}", panicked.message),
+        false => format!("task {} panicked: {}", panicked.task, panicked.message),
     }
 }
 

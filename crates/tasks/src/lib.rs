@@ -9,11 +9,13 @@
 //! |---|---|
 //! | [`Runtime`] | the workers and the ready tasks |
 //! | [`GraphBuilder`], [`Graph`] | tasks and their dependencies: declared once, run for each frame |
+//! | [`Runtime::submit`], [`Handle::submit`] | single tasks that are ready at once |
 //! | [`Runtime::register`], [`Runtime::resolve`] | single tasks, identified by tokens |
 //! | [`Runtime::join`] | fork and join of two functions, also nested |
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
 //! | [`RuntimeBuilder`] | configuration: policy, places, stacks of the workers |
+//! | [`Runtime::worker_index`], [`PerWorker`] | the calling worker, and one value for each worker |
 //! | [`WorkerPlaces`] | the placement of workers by shared caches |
 //! | [`Runtime::trace`], [`Runtime::counters`] | which worker ran which task when: for Perfetto, as a picture, as counters |
 //! | [`color`] | blocks with headers spread over the cache sets |
@@ -27,15 +29,18 @@ mod active_workers;
 mod closure;
 pub mod color;
 mod counters;
+mod current_worker;
 pub mod dispatch;
 mod error;
 mod graph;
 mod guess;
+mod handle;
 mod job;
 mod join;
 mod latch;
 mod levels;
 mod llc;
+mod per_worker;
 mod places;
 mod policy;
 mod pool;
@@ -53,13 +58,16 @@ mod worker;
 pub use counters::{AllCounters, Counters};
 pub use dispatch::Groups;
 pub use error::{
-    GraphError, Panicked, RunError, RuntimeError, TaskError, UnfinishedTasks, WaitError,
+    GraphError, Panicked, RunError, RuntimeError, SubmitError, TaskError, UnfinishedTasks,
+    WaitError,
 };
 pub use graph::{Explanation, Graph, GraphBuilder, TaskOrder, TriedOrder};
 pub use guess::Grouping;
+pub use handle::Handle;
+pub use per_worker::PerWorker;
 pub use places::{WorkerDistance, WorkerPlaces};
 pub use policy::Policy;
-pub use runtime::{Handle, Runtime, RuntimeBuilder, WORKERS_MAX};
+pub use runtime::{Runtime, RuntimeBuilder, WORKERS_MAX};
 pub use trace::{ColorBy, TaskSpan, Trace, TraceError};
 
 #[cfg(all(test, feature = "loom"))]

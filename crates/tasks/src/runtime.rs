@@ -3,29 +3,28 @@
 //!
 //! [`Runtime`] runs graphs, forks and tasks by token, waits for them, and starts traces.
 //! [`RuntimeBuilder`] configures the policy, and the places and stacks of the workers. [`Handle`]
-//! is a reference to a runtime for use inside tasks. The modules `worker` (policy `usher`) and
-//! `dispatch` (policies with a global queue) implement the scheduling.
+//! (module `handle`) is a reference to a runtime for use inside tasks. The modules `worker` (policy
+//! `usher`) and `dispatch` (policies with a global queue) implement the scheduling.
 //!
 //! A runtime has 1 to 1024 workers ([`WORKERS_MAX`]). It works only in the process that created it.
 //! In a forked child, waiting and running graphs return errors, and `join` runs its functions in
 //! the calling thread. The stack of a worker has 2 MiB by default, and at least 64 KiB. Waits, and
 //! the drop of a runtime, have no time limit. A wait that could deadlock is an error.
 
-use std::cell::Cell;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
-use std::{fmt, io, mem, process, ptr};
+use std::{fmt, io, mem, process};
 
 use usher_model::CpuSet;
 
-use crate::closure::Closure;
 use crate::counters::AllCounters;
+use crate::current_worker::{self, CurrentWorkerGuard};
 use crate::dispatch::Groups;
-use crate::error::{Panicked, RunError, RuntimeError, TaskError, WaitError};
+use crate::error::{Panicked, RunError, RuntimeError, SubmitError, TaskError, WaitError};
 use crate::graph::Graph;
 use crate::guess::Grouping;
-use crate::job::JobRef;
+use crate::handle::{self, Handle, TaskHint};
 use crate::join;
 use crate::levels::NoMemory;
 use crate::places::{self, CpuClaim, WorkerPlaces};
@@ -163,31 +162,6 @@ fn check(workers: usize) -> Result<(), RuntimeError> {
     }
 }
 
-thread_local! {
-    /// Pointers to the registry and the worker of this thread; both are null if the thread is no
-    /// worker.
-    static CURRENT_WORKER: Cell<(*const Registry, *const Worker<'static>)> =
-        const { Cell::new((ptr::null(), ptr::null())) };
-}
-
-/// Sets [`CURRENT_WORKER`] until the guard is dropped at the end of the worker.
-struct CurrentWorkerGuard;
-
-impl CurrentWorkerGuard {
-    fn enter(registry: &Arc<Registry>, worker: &Worker<'_>) -> Self {
-        CURRENT_WORKER.set((Arc::as_ptr(registry), ptr::from_ref(worker).cast()));
-        Self
-    }
-}
-
-impl Drop for CurrentWorkerGuard {
-    /// Clears [`CURRENT_WORKER`]. Destructors of thread-local values may call the runtime after the
-    /// worker has ended, and must not use its pointer.
-    fn drop(&mut self) {
-        CURRENT_WORKER.set((ptr::null(), ptr::null()));
-    }
-}
-
 impl Runtime {
     /// Starts this number of workers with the default policy.
     ///
@@ -315,6 +289,25 @@ impl Runtime {
         self.registry.workers()
     }
 
+    /// Returns the index of the calling worker, from 0 to [`Self::workers`] - 1; `None` if the
+    /// calling thread is no worker of this runtime.
+    ///
+    /// - One thread has the same index during the whole life of the runtime, and no two threads
+    ///   have the same index.
+    /// - A task runs on one thread from begin to end, so its index does not change.
+    /// - The runtime does not interrupt a task in order to run another task on the same worker.
+    ///   Only [`Self::run`] and [`Self::join`] run other tasks on the worker of the calling task (nested
+    ///   tasks), which then have the same index as the calling task.
+    ///
+    /// [`PerWorker`](crate::PerWorker) stores one value for each index.
+    pub fn worker_index(&self) -> Option<usize> {
+        current_worker::index_in(Arc::as_ptr(&self.registry))
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
     /// Returns the number of the process that created the runtime. A forked child of that process
     /// has no worker threads, and waiting for tasks returns an error in it.
     pub fn creator_pid(&self) -> u32 {
@@ -331,6 +324,10 @@ impl Runtime {
     /// for its own runtime or for another runtime. If it is the task's own runtime, the task's
     /// worker runs other tasks during the wait, beginning with tasks of this graph. If it is
     /// another runtime, the worker of the calling task only waits.
+    ///
+    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks use.
+    /// The worker runs other tasks inside the call. If such a task locks a mutex that the calling
+    /// task holds, the worker waits for itself forever.
     ///
     /// # Errors
     /// - A task panicked. Tasks that had not begun by then are not run.
@@ -400,6 +397,10 @@ impl Runtime {
     /// - if a task of another runtime calls while tasks of this runtime wait for that other
     ///   runtime; the functions run in the calling thread.
     ///
+    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks use.
+    /// The worker runs other tasks while it waits for the second function. If such a task locks a
+    /// mutex that the calling task holds, the worker waits for itself forever.
+    ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
     ///     if numbers.len() < 1_000 {
@@ -438,7 +439,10 @@ impl Runtime {
     /// If the calling thread is a worker of another runtime, records that the other runtime waits
     /// for this runtime.
     fn wait_begins(&self) -> Result<Option<RuntimeWait>, DeadlockCycle> {
-        let (from, to) = (CURRENT_WORKER.get().0, Arc::as_ptr(&self.registry));
+        let (from, to) = (
+            current_worker::current_registry(),
+            Arc::as_ptr(&self.registry),
+        );
         let is_other = !from.is_null() && from != to;
         is_other
             .then(|| RuntimeWait::begin(from.addr(), to.addr()))
@@ -446,7 +450,7 @@ impl Runtime {
     }
 
     fn current_worker(&self) -> Option<&Worker<'_>> {
-        current_worker(&self.registry)
+        current_worker::current_worker(&self.registry)
     }
 
     /// Registers a task that runs after it has been resolved `count` times (paper 5, section 3.2).
@@ -482,7 +486,7 @@ impl Runtime {
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
         let hint = TaskHint::Groups(groups);
-        register(&self.registry, token, count, hint, entry)
+        handle::register(&self.registry, token, count, hint, entry)
     }
 
     /// Registers a task without groups that works on the data at the address `data`. If
@@ -498,10 +502,59 @@ impl Runtime {
         data: usize,
         entry: impl FnOnce() + Send + 'static,
     ) -> Result<(), TaskError> {
-        register(&self.registry, token, count, TaskHint::Data(data), entry)
+        handle::register(&self.registry, token, count, TaskHint::Data(data), entry)
     }
 
-    /// Returns how registered tasks without groups are grouped at present; `None` under policies
+    /// Submits a task that is ready at once and has no token. Any thread and any task may submit
+    /// tasks; a task submits its successors by [`Handle::submit`]. Each submitted task runs exactly
+    /// once, unless [`Self::cancel`] drops it. Submitting runs no other task. A successor may begin
+    /// before the submitting task has ended.
+    ///
+    /// The rules for registered tasks apply: [`Self::wait`] waits for submitted tasks and reports
+    /// their panics, and the drop of the runtime runs them. A submitted task sees all writes that
+    /// the submitting thread made before.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use usher_tasks::{Groups, Runtime};
+    ///
+    /// let runtime = Runtime::new(2)?;
+    /// let (sender, receiver) = mpsc::channel();
+    /// let handle = runtime.handle();
+    /// runtime.submit(Groups::NONE, move || {
+    ///     sender.send("decode").unwrap();
+    ///     handle.submit(Groups::NONE, move || sender.send("filter").unwrap()).unwrap();
+    /// })?;
+    /// runtime.wait()?;
+    /// assert_eq!(receiver.iter().collect::<Vec<_>>(), ["decode", "filter"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - The groups are outside the limits of the policy.
+    /// - There is no memory for the task.
+    pub fn submit(
+        &self,
+        groups: Groups,
+        entry: impl FnOnce() + Send + 'static,
+    ) -> Result<(), SubmitError> {
+        handle::submit(&self.registry, TaskHint::Groups(groups), entry)
+    }
+
+    /// Submits a task without groups that works on the data at the address `data`. The address is
+    /// used as by [`Self::register_on`].
+    ///
+    /// # Errors
+    /// In the cases in which [`Self::submit`] returns an error.
+    pub fn submit_on(
+        &self,
+        data: usize,
+        entry: impl FnOnce() + Send + 'static,
+    ) -> Result<(), SubmitError> {
+        handle::submit(&self.registry, TaskHint::Data(data), entry)
+    }
+
+    /// Returns how registered and submitted tasks without groups are grouped at present; `None` under policies
     /// that do not group such tasks.
     pub fn current_grouping(&self) -> Option<Grouping> {
         (self.registry.finds_groups()).then(|| self.registry.guess.current())
@@ -512,10 +565,10 @@ impl Runtime {
     /// # Errors
     /// If the task has no unresolved dependency.
     pub fn resolve(&self, token: u64) -> Result<(), TaskError> {
-        resolve(&self.registry, token)
+        handle::resolve(&self.registry, token)
     }
 
-    /// Waits until no registered task is ready or running.
+    /// Waits until no registered or submitted task is ready or running.
     ///
     /// **Each panic is reported once**: if several threads wait, one of the threads gets the report
     /// of the panic, and the other threads may get `Ok`. Unresolved and unregistered tokens are
@@ -533,7 +586,7 @@ impl Runtime {
         self.wait_with(|tokens| tokens.wait())
     }
 
-    /// Waits until no registered task is ready or running. Does not report unfinished tasks and
+    /// Waits until no registered or submitted task is ready or running. Does not report unfinished tasks and
     /// panics; the next [`Self::wait`] reports them. Allocates no memory.
     ///
     /// # Errors
@@ -569,8 +622,8 @@ impl Runtime {
     }
 
     /// Drops the registered tasks that are not ready yet. Tasks that are ready or become ready
-    /// later are dropped instead of run, and so are tasks that are registered later. Graphs are not
-    /// affected.
+    /// later are dropped instead of run, and so are tasks that are registered or submitted later.
+    /// Graphs are not affected.
     ///
     /// Returns how many tokens were waiting, including tokens that were resolved but not
     /// registered. If a task panics when it is dropped, the next wait reports the panic.
@@ -578,142 +631,9 @@ impl Runtime {
         self.registry.tokens.cancel()
     }
 
-    /// Returns a handle by which tasks register and resolve other tasks.
+    /// Returns a handle by which tasks submit, register and resolve other tasks.
     pub fn handle(&self) -> Handle {
-        Handle {
-            registry: Arc::downgrade(&self.registry),
-        }
-    }
-}
-
-/// A reference to a runtime that does not keep the runtime alive.
-///
-/// If a thread that is no worker registers or resolves a task while the runtime is being dropped,
-/// the runtime may drop the task instead of running it.
-#[derive(Clone)]
-pub struct Handle {
-    registry: Weak<Registry>,
-}
-
-impl Handle {
-    /// Registers a task as [`Runtime::register`] does.
-    ///
-    /// # Errors
-    /// In the cases in which [`Runtime::register`] returns an error, and if the runtime was
-    /// dropped.
-    pub fn register(
-        &self,
-        token: u64,
-        count: u32,
-        groups: Groups,
-        entry: impl FnOnce() + Send + 'static,
-    ) -> Result<(), TaskError> {
-        let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&registry, token, count, TaskHint::Groups(groups), entry)
-    }
-
-    /// Registers a task as [`Runtime::register_on`] does.
-    ///
-    /// # Errors
-    /// In the cases in which [`Runtime::register_on`] returns an error, and if the runtime was
-    /// dropped.
-    pub fn register_on(
-        &self,
-        token: u64,
-        count: u32,
-        data: usize,
-        entry: impl FnOnce() + Send + 'static,
-    ) -> Result<(), TaskError> {
-        let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
-        register(&registry, token, count, TaskHint::Data(data), entry)
-    }
-
-    /// Resolves one dependency as [`Runtime::resolve`] does.
-    ///
-    /// # Errors
-    /// If the task has no unresolved dependency, or if the runtime was dropped.
-    pub fn resolve(&self, token: u64) -> Result<(), TaskError> {
-        let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
-        resolve(&registry, token)
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").finish_non_exhaustive()
-    }
-}
-
-/// Returns the worker that runs on the calling thread; `None` if that thread is no worker of this
-/// runtime.
-fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
-    let (of, worker) = CURRENT_WORKER.get();
-    // SAFETY: the pointer is cleared before the worker of the calling thread ends, so the worker
-    // exists.
-    (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
-}
-
-/// The information about a registered task that its caller has passed.
-#[derive(Debug, Clone, Copy)]
-enum TaskHint {
-    Groups(Groups),
-    /// No groups, but the address of the task's data.
-    Data(usize),
-}
-
-impl TaskHint {
-    /// Returns the groups of the task, and whether the runtime has guessed the groups.
-    fn groups(self, registry: &Registry) -> (Groups, bool) {
-        let data = match self {
-            Self::Groups(groups) if groups != Groups::NONE => return (groups, false),
-            Self::Groups(_) => None,
-            Self::Data(data) => Some(data),
-        };
-        match registry.finds_groups() {
-            true => (registry.guess.groups(data), true),
-            false => (Groups::NONE, false),
-        }
-    }
-}
-
-fn register(
-    registry: &Arc<Registry>,
-    token: u64,
-    count: u32,
-    hint: TaskHint,
-    entry: impl FnOnce() + Send + 'static,
-) -> Result<(), TaskError> {
-    if registry.is_closing() && current_worker(registry).is_none() {
-        return Err(TaskError::Ended { token });
-    }
-    let (groups, is_guessed) = hint.groups(registry);
-    let (t_groups, s_groups) = registry.groups_below;
-    if groups.t >= t_groups || groups.s >= s_groups {
-        return Err(TaskError::Groups {
-            token,
-            groups,
-            t_groups,
-            s_groups,
-        });
-    }
-    let entry = Closure::new(entry, is_guessed).ok_or(TaskError::Memory { token })?;
-    make_ready(
-        registry,
-        registry.tokens.register(token, count, groups, entry)?,
-    );
-    Ok(())
-}
-
-fn resolve(registry: &Arc<Registry>, token: u64) -> Result<(), TaskError> {
-    make_ready(registry, registry.tokens.resolve(token)?);
-    Ok(())
-}
-
-fn make_ready(registry: &Arc<Registry>, job: Option<JobRef>) {
-    let Some(job) = job else { return };
-    match current_worker(registry) {
-        Some(worker) => worker.publish_ready(job),
-        None => registry.inject(job),
+        Handle::new(&self.registry)
     }
 }
 

@@ -11,10 +11,14 @@
 //! 4. After the task has run, it is removed from the table. The token may then be used for another
 //!    task.
 //!
+//! The module `submitted` adds ready tasks without tokens to the shards.
+//!
 //! Registration and resolution take constant time on average. A wait and a cancellation take time
 //! linear in the number of tokens in use, and a wait has no time limit. A task waits for at most
 //! 2^32 - 1 resolutions. A token in use, too many resolutions and lack of memory for a task are
 //! errors.
+
+mod submitted;
 
 use std::hash::BuildHasher;
 use std::mem;
@@ -159,6 +163,8 @@ struct Shard {
     tasks: Slab<Task>,
     /// Number of tasks of the shard that are ready or running.
     active: usize,
+    /// Number of tasks without tokens that were added to the shard.
+    submitted: u64,
 }
 
 /// All tokens in use.
@@ -279,6 +285,12 @@ impl Tokens {
             task_ptr.set_state(shard, TaskState::Waiting(left, count));
             return None;
         }
+        Some(self.activate(task_ptr, shard, count))
+    }
+
+    /// Marks a task without missing resolutions as ready, and returns its job.
+    #[inline(always)]
+    fn activate(&self, task_ptr: TaskPtr, shard: &mut Shard, count: u32) -> JobRef {
         task_ptr.set_state(shard, TaskState::Ready(count));
         shard.active += 1;
         if shard.active == 1 {
@@ -286,7 +298,7 @@ impl Tokens {
         }
         // SAFETY: the task exists until it has run. It becomes ready once, so the returned
         // reference is the only holder.
-        Some(unsafe { JobRef::new(task_ptr.0.cast()) })
+        unsafe { JobRef::new(task_ptr.0.cast()) }
     }
 
     /// Inserts an early task with 0 resolutions.
@@ -294,16 +306,22 @@ impl Tokens {
         let none = || TaskError::Memory { token };
         let hasher = |task_ptr: &TaskPtr| self.hasher.hash_one(task_ptr.token());
         shard.table.try_reserve(1, hasher).map_err(|_| none())?;
+        let task_ptr = self.allocate(shard, token).ok_or_else(none)?;
+        shard.table.insert_unique(hash, task_ptr, hasher);
+        Ok(task_ptr)
+    }
+
+    /// Creates an early task with 0 resolutions that is in no table; `None` if there is no memory.
+    #[inline(always)]
+    fn allocate(&self, shard: &mut Shard, token: u64) -> Option<TaskPtr> {
         let task = Task {
             job: Job::new(NonNull::from(&NO_CLOSURE).cast(), Groups::NONE),
             token,
             state: PackedState::of(TaskState::Early(0)),
             storage: ClosureStorage::uninit(),
         };
-        let blocks = self.blocks.as_ref().ok_or_else(none)?;
-        let task_ptr = TaskPtr(shard.tasks.insert(blocks, task).map_err(|_| none())?);
-        shard.table.insert_unique(hash, task_ptr, hasher);
-        Ok(task_ptr)
+        let blocks = self.blocks.as_ref()?;
+        Some(TaskPtr(shard.tasks.insert(blocks, task).ok()?))
     }
 
     /// Moves the task out of its memory.
@@ -324,8 +342,14 @@ impl Tokens {
         if let Ok(entry) = shard.table.find_entry(hash, |other| other.0 == task_ptr.0) {
             entry.remove();
         }
-        // SAFETY: the task was removed from the table, and only this thread, which ran the task,
-        // has its address.
+        self.free(task_ptr, shard);
+    }
+
+    /// Frees a task that has run and is in no table. The guard is that of the task's shard.
+    #[inline(always)]
+    fn free(&self, task_ptr: TaskPtr, mut shard: MutexGuard<'_, Shard>) {
+        // SAFETY: the task is in no table, and only this thread, which ran the task, has its
+        // address.
         unsafe { self.remove_task(&mut shard, task_ptr) };
         shard.active -= 1;
         // Each task of this shard ends under the lock of the shard. If no task is active now, all
@@ -339,19 +363,20 @@ impl Tokens {
     }
 
     /// Runs the closure of a task, or drops it after [`Self::cancel`].
-    fn run(&self, token: u64, entry: Closure) {
+    fn run(&self, token: u64, is_submitted: bool, entry: Closure) {
         let is_cancelled = self.cancelled.load(Ordering::Relaxed);
-        self.call(token, || match is_cancelled {
+        self.call(token, is_submitted, || match is_cancelled {
             false => entry.call(),
             true => drop(entry),
         });
     }
 
     /// Calls `call`, which runs or drops the closure of a task. Records a panic of the call.
-    fn call(&self, token: u64, call: impl FnOnce()) {
+    fn call(&self, token: u64, is_submitted: bool, call: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             self.panicked.lock().push(Panicked {
                 task: token,
+                is_submitted,
                 message: message(panic),
             });
         }
@@ -444,7 +469,7 @@ impl Tokens {
             let token = task_ptr.token();
             // SAFETY: the task is in no table and no chain, so no other thread has its address.
             if let Some(closure) = unsafe { self.remove_closure(task_ptr) } {
-                self.call(token, || drop(closure));
+                self.call(token, false, || drop(closure));
             }
         }
         count
@@ -521,11 +546,15 @@ impl Drop for Tokens {
     }
 }
 
-/// Runs a registered task. `GUESSED` states whether the runtime has guessed the groups of the task.
+/// Runs a task. `GUESSED` states whether the runtime has guessed the groups of the task, and
+/// `SUBMITTED` whether the task has no token.
 ///
 /// # Safety
 /// The job is the first field of a [`Task`] of this worker's runtime.
-pub(crate) unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) {
+pub(crate) unsafe fn run<const GUESSED: bool, const SUBMITTED: bool>(
+    job: JobRef,
+    worker: &Worker<'_>,
+) {
     worker.count_task();
     let task_ptr = TaskPtr(job.as_ptr().cast());
     // SAFETY: the task is ready, and this worker holds it, so only this worker may access the
@@ -533,12 +562,15 @@ pub(crate) unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) 
     let entry = unsafe { Task::closure(task_ptr.0.as_ptr()) };
     let tokens = worker.tokens();
     let (token, groups) = (task_ptr.token(), job.groups());
-    let call = || tokens.run(token, entry);
+    let call = || tokens.run(token, SUBMITTED, entry);
     worker.trace(token, groups, || match GUESSED {
         true => worker.run_sampled(call),
         false => call(),
     });
-    tokens.end(task_ptr);
+    match SUBMITTED {
+        true => tokens.end_submitted(task_ptr),
+        false => tokens.end(task_ptr),
+    }
 }
 
 #[cfg(test)]

@@ -193,6 +193,25 @@ impl Registry {
     }
 }
 
+impl Drop for Registry {
+    /// Drops submitted tasks that a thread outside the runtime has injected after the workers had
+    /// ended. Tasks by token are dropped with the table of tokens.
+    fn drop(&mut self) {
+        // The drop of a task cannot add tasks, because no reference to the registry is left.
+        for job in self.injector.take() {
+            // SAFETY: only tasks are injected into a runtime that is being dropped: graphs and
+            // forks keep a reference to their runtime. This thread is the holder of the task.
+            unsafe { self.tokens.discard_submitted(job) };
+        }
+        if let Some(global_queue) = &self.global_queue {
+            while let Some((_, dispatch)) = lock(global_queue).next(0, 0) {
+                // SAFETY: as above.
+                unsafe { self.tokens.discard_submitted(dispatch.item) };
+            }
+        }
+    }
+}
+
 fn lock(global_queue: &GlobalQueue) -> MutexGuard<'_, LevelQueues> {
     global_queue.lock()
 }

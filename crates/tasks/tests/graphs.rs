@@ -249,6 +249,7 @@ fn a_panic_is_reported_and_later_tasks_are_skipped() {
         let error = runtime.run(&mut graph).unwrap_err();
         let panicked = Panicked {
             task: 1,
+            is_submitted: false,
             message: "no such frame: 1".to_owned(),
         };
         let expected = RunError::Panicked {

@@ -65,6 +65,7 @@ impl<B: Fn(usize) + Sync> GraphInner<B> {
         self.failed.store(true, Ordering::Relaxed);
         self.panicked.lock().push(Panicked {
             task: u64::from(task),
+            is_submitted: false,
             message: message(panic),
         });
     }

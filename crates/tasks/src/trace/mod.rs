@@ -26,7 +26,8 @@ use crate::sync::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 /// A task that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskSpan {
-    /// Token of the task, or its number in its graph.
+    /// Token of the task, or its number in its graph. For a submitted task, a number that the
+    /// runtime has given to the task, and that may equal a token.
     pub task: u64,
     /// Groups of the task. If none were declared, the groups that the runtime has found or guessed.
     pub groups: Groups,

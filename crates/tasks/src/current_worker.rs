@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The worker of the calling thread, in a thread-local variable. A worker thread sets the variable
+//! before it runs tasks, and clears it after its last task. Reading the variable takes constant
+//! time.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::Arc;
+
+use crate::worker::{Registry, Worker};
+
+thread_local! {
+    /// Pointers to the registry and the worker of this thread; both are null if the thread is no
+    /// worker.
+    static CURRENT_WORKER: Cell<(*const Registry, *const Worker<'static>)> =
+        const { Cell::new((ptr::null(), ptr::null())) };
+}
+
+/// Sets [`CURRENT_WORKER`] until the guard is dropped at the end of the worker.
+pub(crate) struct CurrentWorkerGuard;
+
+impl CurrentWorkerGuard {
+    pub fn enter(registry: &Arc<Registry>, worker: &Worker<'_>) -> Self {
+        CURRENT_WORKER.set((Arc::as_ptr(registry), ptr::from_ref(worker).cast()));
+        Self
+    }
+}
+
+impl Drop for CurrentWorkerGuard {
+    /// Clears [`CURRENT_WORKER`]. Destructors of thread-local values may call the runtime after the
+    /// worker has ended, and must not use its pointer.
+    fn drop(&mut self) {
+        CURRENT_WORKER.set((ptr::null(), ptr::null()));
+    }
+}
+
+/// Returns the worker that runs on the calling thread; `None` if that thread is no worker of this
+/// runtime.
+pub(crate) fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
+    let (of, worker) = CURRENT_WORKER.get();
+    // SAFETY: the pointer is cleared before the worker of the calling thread ends, so the worker
+    // exists.
+    (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
+}
+
+/// Returns the registry of the worker that runs on the calling thread; null if the thread is no
+/// worker.
+pub(crate) fn current_registry() -> *const Registry {
+    CURRENT_WORKER.get().0
+}
+
+/// Returns the index of the worker that runs on the calling thread, if the thread is a worker of
+/// this registry. Does not access the registry.
+pub(crate) fn index_in(registry: *const Registry) -> Option<usize> {
+    let (of, worker) = CURRENT_WORKER.get();
+    // SAFETY: the worker exists, because its thread clears the pointer before the worker ends. A
+    // registry that has workers is not null.
+    (ptr::eq(of, registry) && !worker.is_null()).then(|| unsafe { &*worker }.index())
+}
