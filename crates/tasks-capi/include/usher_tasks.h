@@ -8,8 +8,9 @@
  * which are threads. The runtime does not preempt tasks. A task may call every
  * function of this header; a call that would wait for the task itself is an
  * error. Tasks should not block, because a blocked worker runs no other task.
- * There are two ways to declare tasks:
+ * There are three ways to declare tasks:
  *
+ *     submitted  submits single tasks that are ready at once
  *     by token   registers and resolves single tasks, at any time
  *     as graph   declares many tasks once, which run repeatedly at less cost
  *
@@ -22,8 +23,8 @@
  * If no task of a graph has groups, the first runs of the graph under the
  * default policy try several orders: by declaration, by functions, by addresses
  * of arguments, and by dependencies. Later runs use the fastest of these
- * orders. Tasks by token without groups are grouped by measurements of the same
- * kind.
+ * orders. Tasks by token and submitted tasks without groups are grouped by
+ * measurements of the same kind.
  *
  * ERRORS. A function that can fail returns a value of enum usher_tasks_error as
  * an int, which is 0 on success. After a failure, usher_tasks_last_error()
@@ -36,7 +37,7 @@
  * THREADS. Any thread and any task may call any function at any time, but only
  * one thread at a time may use a builder or a report. A task sees all writes of
  * its dependencies. It also sees all writes that a thread made before that
- * thread registered or resolved the task, or ran its graph.
+ * thread submitted, registered or resolved the task, or ran its graph.
  *
  * HANDLES. A call with a NULL handle returns an error or has no effect. A
  * handle must not be used after it was destroyed. A runtime of the parent must
@@ -277,6 +278,56 @@ usher_tasks_workers(const usher_tasks_runtime *runtime);
 /* Returns the runtime of the calling task; NULL if the caller is no task. */
 USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
 
+/*
+ * Returns the index of the calling worker, from 0 to usher_tasks_workers() - 1;
+ * -1 if the calling thread is no worker of the runtime. Use the index to give
+ * each worker data of its own, such as scratch memory, without locks:
+ *
+ *     scratch[usher_tasks_worker_index(usher_tasks_current())]
+ *
+ * - One thread has the same index during the whole life of the runtime, and no
+ *   two threads have the same index.
+ * - A task runs on one thread from begin to end, so its index does not change.
+ * - The runtime does not interrupt a task in order to run another task on the
+ *   same worker. Only usher_tasks_run() runs other tasks on the worker of the
+ *   calling task, and these tasks have the same index. Data of a worker may
+ *   therefore change during this call, and between tasks, but at no other time.
+ * - A discard function may run on any thread. usher_tasks_cancel() calls it on
+ *   the calling thread, and the index is -1 if that thread is no worker.
+ */
+USHER_TASKS_API int
+usher_tasks_worker_index(const usher_tasks_runtime *runtime);
+
+/* ---- Submitted tasks ---- */
+
+/*
+ * Submits a task that is ready at once and has no token. Any thread and any
+ * task may call this function. A task may submit its successor, which may begin
+ * before the submitting task has ended. The task runs exactly once, unless
+ * usher_tasks_cancel() drops it. Submitting runs no other task. The rules of
+ * usher_tasks_register() apply: usher_tasks_wait() waits for the task and
+ * reports its failure, and the destruction of the runtime runs the task.
+ *
+ * Errors: NULL, GROUPS, MEMORY, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_submit(usher_tasks_runtime *runtime,
+				       usher_tasks_entry entry, void *arg,
+				       uint32_t t, uint32_t s);
+
+/*
+ * Submits a task as usher_tasks_submit() does. The task owns its argument: if
+ * the runtime is cancelled before the task has run, the runtime calls
+ * discard(arg) once instead of the task, as usher_tasks_register_owned()
+ * describes. If usher_tasks_submit_owned() itself fails, the argument still
+ * belongs to the caller, and discard is not called.
+ *
+ * Errors: NULL, GROUPS, MEMORY, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_submit_owned(usher_tasks_runtime *runtime,
+					     usher_tasks_entry entry, void *arg,
+					     usher_tasks_entry discard,
+					     uint32_t t, uint32_t s);
+
 /* ---- Tasks by token ---- */
 
 /*
@@ -343,7 +394,7 @@ USHER_TASKS_API int usher_tasks_current_grouping(usher_tasks_runtime *runtime,
 typedef struct usher_tasks_report usher_tasks_report;
 
 /*
- * Waits until no registered task is ready or running.
+ * Waits until no registered or submitted task is ready or running.
  *
  * EACH FAILURE IS REPORTED ONCE: if several threads wait, one of these threads
  * gets the failure, and the other threads may get OK. Unresolved and
@@ -365,10 +416,11 @@ USHER_TASKS_API int usher_tasks_wait(usher_tasks_runtime *runtime,
 				     usher_tasks_report **report);
 
 /*
- * Drops the registered tasks that have not begun. Tasks that are registered
- * from now on are dropped when they become ready. Graphs are not affected. If
- * dropped is not NULL, stores into *dropped how many tokens were waiting,
- * including tokens that were resolved but not registered.
+ * Drops the registered and submitted tasks that have not begun. Tasks that are
+ * registered or submitted from now on are dropped when they become ready.
+ * Graphs are not affected. If dropped is not NULL, stores into *dropped how
+ * many tokens were waiting, including tokens that were resolved but not
+ * registered.
  *
  * Errors: NULL, ENDED.
  */
@@ -397,13 +449,18 @@ enum usher_tasks_unfinished_kind {
 	/* The token was resolved, but no task was registered. */
 	USHER_TASKS_UNFINISHED_UNREGISTERED = 3,
 	/* The task is part of a dependency cycle of a graph. */
-	USHER_TASKS_UNFINISHED_CYCLE = 4
+	USHER_TASKS_UNFINISHED_CYCLE = 4,
+	/* The task was submitted without a token, and failed. */
+	USHER_TASKS_UNFINISHED_SUBMITTED_FAILED = 5
 };
 
 /* A line of a report. */
 typedef struct usher_tasks_unfinished {
-	uint64_t task; /* its token, or its number in the graph */
-	/* FAILED: the reason, valid until the report is freed; otherwise NULL */
+	/* its token, or its number in the graph; SUBMITTED_FAILED: a number that
+	 * the runtime has given to the task, as in traces */
+	uint64_t task;
+	/* FAILED, SUBMITTED_FAILED: the reason, valid until the report is freed;
+	 * otherwise NULL */
 	const char *message;
 	uint32_t kind; /* an enum usher_tasks_unfinished_kind */
 	uint32_t missing; /* UNRESOLVED: missing resolutions; else 0 */
@@ -488,6 +545,10 @@ USHER_TASKS_API size_t usher_tasks_graph_tasks(const usher_tasks_graph *graph);
  * call this function with another graph than its own, for its own runtime or
  * for another runtime. A graph may be run on several runtimes, but not at the
  * same time.
+ *
+ * HOLD NO LOCK OVER THIS CALL IN A TASK. If the runtime is the task's own, the
+ * worker runs other tasks inside the call. If such a task locks a mutex that
+ * the calling task holds, the worker waits for itself forever.
  *
  * Errors before any task is run: NULL, GROUPS, BUSY, ENDED, DEADLOCK; MEMORY if
  * the caller is a task and there is no memory for the queues of one more

@@ -13,7 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{fmt, hint};
 
 use usher_tasks::color::ColorError;
-use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError, WaitError};
+use usher_tasks::{
+    GraphError, RunError, RuntimeError, SubmitError, TaskError, TraceError, WaitError,
+};
 
 /// The errors of `enum usher_tasks_error`, which also has the value 0 for success.
 #[repr(i32)]
@@ -141,6 +143,8 @@ enum ErrorText {
 enum StaticErrorText {
     /// There is no memory for this task.
     Task(u64),
+    /// A submitted task cannot be stored.
+    SubmittedTask,
     /// There is no memory to list the unfinished tasks. The elements are the numbers of failed,
     /// unresolved and unregistered tasks.
     Unfinished([usize; 3]),
@@ -152,6 +156,7 @@ impl fmt::Display for StaticErrorText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Task(token) => write!(f, "out of memory: task {token} cannot be stored"),
+            Self::SubmittedTask => write!(f, "{}", SubmitError::Memory),
             Self::Unfinished([failed, unresolved, unregistered]) => write!(
                 f,
                 "tasks are unfinished, and no memory is left for a report: {failed} failed, \
@@ -221,6 +226,20 @@ impl From<TaskError> for Failure {
                 return Self::with_static_text(ErrorCode::Memory, StaticErrorText::Task(token));
             }
             TaskError::Ended { .. } => ErrorCode::Ended,
+        };
+        Self::of(code, &error)
+    }
+}
+
+impl From<SubmitError> for Failure {
+    fn from(error: SubmitError) -> Self {
+        let code = match error {
+            SubmitError::Groups { .. } => ErrorCode::Groups,
+            SubmitError::Memory => {
+                let text = StaticErrorText::SubmittedTask;
+                return Self::with_static_text(ErrorCode::Memory, text);
+            }
+            SubmitError::Ended => ErrorCode::Ended,
         };
         Self::of(code, &error)
     }

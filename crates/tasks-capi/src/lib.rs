@@ -12,7 +12,7 @@
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],
-//! [`runtime`], [`report`], [`graph`], [`monitoring`] (traces, counters), [`color`].
+//! [`runtime`], [`submit`] (tasks without tokens), [`report`], [`graph`], [`monitoring`] (traces, counters), [`color`].
 
 #![allow(
     clippy::missing_safety_doc,
@@ -27,5 +27,6 @@ pub mod monitoring;
 pub mod options;
 pub mod report;
 pub mod runtime;
+pub mod submit;
 pub mod version;
 pub mod waits;

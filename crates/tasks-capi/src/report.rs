@@ -28,13 +28,16 @@ pub enum UnfinishedKind {
     Unregistered = 3,
     /// The task is part of a dependency cycle.
     Cycle = 4,
+    /// The task was submitted without a token, and failed.
+    SubmittedFailed = 5,
 }
 
 /// `usher_tasks_unfinished`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct UnfinishedTask {
-    /// Token of the task, or its number in the graph.
+    /// Token of the task, or its number in the graph. For a submitted task, a number that the
+    /// runtime has given to the task.
     pub task: u64,
     /// The message of a failed task, valid until the report is freed; null for other tasks.
     pub message: *const c_char,
@@ -166,7 +169,10 @@ impl Report {
         } = &self.unfinished;
         if let [first, rest @ ..] = &panicked[..] {
             let message = first.message.trim_end_matches('\0');
-            write!(text, "task {} failed: {message}", first.task)?;
+            match first.is_submitted {
+                true => write!(text, "a submitted task failed: {message}")?,
+                false => write!(text, "task {} failed: {message}", first.task)?,
+            }
             if !rest.is_empty() {
                 write!(text, " (and {} more tasks failed)", rest.len())?;
             }
@@ -208,7 +214,13 @@ impl Report {
         };
         let failed = |panic: &Panicked| UnfinishedTask {
             message: panic.message.as_ptr().cast(),
-            ..line(panic.task, UnfinishedKind::Failed)
+            ..line(
+                panic.task,
+                match panic.is_submitted {
+                    true => UnfinishedKind::SubmittedFailed,
+                    false => UnfinishedKind::Failed,
+                },
+            )
         };
         let unresolved = |&(token, missing): &(u64, u32)| UnfinishedTask {
             missing,

@@ -234,12 +234,22 @@ pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u
     })
 }
 
+/// Returns the index of the calling worker.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_worker_index(runtime: *const RuntimeHandle) -> c_int {
+    boundary_or(-1, || {
+        let index = |this: &Runtime| Ok(this.worker_index().map_or(-1, |index| index as c_int));
+        // SAFETY: `runtime` is null or came from this crate, as the caller guarantees.
+        unsafe { enter(runtime, index) }.unwrap_or(-1)
+    })
+}
+
 /// A task that owns its argument.
-struct OwnedTask {
-    runtime: *mut RuntimeHandle,
-    call: TaskCall,
+pub(crate) struct OwnedTask {
+    pub runtime: *mut RuntimeHandle,
+    pub call: TaskCall,
     /// The function that is called with the argument if the task never runs.
-    discard: Entry,
+    pub discard: Entry,
 }
 
 // SAFETY: any thread may use a runtime handle. The C code that registers the task guarantees that
@@ -247,7 +257,7 @@ struct OwnedTask {
 unsafe impl Send for OwnedTask {}
 
 impl OwnedTask {
-    fn run(self) {
+    pub fn run(self) {
         let this = ManuallyDrop::new(self);
         // SAFETY: the C code that registered the task guarantees that the function may be called
         // with its argument. It is called once, because this function consumes the task.
@@ -272,7 +282,7 @@ impl Drop for OwnedTask {
 
 /// Sends a handle to another thread inside a closure.
 #[derive(Clone, Copy)]
-struct SendPtr(*mut RuntimeHandle);
+pub(crate) struct SendPtr(pub *mut RuntimeHandle);
 
 // SAFETY: any thread may use a runtime handle.
 unsafe impl Send for SendPtr {}
@@ -280,7 +290,7 @@ unsafe impl Send for SendPtr {}
 impl SendPtr {
     /// # Safety
     /// The conditions of [`current_task::run`].
-    unsafe fn run(self, call: TaskCall) {
+    pub unsafe fn run(self, call: TaskCall) {
         // SAFETY: the caller guarantees the conditions of `current_task::run`.
         unsafe { current_task::run(self.0, call) };
     }

@@ -59,6 +59,7 @@ USHER_TASKS_UNFINISHED_FAILED 1
 USHER_TASKS_UNFINISHED_UNRESOLVED 2
 USHER_TASKS_UNFINISHED_UNREGISTERED 3
 USHER_TASKS_UNFINISHED_CYCLE 4
+USHER_TASKS_UNFINISHED_SUBMITTED_FAILED 5
 USHER_COLORING_LINE_BYTES 64
 sizeof(usher_tasks_options) 40
 usher_tasks_options.size 0+8
@@ -148,6 +149,7 @@ fn crate_abi() -> String {
         UnfinishedKind::Unresolved,
         UnfinishedKind::Unregistered,
         UnfinishedKind::Cycle,
+        UnfinishedKind::SubmittedFailed,
     ];
     for (policy, name) in ["USHER", "PAPER", "FCFS", "LCFS"].iter().enumerate() {
         let own = format!("{:?}", common::options(1, policy as u32, (0, 0)).policy());

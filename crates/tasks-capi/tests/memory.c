@@ -1,13 +1,27 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Test program: registers tasks, builds graphs and takes blocks until the limit
- * of memory is reached. Checks that each lack of memory is an error, and that
+ * Test program: registers and submits tasks, builds graphs and takes blocks
+ * until the limit of memory is reached. Checks that each lack of memory is an error, and that
  * waiting, cancelling and destroying still work afterwards.
  */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
+
+static atomic_int is_held;
+static atomic_int may_end;
+
+/* Occupies the only worker, so that submitted tasks stay in memory. */
+static void hold(void *arg)
+{
+	(void)arg;
+	atomic_store(&is_held, 1);
+	while (!atomic_load(&may_end))
+		sched_yield();
+}
 
 static void nothing(void *arg)
 {
@@ -23,6 +37,34 @@ static int register_until_full(usher_tasks_runtime *runtime, uint64_t *token)
 					     0, 0);
 	*token -= 1;
 	return error;
+}
+
+static int submit_until_full(usher_tasks_runtime *runtime)
+{
+	int error;
+
+	do
+		error = usher_tasks_submit(runtime, nothing, NULL, 0, 0);
+	while (error == USHER_TASKS_OK);
+	return error;
+}
+
+/* Submits tasks until there is no memory. Checks that all these tasks then run,
+ * and that their memory can be used again. */
+static void submit_when_full(usher_tasks_runtime *runtime)
+{
+	if (usher_tasks_submit(runtime, hold, NULL, 0, 0) != USHER_TASKS_OK)
+		puts("no holder");
+	while (!atomic_load(&is_held))
+		sched_yield();
+	limit_memory(1 << 24);
+	puts(usher_tasks_strerror(submit_until_full(runtime)));
+	puts(usher_tasks_last_error());
+	atomic_store(&may_end, 1);
+	puts(usher_tasks_strerror(usher_tasks_wait(runtime, NULL)));
+	puts(usher_tasks_strerror(
+		usher_tasks_submit(runtime, nothing, NULL, 0, 0)));
+	limit_no_memory();
 }
 
 static int build_until_full(void)
@@ -113,8 +155,10 @@ int main(void)
 	char expected[64];
 	int error;
 
-	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK ||
-	    usher_tasks_register(runtime, UINT64_MAX, 0, fail, "no frame", 0,
+	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK)
+		return 2;
+	submit_when_full(runtime);
+	if (usher_tasks_register(runtime, UINT64_MAX, 0, fail, "no frame", 0,
 				 0) != USHER_TASKS_OK ||
 	    limit_memory(1 << 24) != 0)
 		return 2;

@@ -87,6 +87,8 @@ fn check_output(source: &str, expected: &str) {
 #[test]
 fn lack_of_memory_is_an_error_that_names_the_task() {
     let expected = [
+        // Submitting tasks until there is no memory. Then these tasks run, and another is stored.
+        "no memory\nout of memory: a submitted task cannot be stored\nsuccess\nsuccess",
         "no memory\nnamed",
         // Waiting first reports only the number of unfinished tasks. Later it lists all tasks.
         "counted\ntasks are unfinished or have failed\nall\nno frame",

@@ -14,6 +14,7 @@ use usher_tasks_capi::current_task::{Entry, usher_tasks_current};
 use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::usher_tasks_run;
 use usher_tasks_capi::runtime::*;
+use usher_tasks_capi::submit::usher_tasks_submit_owned;
 
 use common::{OK, OwnedRuntime, count, each_seed, free, graph, last_error, options};
 
@@ -72,15 +73,16 @@ unsafe extern "C-unwind" fn discard_and_call(arg: *mut c_void) {
 
 fn call(storm: &StormCounters, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: u32) {
     let token = random.rand_range(0..TOKENS);
-    let kinds = if depth < DEPTH_MAX { 13 } else { 6 };
+    let kinds = if depth < DEPTH_MAX { 15 } else { 6 };
     match random.rand_range(0..kinds) {
         0..6 => {
             // SAFETY: the runtime is valid.
             let code = unsafe { usher_tasks_resolve(runtime, token) };
             allowed(code, &[ErrorCode::ResolvedTooOften]);
         }
-        6..11 => register(storm, runtime, token, random, depth),
-        11 => {
+        6..11 => add(storm, runtime, Some(token), random, depth),
+        11..13 => add(storm, runtime, None, random, depth),
+        13 => {
             // SAFETY: the runtime is valid.
             let code = unsafe { usher_tasks_wait(runtime, ptr::null_mut()) };
             allowed(code, &[ErrorCode::Unfinished, ErrorCode::Inside]);
@@ -89,10 +91,11 @@ fn call(storm: &StormCounters, runtime: *mut RuntimeHandle, random: &mut Rand64,
     }
 }
 
-fn register(
+/// Registers a task with this token, or submits a task without a token.
+fn add(
     storm: &StormCounters,
     runtime: *mut RuntimeHandle,
-    token: u64,
+    token: Option<u64>,
     random: &mut Rand64,
     depth: u32,
 ) {
@@ -107,12 +110,21 @@ fn register(
     let (entry, discard) = (Some(run_and_call as Entry), Some(discard_and_call as Entry));
     // SAFETY: the runtime is valid, and only this code owns the argument.
     let code = unsafe {
-        usher_tasks_register_owned(runtime, token, times, entry, arg.cast(), discard, t, s)
+        let arg = arg.cast();
+        match token {
+            Some(token) => {
+                usher_tasks_register_owned(runtime, token, times, entry, arg, discard, t, s)
+            }
+            None => usher_tasks_submit_owned(runtime, entry, arg, discard, t, s),
+        }
     };
-    allowed(code, &[ErrorCode::Registered, ErrorCode::ResolvedTooOften]);
+    match token {
+        Some(_) => allowed(code, &[ErrorCode::Registered, ErrorCode::ResolvedTooOften]),
+        None => allowed(code, &[]),
+    }
     if code != OK {
         storm.refused.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the registration failed, so the argument still belongs to this code.
+        // SAFETY: the call failed, so the argument still belongs to this code.
         drop(unsafe { Box::from_raw(arg) });
     }
 }
