@@ -23,6 +23,7 @@ use usher_model::{Curve, CurvePoint, ProgramKey, ProgressSource};
 use crate::combine::ERROR_MIN;
 use crate::machine::MachineKey;
 use crate::profile::{Profile, ProfileEntry, StoredPoint};
+use crate::store::Store;
 
 /// The value of the field `format`.
 const FORMAT: &str = "usher-profiles";
@@ -176,7 +177,7 @@ pub fn read(text: &[u8], now_s: i64) -> Result<Vec<ProfileEntry>, ExchangeError>
         let entry = profile
             .checked(now_s.saturating_add(CLOCK_DIFFERENCE_S))
             .map_err(|why| ExchangeError(format!("profile {number}: {why}")))?;
-        if !keys.insert((entry.key.clone(), entry.machine.clone())) {
+        if !keys.insert((Store::stored_key(&entry.key), entry.machine.clone())) {
             return rejected(format!(
                 "profile {number}: the file has two profiles of this program and machine"
             ));
@@ -342,6 +343,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::redact::redact;
 
     const NOW_S: i64 = 1_800_000_000;
 
@@ -409,6 +411,11 @@ mod tests {
         let one = &whole[start..whole.len() - 2];
         let twice = whole.replace(one, &format!("{one},{one}"));
         assert!(error(&twice).contains("two profiles of this program"));
+        // The arguments become equal by redaction.
+        let (secret, redacted) = ("--password=hunter2", redact("--password=hunter2"));
+        let of = |arguments: &str| one.replace("\"-p2\"", &format!("\"{arguments}\""));
+        let equal = whole.replace(one, &format!("{},{}", of(secret), of(&redacted)));
+        assert!(error(&equal).contains("two profiles of this program"));
         let long = " ".repeat(BYTES_MAX + 1);
         assert!(error(&long).contains("at most"));
     }
