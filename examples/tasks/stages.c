@@ -133,8 +133,10 @@ int main(int argc, char **argv)
 	unsigned stages = 0;
 
 	workers = aligned_alloc(128, count * sizeof(*workers));
-	if (!workers)
+	if (!workers) {
+		fprintf(stderr, "stages: out of memory\n");
 		return 1;
+	}
 	memset(workers, 0, count * sizeof(*workers));
 	make_pictures();
 	check(usher_tasks_runtime_new(&options, &runtime));

@@ -280,20 +280,25 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
 
 /*
  * Returns the index of the calling worker, from 0 to usher_tasks_workers() - 1;
- * -1 if the calling thread is no worker of the runtime. Use the index to give
- * each worker data of its own, such as scratch memory, without locks:
+ * -1 if the calling thread is no worker of the runtime, if the runtime is NULL,
+ * or if another thread destroys it and the caller is none of its tasks. Use the
+ * index to give each worker data of its own, such as scratch memory, without
+ * locks:
  *
  *     scratch[usher_tasks_worker_index(usher_tasks_current())]
  *
- * - One thread has the same index during the whole life of the runtime, and no
- *   two threads have the same index.
- * - A task runs on one thread from begin to end, so its index does not change.
+ * - A worker thread keeps its index for the life of the runtime. No two threads
+ *   have the same index.
+ * - A task runs on one thread from beginning to end, so its index does not
+ *   change.
  * - The runtime does not interrupt a task in order to run another task on the
  *   same worker. Only usher_tasks_run() runs other tasks on the worker of the
- *   calling task, and these tasks have the same index. Data of a worker may
- *   therefore change during this call, and between tasks, but at no other time.
- * - A discard function may run on any thread. usher_tasks_cancel() calls it on
- *   the calling thread, and the index is -1 if that thread is no worker.
+ *   calling task, and these tasks have the same index.
+ * - A discard function may run on any thread. usher_tasks_cancel() and
+ *   usher_tasks_runtime_destroy() call it on the calling thread, which may be a
+ *   worker; the index is -1 if that thread is no worker.
+ * - Data of a worker may therefore change between tasks and during these three
+ *   calls, but at no other time.
  */
 USHER_TASKS_API int
 usher_tasks_worker_index(const usher_tasks_runtime *runtime);

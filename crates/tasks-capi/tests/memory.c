@@ -53,8 +53,10 @@ static int submit_until_full(usher_tasks_runtime *runtime)
  * and that their memory can be used again. */
 static void submit_when_full(usher_tasks_runtime *runtime)
 {
-	if (usher_tasks_submit(runtime, hold, NULL, 0, 0) != USHER_TASKS_OK)
+	if (usher_tasks_submit(runtime, hold, NULL, 0, 0) != USHER_TASKS_OK) {
 		puts("no holder");
+		return;
+	}
 	while (!atomic_load(&is_held))
 		sched_yield();
 	limit_memory(1 << 24);

@@ -89,7 +89,7 @@ pub(crate) struct Closure {
     storage: ClosureStorage,
 }
 
-// SAFETY: `Closure::new` only accepts closures that are `Send`.
+// SAFETY: `Closure::store` accepts only closures that are `Send`.
 unsafe impl Send for Closure {}
 
 impl Closure {

@@ -138,6 +138,27 @@ fn is_closed_for_caller(registry: &Arc<Registry>) -> bool {
     registry.is_closing() && current_worker(registry).is_none()
 }
 
+/// Groups that are not below the limits of the policy, with these limits.
+struct InvalidGroups {
+    groups: Groups,
+    t_groups: u32,
+    s_groups: u32,
+}
+
+/// Returns the groups of a task, and whether the runtime has guessed them.
+fn valid_groups(registry: &Registry, hint: TaskHint) -> Result<(Groups, bool), InvalidGroups> {
+    let (groups, is_guessed) = hint.groups(registry);
+    let (t_groups, s_groups) = registry.groups_below;
+    if groups.t < t_groups && groups.s < s_groups {
+        return Ok((groups, is_guessed));
+    }
+    Err(InvalidGroups {
+        groups,
+        t_groups,
+        s_groups,
+    })
+}
+
 pub(crate) fn register(
     registry: &Arc<Registry>,
     token: u64,
@@ -148,16 +169,13 @@ pub(crate) fn register(
     if is_closed_for_caller(registry) {
         return Err(TaskError::Ended { token });
     }
-    let (groups, is_guessed) = hint.groups(registry);
-    let (t_groups, s_groups) = registry.groups_below;
-    if groups.t >= t_groups || groups.s >= s_groups {
-        return Err(TaskError::Groups {
+    let (groups, is_guessed) =
+        valid_groups(registry, hint).map_err(|invalid| TaskError::Groups {
             token,
-            groups,
-            t_groups,
-            s_groups,
-        });
-    }
+            groups: invalid.groups,
+            t_groups: invalid.t_groups,
+            s_groups: invalid.s_groups,
+        })?;
     let entry = Closure::new(entry, is_guessed).ok_or(TaskError::Memory { token })?;
     make_ready(
         registry,
@@ -179,15 +197,12 @@ pub(crate) fn submit(
     if is_closed_for_caller(registry) {
         return Err(SubmitError::Ended);
     }
-    let (groups, is_guessed) = hint.groups(registry);
-    let (t_groups, s_groups) = registry.groups_below;
-    if groups.t >= t_groups || groups.s >= s_groups {
-        return Err(SubmitError::Groups {
-            groups,
-            t_groups,
-            s_groups,
-        });
-    }
+    let (groups, is_guessed) =
+        valid_groups(registry, hint).map_err(|invalid| SubmitError::Groups {
+            groups: invalid.groups,
+            t_groups: invalid.t_groups,
+            s_groups: invalid.s_groups,
+        })?;
     let entry = Closure::without_token(entry, is_guessed).ok_or(SubmitError::Memory)?;
     let job = registry.tokens.submit(groups, entry)?;
     make_ready(registry, Some(job));

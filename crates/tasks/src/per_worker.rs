@@ -10,16 +10,17 @@ use crate::current_worker::index_in;
 use crate::runtime::Runtime;
 use crate::worker::Registry;
 
-/// One value of type `T` for each worker of a runtime. A task accesses the value of its worker
-/// without a lock, such as scratch memory or a partial sum.
+/// One value of type `T` for each worker of a runtime, such as scratch memory or a partial sum. A
+/// task accesses the value of its worker without a lock.
 ///
 /// - Only the thread of a worker accesses the value of that worker until the owner of the
 ///   `PerWorker` reads all values by [`Self::iter_mut`] or [`Self::into_values`]. `T` therefore
 ///   need not be `Sync`: use a `Cell` or a `RefCell` to change values.
-/// - A task has the same value from begin to end ([`Runtime::worker_index`]).
+/// - A task has the same value from beginning to end ([`Runtime::worker_index`]).
 /// - Other tasks use the same value before and after a task. They also use it during a task that
 ///   calls [`Runtime::run`] or [`Runtime::join`], which run other tasks on the same worker. Hold no
-///   borrow of a `RefCell` over such a call, because a second borrow panics.
+///   borrow of a `RefCell` over such a call, because a second borrow panics. Destructors of tasks use
+///   it during a call of [`Runtime::cancel`].
 ///
 /// The owner can also read the values after the drop of the runtime.
 ///

@@ -292,12 +292,14 @@ impl Runtime {
     /// Returns the index of the calling worker, from 0 to [`Self::workers`] - 1; `None` if the
     /// calling thread is no worker of this runtime.
     ///
-    /// - One thread has the same index during the whole life of the runtime, and no two threads
-    ///   have the same index.
-    /// - A task runs on one thread from begin to end, so its index does not change.
+    /// - A worker thread keeps its index for the life of the runtime. No two threads have the same
+    ///   index.
+    /// - A task runs on one thread from beginning to end, so its index does not change.
     /// - The runtime does not interrupt a task in order to run another task on the same worker.
-    ///   Only [`Self::run`] and [`Self::join`] run other tasks on the worker of the calling task (nested
-    ///   tasks), which then have the same index as the calling task.
+    ///   Only [`Self::run`] and [`Self::join`] run other tasks on the worker of the calling task
+    ///   (nested waits), which then have the same index as the calling task.
+    /// - [`Self::cancel`] drops tasks on the calling thread. Their destructors may use the data of
+    ///   the calling worker.
     ///
     /// [`PerWorker`](crate::PerWorker) stores one value for each index.
     pub fn worker_index(&self) -> Option<usize> {

@@ -121,8 +121,8 @@ unsafe impl Send for TaskPtr {}
 
 impl TaskPtr {
     fn token(self) -> u64 {
-        // SAFETY: a task exists while its address is in a table or with the worker that runs it,
-        // and its token is never written.
+        // SAFETY: a task exists until it is freed: it is in a table, or one thread or container holds
+        // it. Its token is never written.
         unsafe { (*self.0.as_ptr()).token }
     }
 
@@ -135,8 +135,8 @@ impl TaskPtr {
     }
 
     fn set_state(self, _: &mut Shard, state: TaskState) {
-        // SAFETY: a task in a table exists. The argument of type `Shard` proves that this thread
-        // holds the lock that protects the state.
+        // SAFETY: the task exists: it is in a table, or this thread has just created it. The argument
+        // of type `Shard` proves that this thread holds the lock that protects the state.
         unsafe { (*self.0.as_ptr()).state = PackedState::of(state) };
     }
 
@@ -342,14 +342,19 @@ impl Tokens {
         if let Ok(entry) = shard.table.find_entry(hash, |other| other.0 == task_ptr.0) {
             entry.remove();
         }
-        self.free(task_ptr, shard);
+        // SAFETY: the task was removed from the table, and only this thread, which ran the task, has
+        // its address.
+        unsafe { self.free(task_ptr, shard) };
     }
 
-    /// Frees a task that has run and is in no table. The guard is that of the task's shard.
-    #[inline(always)]
-    fn free(&self, task_ptr: TaskPtr, mut shard: MutexGuard<'_, Shard>) {
-        // SAFETY: the task is in no table, and only this thread, which ran the task, has its
-        // address.
+    /// Frees a task that is in no table. The guard is that of the task's shard.
+    ///
+    /// # Safety
+    /// The task is active, belongs to this shard and is in no table. No other thread has its address,
+    /// and it is not used after this call.
+    #[inline(always)] // A call would cost instructions for each task by token.
+    unsafe fn free(&self, task_ptr: TaskPtr, mut shard: MutexGuard<'_, Shard>) {
+        // SAFETY: the caller guarantees the conditions of `remove_task`.
         unsafe { self.remove_task(&mut shard, task_ptr) };
         shard.active -= 1;
         // Each task of this shard ends under the lock of the shard. If no task is active now, all
@@ -568,7 +573,9 @@ pub(crate) unsafe fn run<const GUESSED: bool, const SUBMITTED: bool>(
         false => call(),
     });
     match SUBMITTED {
-        true => tokens.end_submitted(task_ptr),
+        // SAFETY: the task was submitted to these `Tokens`, and its closure was moved out above. Only
+        // this worker has its address.
+        true => unsafe { tokens.end_submitted(task_ptr) },
         false => tokens.end(task_ptr),
     }
 }

@@ -199,12 +199,15 @@ impl Drop for Registry {
     fn drop(&mut self) {
         // The drop of a task cannot add tasks, because no reference to the registry is left.
         for job in self.injector.take() {
-            // SAFETY: only tasks are injected into a runtime that is being dropped: graphs and
-            // forks keep a reference to their runtime. This thread is the holder of the task.
+            // SAFETY: each worker owns a reference to the registry, so no worker exists. Graphs and
+            // forks borrow their runtime until they end, so the injector contains only tasks of this
+            // registry. This thread holds the task.
             unsafe { self.tokens.discard_submitted(job) };
         }
         if let Some(global_queue) = &self.global_queue {
-            while let Some((_, dispatch)) = lock(global_queue).next(0, 0) {
+            // A function, so that the lock is released before a task is dropped.
+            let next = || lock(global_queue).next(0, 0);
+            while let Some((_, dispatch)) = next() {
                 // SAFETY: as above.
                 unsafe { self.tokens.discard_submitted(dispatch.item) };
             }

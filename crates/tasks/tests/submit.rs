@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Each submitted task has run exactly once at the end of the wait, under every policy, from
-    /// any number of threads, from inside tasks, and from inside nested runs.
+    /// any number of threads, from inside tasks, and from inside nested waits.
     #[test]
     fn submitted_tasks_run_exactly_once(
         policy in 0..POLICIES.len(),
@@ -157,16 +157,19 @@ fn panics_of_submitted_tasks_are_reported_once_and_without_a_token() {
 #[test]
 fn submitted_tasks_are_not_mixed_up_with_tokens() {
     let runtime = Runtime::new(1).unwrap();
-    // Tokens that equal the numbers of submitted tasks.
-    for token in 0..64 {
+    // The numbers of 64 submissions of one thread are below 64 * 32, and thus equal tokens.
+    const TOKENS: u64 = 64 * 32;
+    for token in 0..TOKENS {
         runtime.register(token, 1, Groups::NONE, nothing).unwrap();
+    }
+    for _ in 0..64 {
         runtime.submit(Groups::NONE, nothing).unwrap();
     }
     let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
     };
-    assert_eq!(unfinished.unresolved.len(), 64);
-    (0..64).for_each(|token| runtime.resolve(token).unwrap());
+    assert_eq!(unfinished.unresolved.len() as u64, TOKENS);
+    (0..TOKENS).for_each(|token| runtime.resolve(token).unwrap());
     runtime.wait().unwrap();
 }
 
@@ -260,4 +263,6 @@ fn traces_and_counters_contain_submitted_tasks() {
     numbers.dedup();
     assert_eq!((trace.spans.len(), numbers.len()), (100, 100));
     assert!(trace.spans.iter().all(|span| span.groups.t != 0));
+    let counted: u64 = runtime.counters().0.iter().map(|one| one.tasks).sum();
+    assert_eq!(counted, 100);
 }

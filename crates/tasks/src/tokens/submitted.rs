@@ -5,7 +5,7 @@
 //! in no table. A submission therefore computes no hash and searches no table.
 //!
 //! 1. The submitting thread selects a shard: 32 successive submissions of a thread use one shard,
-//!    and the next 32 submissions use the next shard. Different threads begin at different shards.
+//!    and the next 32 submissions use the next shard. The first 64 threads begin at different shards.
 //! 2. The task gets a number for reports and traces. The lowest 6 bits of the number are the index
 //!    of the shard, and the other bits count the submissions of the shard.
 //! 3. After the task has run, its worker finds the shard by the number and frees the task.
@@ -71,15 +71,21 @@ impl Tokens {
         self.shards[task_ptr.token() as usize % SHARDS].lock()
     }
 
-    /// Ends a submitted task that has run.
-    pub(super) fn end_submitted(&self, task_ptr: TaskPtr) {
-        self.free(task_ptr, self.shard_of_submitted(task_ptr));
-    }
-
-    /// Drops a ready task if it was submitted. A panic of the task's destructor is discarded.
+    /// Frees a submitted task that has run, or that will not run.
     ///
     /// # Safety
-    /// The job is the first field of a [`Task`], and no worker exists any more.
+    /// The task was submitted to these `Tokens`, its closure was moved out, and no other thread has
+    /// its address. It is not used after this call.
+    pub(super) unsafe fn end_submitted(&self, task_ptr: TaskPtr) {
+        let shard = self.shard_of_submitted(task_ptr);
+        // SAFETY: the caller guarantees the conditions of `free`.
+        unsafe { self.free(task_ptr, shard) };
+    }
+
+    /// Drops a ready task if it was submitted. A panic of the closure's destructor is discarded.
+    ///
+    /// # Safety
+    /// The job is the first field of a [`Task`] of these `Tokens`, and no worker exists any more.
     pub unsafe fn discard_submitted(&self, job: JobRef) {
         let task_ptr = TaskPtr(job.as_ptr().cast());
         // SAFETY: the job belongs to a task, as the caller guarantees, and the vtable of a task is
@@ -89,7 +95,9 @@ impl Tokens {
         }
         // SAFETY: the task is ready and will not run, so only this thread accesses the closure.
         let closure = unsafe { Task::closure(task_ptr.0.as_ptr()) };
-        self.end_submitted(task_ptr);
+        // SAFETY: the task was submitted, as the vtable shows, and its closure was moved out. No worker
+        // exists, so no other thread has its address.
+        unsafe { self.end_submitted(task_ptr) };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
             discard(panic);
         }
