@@ -25,6 +25,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::fmt::{self, Display};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -308,7 +309,7 @@ pub unsafe extern "C" fn usher_tasks_register(
     s: u32,
 ) -> c_int {
     boundary(|| {
-        let call = call_of(token, entry, arg)?;
+        let call = call_of(ByToken(token), entry, arg)?;
         let pointer = SendPtr(runtime);
         // SAFETY: the caller guarantees that `entry` may be called once with `arg`, on any thread.
         let task = move || unsafe { pointer.run(call) };
@@ -325,10 +326,28 @@ pub unsafe extern "C" fn usher_tasks_register(
     })
 }
 
-fn call_of(token: u64, entry: Option<Entry>, arg: *mut c_void) -> Result<TaskCall, Failure> {
-    let entry =
-        entry.ok_or_else(|| Failure::null(&format!("the function pointer of task {token}")))?;
+/// Returns the call of a task. `task` names the task in the error for a null pointer.
+pub(crate) fn call_of(
+    task: impl Display,
+    entry: Option<Entry>,
+    arg: *mut c_void,
+) -> Result<TaskCall, Failure> {
+    let entry = entry.ok_or_else(|| Failure::null(&format!("the function pointer of {task}")))?;
     Ok(TaskCall { entry, arg })
+}
+
+/// Returns the discard function of a task. `task` names the task in the error for a null pointer.
+pub(crate) fn discard_of(task: impl Display, discard: Option<Entry>) -> Result<Entry, Failure> {
+    discard.ok_or_else(|| Failure::null(&format!("the discard function of {task}")))
+}
+
+/// Names a task by its token.
+struct ByToken(u64);
+
+impl Display for ByToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {}", self.0)
+    }
 }
 
 /// Registers a task that owns its argument.
@@ -344,9 +363,8 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
     s: u32,
 ) -> c_int {
     boundary(|| {
-        let call = call_of(token, entry, arg)?;
-        let discard = discard
-            .ok_or_else(|| Failure::null(&format!("the discard function of task {token}")))?;
+        let call = call_of(ByToken(token), entry, arg)?;
+        let discard = discard_of(ByToken(token), discard)?;
         let groups = Groups::new(t, s);
         let register = |this: &Runtime| {
             let owned = OwnedTask {

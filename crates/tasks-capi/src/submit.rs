@@ -6,14 +6,12 @@ use std::ffi::{c_int, c_void};
 
 use usher_tasks::{Groups, Runtime, SubmitError};
 
-use crate::current_task::{self, Entry, TaskCall};
-use crate::error::{Failure, boundary};
-use crate::runtime::{OwnedTask, RuntimeHandle, SendPtr, enter};
+use crate::current_task::{self, Entry};
+use crate::error::boundary;
+use crate::runtime::{OwnedTask, RuntimeHandle, SendPtr, call_of, discard_of, enter};
 
-fn call_of(entry: Option<Entry>, arg: *mut c_void) -> Result<TaskCall, Failure> {
-    let entry = entry.ok_or_else(|| Failure::null("the function pointer of a submitted task"))?;
-    Ok(TaskCall { entry, arg })
-}
+/// The name of a submitted task in errors.
+const SUBMITTED: &str = "a submitted task";
 
 /// Submits a task. A task without groups is grouped by the address of its argument.
 fn submit(
@@ -38,7 +36,7 @@ pub unsafe extern "C" fn usher_tasks_submit(
     s: u32,
 ) -> c_int {
     boundary(|| {
-        let call = call_of(entry, arg)?;
+        let call = call_of(SUBMITTED, entry, arg)?;
         let pointer = SendPtr(runtime);
         // SAFETY: the caller guarantees that `entry` may be called once with `arg`, on any thread.
         let task = move || unsafe { pointer.run(call) };
@@ -60,9 +58,8 @@ pub unsafe extern "C" fn usher_tasks_submit_owned(
     s: u32,
 ) -> c_int {
     boundary(|| {
-        let call = call_of(entry, arg)?;
-        let discard =
-            discard.ok_or_else(|| Failure::null("the discard function of a submitted task"))?;
+        let call = call_of(SUBMITTED, entry, arg)?;
+        let discard = discard_of(SUBMITTED, discard)?;
         let groups = Groups::new(t, s);
         let submit = |this: &Runtime| {
             let owned = OwnedTask {

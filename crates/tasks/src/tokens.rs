@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Single tasks that are identified by tokens (paper 5, section 3.2).
+//! Single tasks: tasks that are identified by tokens (paper 5, section 3.2), and tasks without
+//! tokens (module `submitted`).
+//!
 //! `register(token, count, entry)` adds a task that waits for `count` resolutions. `resolve(token)`
 //! is one resolution, which may precede the registration.
 //!

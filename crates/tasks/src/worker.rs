@@ -107,12 +107,12 @@ pub(crate) struct Registry {
     /// The number of workers that may still make tasks ready. A worker ends only when this number
     /// is 0 and the runtime is closing.
     active_workers: ActiveWorkers,
-    /// Tasks that were registered by token.
+    /// Tasks by token and submitted tasks.
     pub tokens: Tokens,
     /// Exclusive upper limits of temporal and spatial group numbers.
     pub groups_below: (u32, u32),
     pub tracer: Tracer,
-    /// Guesses groups for registered tasks that have none.
+    /// Guesses groups for single tasks that have none.
     pub guess: GroupGuesser,
 }
 
@@ -322,7 +322,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns the tasks that were registered by token.
+    /// Returns the tasks by token and the submitted tasks.
     pub fn tokens(&self) -> &Tokens {
         &self.registry.tokens
     }
