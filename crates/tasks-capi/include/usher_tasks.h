@@ -202,6 +202,17 @@ enum usher_tasks_binding {
 	USHER_TASKS_BINDING_NONE = 1
 };
 
+/* How many workers run at the same time. */
+enum usher_tasks_running {
+	/* As many as the process may use CPUs, by its affinity and CPU quota, and
+	 * one more for each worker that is blocked in a task while tasks wait.
+	 * Changes of the affinity take effect within 10 ms, of the quota within
+	 * 60 ms. If no task begins for 100 ms, more workers run. */
+	USHER_TASKS_RUNNING_CPUS = 0,
+	/* All workers, whenever there are tasks. */
+	USHER_TASKS_RUNNING_ALL = 1
+};
+
 /* The options of a runtime. Later versions may add fields at the end. */
 typedef struct usher_tasks_options {
 	size_t size; /* sizeof(usher_tasks_options) */
@@ -214,7 +225,7 @@ typedef struct usher_tasks_options {
 	uint32_t t_groups;
 	uint32_t s_groups;
 	uint32_t binding; /* an enum usher_tasks_binding */
-	uint32_t reserved; /* 0 */
+	uint32_t running; /* an enum usher_tasks_running */
 	/* Size of each worker's stack in bytes, at least 64 KiB. 0 means 2 MiB.
 	 * While a task waits for a graph that it runs, its worker runs other
 	 * tasks on the same stack, which may wait, too. Up to 16 such waits are

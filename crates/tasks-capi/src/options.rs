@@ -38,8 +38,8 @@ pub struct Options {
     /// Binding of workers: 0 binds each worker to the CPUs of a last-level cache, 1 binds no
     /// worker.
     pub binding: u32,
-    /// Reserved field, which must be 0.
-    pub reserved: u32,
+    /// Whether the number of running workers follows the CPUs: 0 if it does, 1 if all workers run.
+    pub running: u32,
     /// Size of each worker's stack in bytes; 0 means 2 MiB.
     pub stack_bytes: usize,
 }
@@ -57,7 +57,7 @@ impl Options {
             t_groups: 0,
             s_groups: 0,
             binding: 0,
-            reserved: 0,
+            running: 0,
             stack_bytes: 0,
         }
     }
@@ -100,17 +100,10 @@ impl Options {
         // SAFETY: the copied length is the smaller of the sizes of the two structures, so the bytes
         // are readable, as the caller guarantees, and fit. All values of the fields are valid, and
         // fields that the caller does not know are 0.
-        let options = unsafe {
+        unsafe {
             let to = options.as_mut_ptr().cast::<u8>();
             ptr::copy_nonoverlapping(from.cast::<u8>(), to, known);
-            options.assume_init()
-        };
-        match options.reserved {
-            0 => Ok(options),
-            _ => Err(Failure::new(
-                ErrorCode::Options,
-                "the field reserved of the options must be 0".to_owned(),
-            )),
+            Ok(options.assume_init())
         }
     }
 
@@ -132,7 +125,16 @@ impl Options {
                 return Err(Failure::new(ErrorCode::Options, text));
             }
         };
+        let follow_cpus = match self.running {
+            0 => true,
+            1 => false,
+            other => {
+                let text = format!("the option running must be 0 or 1, not {other}");
+                return Err(Failure::new(ErrorCode::Options, text));
+            }
+        };
         let builder = builder.policy(policy).stack_bytes(self.stack_bytes);
+        let builder = builder.follow_cpus(follow_cpus);
         Ok(builder.build()?)
     }
 

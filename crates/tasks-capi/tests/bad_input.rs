@@ -94,16 +94,16 @@ fn options_of_other_versions_are_read() {
 }
 
 #[test]
-fn bindings_are_read() {
-    for (binding, reserved, text) in [
+fn bindings_and_limits_are_read() {
+    for (binding, running, text) in [
         (0, 0, None),
-        (1, 0, None),
+        (1, 1, None),
         (2, 0, Some("the option binding must be 0 or 1, not 2")),
-        (0, 1, Some("the field reserved of the options must be 0")),
+        (0, 2, Some("the option running must be 0 or 1, not 2")),
     ] {
         let bound = Options {
             binding,
-            reserved,
+            running,
             ..options(2, 0, (0, 0))
         };
         let (code, runtime) = runtime_new(&bound);

@@ -205,13 +205,11 @@ fn random_options_are_rejected_or_create_a_runtime() {
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
         let known = (size as usize / 8).clamp(3, 6);
-        // The fourth word contains the binding and the reserved field. The fifth word contains the
-        // size of the stacks, which may be too large.
-        let reserved = bytes[3] >> 32;
-        let is_known = (24..=4096).contains(&size)
-            && (known < 4 || reserved == 0)
-            && (known < 6 || bytes[5] == 0);
-        let is_bound = known < 4 || binding < 2;
+        // The fourth word contains the binding and the limit of running workers. The fifth word
+        // contains the size of the stacks, which may be too large.
+        let running = bytes[3] >> 32;
+        let is_known = (24..=4096).contains(&size) && (known < 6 || bytes[5] == 0);
+        let is_bound = known < 4 || (binding < 2 && running < 2);
         let has_stacks = known < 5 || bytes[4] == 0;
         let queues = groups[0].max(1) * groups[1].max(1);
         let expected = match (workers, policy) {

@@ -55,6 +55,8 @@ USHER_TASKS_POLICY_FCFS 2
 USHER_TASKS_POLICY_LCFS 3
 USHER_TASKS_BINDING_LLC 0
 USHER_TASKS_BINDING_NONE 1
+USHER_TASKS_RUNNING_CPUS 0
+USHER_TASKS_RUNNING_ALL 1
 USHER_TASKS_UNFINISHED_FAILED 1
 USHER_TASKS_UNFINISHED_UNRESOLVED 2
 USHER_TASKS_UNFINISHED_UNREGISTERED 3
@@ -68,7 +70,7 @@ usher_tasks_options.policy 12+4
 usher_tasks_options.t_groups 16+4
 usher_tasks_options.s_groups 20+4
 usher_tasks_options.binding 24+4
-usher_tasks_options.reserved 28+4
+usher_tasks_options.running 28+4
 usher_tasks_options.stack_bytes 32+8
 options.size 40
 options.workers 3
@@ -164,6 +166,14 @@ fn crate_abi() -> String {
         assert!(bound.runtime().is_ok());
         writeln!(lines, "USHER_TASKS_BINDING_{name} {binding}").unwrap();
     }
+    for (running, name) in ["CPUS", "ALL"].iter().enumerate() {
+        let limited = Options {
+            running: running as u32,
+            ..common::options(1, 0, (0, 0))
+        };
+        assert!(limited.runtime().is_ok());
+        writeln!(lines, "USHER_TASKS_RUNNING_{name} {running}").unwrap();
+    }
     for kind in kinds {
         let name = upper_snake(&format!("{kind:?}"));
         writeln!(lines, "USHER_TASKS_UNFINISHED_{name} {}", kind as u32).unwrap();
@@ -198,7 +208,7 @@ fn offsets() -> String {
     let made = common::options(3, 0, (0, 0));
     [
         offsets!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups,
-            binding, reserved, stack_bytes),
+            binding, running, stack_bytes),
         format!(
             "options.size {}\noptions.workers {}\n",
             made.size, made.workers

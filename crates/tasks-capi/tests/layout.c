@@ -54,6 +54,8 @@ static void abi(void)
 	VALUE(USHER_TASKS_POLICY_LCFS);
 	VALUE(USHER_TASKS_BINDING_LLC);
 	VALUE(USHER_TASKS_BINDING_NONE);
+	VALUE(USHER_TASKS_RUNNING_CPUS);
+	VALUE(USHER_TASKS_RUNNING_ALL);
 	VALUE(USHER_TASKS_UNFINISHED_FAILED);
 	VALUE(USHER_TASKS_UNFINISHED_UNRESOLVED);
 	VALUE(USHER_TASKS_UNFINISHED_UNREGISTERED);
@@ -67,7 +69,7 @@ static void abi(void)
 	OFFSET(usher_tasks_options, t_groups);
 	OFFSET(usher_tasks_options, s_groups);
 	OFFSET(usher_tasks_options, binding);
-	OFFSET(usher_tasks_options, reserved);
+	OFFSET(usher_tasks_options, running);
 	OFFSET(usher_tasks_options, stack_bytes);
 	VALUE(options.size);
 	VALUE(options.workers);

@@ -26,13 +26,18 @@ impl ActiveWorkers {
         fence(Ordering::SeqCst);
     }
 
+    /// Returns whether no worker is active.
+    pub fn is_none_active(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// Counts a worker as inactive, after it has found no task. Returns true if no worker is
     /// active, which means that the worker ends.
     ///
     /// The last active worker calls `wake`, which wakes the other workers. Each other worker calls
     /// `sleep`, which returns when the worker is woken for a task or no worker is active.
     pub fn deactivate(&self, sleep: impl FnOnce(&dyn Fn() -> bool), wake: impl FnOnce()) -> bool {
-        let all_inactive = || self.0.load(Ordering::Relaxed) == 0;
+        let all_inactive = || self.is_none_active();
         fence(Ordering::SeqCst);
         if self.0.fetch_sub(1, Ordering::Relaxed) == 1 {
             wake();

@@ -14,7 +14,7 @@ use crate::active_workers::ActiveWorkers;
 use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef};
 use crate::pool::{Inbox, StealSlots};
-use crate::sleep::{ParkResult, Sleepers};
+use crate::sleep::{ParkResult, SleepFor, Sleepers};
 use crate::trace::SpanRing;
 use crate::worker::{JobVtable, Worker};
 
@@ -159,7 +159,12 @@ fn no_worker_sleeps_beside_work() {
                 let (sleepers, work) = &*shared;
                 sleepers.register_thread(0);
                 while work.load(Ordering::Relaxed) == 0 {
-                    sleepers.park(0, || work.load(Ordering::Relaxed) != 0, || ());
+                    sleepers.park(
+                        0,
+                        SleepFor::AnyTask,
+                        || work.load(Ordering::Relaxed) != 0,
+                        || (),
+                    );
                 }
             })
         };
@@ -174,14 +179,19 @@ fn no_worker_sleeps_beside_work() {
 /// Two sleeping workers wait for one event. When the event occurs, both workers are woken.
 #[test]
 fn wake_all_wakes_every_sleeper() {
-    loom::model(|| {
+    bounded().check(|| {
         let shared = Arc::new((Sleepers::new(2), AtomicUsize::new(0)));
         let worker = |index: usize| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (sleepers, done) = &*shared;
                 sleepers.register_thread(index);
-                sleepers.park(index, || done.load(Ordering::Relaxed) > 0, || ());
+                sleepers.park(
+                    index,
+                    SleepFor::AnyTask,
+                    || done.load(Ordering::Relaxed) > 0,
+                    || (),
+                );
             })
         };
         let workers = [worker(0), worker(1)];
@@ -198,8 +208,12 @@ fn wake_all_wakes_every_sleeper() {
 /// blocking operations do not count as preemptions. Without this limit, the models have too many
 /// interleavings.
 fn bounded() -> loom::model::Builder {
+    with_preemptions(3)
+}
+
+fn with_preemptions(count: usize) -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(count);
     model
 }
 
@@ -220,7 +234,12 @@ fn two_tasks_do_not_wake_the_same_sleeper() {
                     tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
                 };
                 while take().is_err() {
-                    sleepers.park(index, || tasks.load(Ordering::Relaxed) > 0, || ());
+                    sleepers.park(
+                        index,
+                        SleepFor::AnyTask,
+                        || tasks.load(Ordering::Relaxed) > 0,
+                        || (),
+                    );
                 }
             })
         };
@@ -253,7 +272,7 @@ fn a_waiting_worker_is_woken_for_its_event() {
                     if tasks.swap(0, Ordering::Relaxed) == 0 {
                         let has_work =
                             || done.load(Ordering::Acquire) + tasks.load(Ordering::Relaxed) > 0;
-                        sleepers.park(0, has_work, || ());
+                        sleepers.park(0, SleepFor::AnyTask, has_work, || ());
                     }
                 }
             })
@@ -288,7 +307,7 @@ fn an_unused_wakeup_is_passed_on() {
                 let has_work = || done.load(Ordering::Acquire) + tasks.load(Ordering::Acquire) > 0;
                 let mut parked = ParkResult::FoundWork;
                 while done.load(Ordering::Acquire) == 0 {
-                    parked = sleepers.park(0, has_work, || ());
+                    parked = sleepers.park(0, SleepFor::AnyTask, has_work, || ());
                 }
                 if parked != ParkResult::FoundWork && tasks.load(Ordering::Relaxed) > 0 {
                     sleepers.wake_one(1..2);
@@ -305,7 +324,12 @@ fn an_unused_wakeup_is_passed_on() {
                     tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
                 };
                 while take().is_err() {
-                    sleepers.park(1, || tasks.load(Ordering::Relaxed) > 0, || ());
+                    sleepers.park(
+                        1,
+                        SleepFor::AnyTask,
+                        || tasks.load(Ordering::Relaxed) > 0,
+                        || (),
+                    );
                 }
             })
         };
@@ -317,7 +341,125 @@ fn an_unused_wakeup_is_passed_on() {
         // If no worker ran the task, loom would report a deadlock.
         runs.join().unwrap();
         waits.join().unwrap();
-        assert!(!sleepers.is_any_idle());
+        assert!(!sleepers.running().is_any_idle());
+    });
+}
+
+/// The shared state of the tests with a limit of one running worker: tasks that are ready, and
+/// tasks that have run.
+struct Limited {
+    sleepers: Sleepers,
+    ready: AtomicUsize,
+    run: AtomicUsize,
+}
+
+impl Limited {
+    fn new(workers: usize) -> Arc<Self> {
+        let sleepers = Sleepers::new(workers);
+        sleepers.running().set_limit(1);
+        Arc::new(Self {
+            sleepers,
+            ready: AtomicUsize::new(0),
+            run: AtomicUsize::new(0),
+        })
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed) > 0
+    }
+
+    fn submit(&self, order: std::ops::Range<usize>) {
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        self.sleepers.wake_one(order);
+    }
+
+    /// Runs a task if one is ready.
+    fn run_one(&self) -> bool {
+        let less = |ready: usize| ready.checked_sub(1);
+        let order = Ordering::Relaxed;
+        let found = self.ready.fetch_update(order, order, less).is_ok();
+        if found {
+            self.run.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
+/// The workers of a runtime, of which one may run, sleep as surplus workers or for lack of tasks
+/// while a task becomes ready and the limit rises. The task runs.
+#[test]
+fn a_task_runs_while_surplus_workers_sleep() {
+    for rises in [false, true] {
+        with_preemptions(2).check(move || {
+            let limited = Limited::new(2);
+            let worker = |index: usize| {
+                let limited = Arc::clone(&limited);
+                thread::spawn(move || {
+                    let sleepers = &limited.sleepers;
+                    sleepers.register_thread(index);
+                    let all_run = || limited.run.load(Ordering::Relaxed) == 1;
+                    while !all_run() {
+                        let is_needed =
+                            || sleepers.running().is_below_limit() && limited.is_ready();
+                        if sleepers.running().is_above_limit() {
+                            sleepers.park_surplus(index, || all_run() || is_needed(), || ());
+                        } else if limited.run_one() {
+                            sleepers.wake_all();
+                        } else {
+                            let has_work = || all_run() || limited.is_ready();
+                            sleepers.park(index, SleepFor::AnyTask, has_work, || ());
+                        }
+                    }
+                })
+            };
+            let workers = [worker(0), worker(1)];
+            if rises {
+                limited.sleepers.running().set_limit(2);
+                limited.sleepers.wake_if(|| limited.is_ready(), 0..2);
+            }
+            limited.submit(0..2);
+            // If a task were left, loom would report a deadlock.
+            for worker in workers {
+                worker.join().unwrap();
+            }
+        });
+    }
+}
+
+/// The only running worker waits for a task that it may not run itself. Another worker is woken for
+/// the task, whether the task becomes ready before or after the worker sleeps.
+#[test]
+fn a_waiting_worker_leaves_its_place_to_another() {
+    bounded().check(|| {
+        let limited = Limited::new(2);
+        let has_run = |limited: &Limited| limited.run.load(Ordering::Acquire) > 0;
+        let runs = {
+            let limited = Arc::clone(&limited);
+            thread::spawn(move || {
+                let sleepers = &limited.sleepers;
+                sleepers.register_thread(1);
+                while !limited.run_one() {
+                    sleepers.park(1, SleepFor::AnyTask, || limited.is_ready(), || ());
+                }
+                sleepers.wake_worker(0);
+            })
+        };
+        let waits = {
+            let limited = Arc::clone(&limited);
+            thread::spawn(move || {
+                let sleepers = &limited.sleepers;
+                sleepers.register_thread(0);
+                let leave = || {
+                    sleepers.wake_if(|| limited.is_ready(), 1..2);
+                };
+                while !has_run(&limited) {
+                    sleepers.park(0, SleepFor::SomeTasks, || has_run(&limited), leave);
+                }
+            })
+        };
+        limited.submit(1..2);
+        runs.join().unwrap();
+        waits.join().unwrap();
     });
 }
 
@@ -340,7 +482,12 @@ fn no_worker_ends_while_another_may_make_tasks_ready() {
                     sleepers.wake_one(0..2);
                 }
                 let parks = |all_inactive: &dyn Fn() -> bool| {
-                    sleepers.park(index, || !inbox.is_empty() || all_inactive(), || ());
+                    sleepers.park(
+                        index,
+                        SleepFor::AnyTask,
+                        || !inbox.is_empty() || all_inactive(),
+                        || (),
+                    );
                 };
                 let mut all = Vec::new();
                 loop {

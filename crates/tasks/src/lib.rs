@@ -32,6 +32,7 @@ mod counters;
 mod current_worker;
 pub mod dispatch;
 mod error;
+mod follow;
 mod graph;
 mod guess;
 mod handle;

@@ -17,14 +17,15 @@
 //!
 //! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
 //! submodule `share` publishes tasks for other workers and steals their tasks; the submodule `wait`
-//! runs other tasks while a task waits.
+//! runs other tasks while a task waits; the submodule `running` limits the number of running workers.
 
+mod running;
 mod share;
 mod wait;
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
-use std::{hint, mem, process};
+use std::{hint, iter, mem, process};
 
 use crate::active_workers::ActiveWorkers;
 use crate::counters::{AllCounters, AtomicWorkerCounters};
@@ -34,8 +35,8 @@ use crate::job::{Chain, JobRef};
 use crate::levels::LevelQueues;
 use crate::places::WorkerPlaces;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
-use crate::sleep::{ParkResult, Sleepers};
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sleep::{ParkResult, SleepFor, Sleepers};
+use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
 
@@ -82,6 +83,11 @@ struct WorkerShared {
     /// The lowest nesting level (see `levels`) of the tasks that the worker may run next. Used only
     /// by policies with a global queue.
     min_level: AtomicUsize,
+    /// Number of tasks until the next check for overdue tasks, at least 1 between two tasks. The
+    /// value 1 makes the worker check before its next task.
+    until_check: AtomicU32,
+    /// The thread of the worker; 0 before it has started.
+    thread_id: AtomicI32,
 }
 
 /// The ready tasks of a policy with a global queue.
@@ -100,9 +106,6 @@ pub(crate) struct Registry {
     owners: Box<[AtomicU32]>,
     places: WorkerPlaces,
     sleepers: Sleepers,
-    /// Workers that sleep in a nested wait in which they may run only some of the ready tasks.
-    /// Other sleeping workers are in `sleepers`.
-    waiters: Sleepers,
     closing: AtomicBool,
     /// The number of workers that may still make tasks ready. A worker ends only when this number
     /// is 0 and the runtime is closing.
@@ -134,7 +137,6 @@ impl Registry {
                 .collect(),
             places,
             sleepers: Sleepers::new(workers),
-            waiters: Sleepers::new(workers),
             closing: AtomicBool::new(false),
             active_workers: ActiveWorkers::default(),
             tokens: Tokens::default(),
@@ -186,6 +188,16 @@ impl Registry {
     /// Returns whether [`Self::close`] was called.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    /// Returns whether any task is in a global queue, an inbox or a steal slot, and thus visible to
+    /// all workers.
+    pub fn sees_work(&self) -> bool {
+        let global_queue = self.global_queue.as_ref();
+        global_queue.is_some_and(|global_queue| lock(global_queue).has(0))
+            || !self.injector.is_empty()
+            || (self.worker_shared.iter())
+                .any(|shared| !shared.inbox.is_empty() || !shared.steal_slots.is_empty())
     }
 
     fn owner(&self, s: u32) -> &AtomicU32 {
@@ -250,10 +262,10 @@ pub(crate) struct Worker<'a> {
     wait_depth_max: usize,
     /// The nesting level of the running task. Used only by policies with a global queue.
     level: Cell<usize>,
-    /// Number of tasks until the next check for overdue tasks. The next field is the number of
-    /// checks up to now.
-    until_check: Cell<u32>,
+    /// Number of checks for overdue tasks up to now.
     checks: Cell<u32>,
+    /// Whether more workers run than the limit permits, so that this worker sleeps.
+    is_surplus: Cell<bool>,
     /// Whether other workers exist and may steal from this worker.
     allows_stealing: bool,
     /// Whether the overflow slot was filled since the worker last emptied it.
@@ -266,9 +278,11 @@ pub(crate) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     pub fn new(registry: &'a Registry, index: usize, stack_bytes: usize) -> Self {
+        let shared = &registry.worker_shared[index];
+        shared.until_check.store(CHECK_INTERVAL, Ordering::Relaxed);
         Self {
             registry,
-            shared: &registry.worker_shared[index],
+            shared,
             index,
             local_queues: RefCell::new(LocalQueues::new()),
             outer_queues: RefCell::default(),
@@ -276,8 +290,8 @@ impl<'a> Worker<'a> {
             wait_depth: Cell::new(0),
             wait_depth_max: (stack_bytes / STACK_BYTES_PER_WAIT).min(NESTED_WAITS_MAX),
             level: Cell::new(0),
-            until_check: Cell::new(CHECK_INTERVAL),
             checks: Cell::new(0),
+            is_surplus: Cell::new(false),
             allows_stealing: registry.workers() > 1 && registry.global_queue.is_none(),
             overflow_used: Cell::new(false),
             last_steal: Cell::new(None),
@@ -330,18 +344,22 @@ impl<'a> Worker<'a> {
     /// Runs tasks until the runtime closes and no task can become ready any more.
     pub fn main_loop(&self) {
         self.registry.sleepers.register_thread(self.index);
-        self.registry.waiters.register_thread(self.index);
+        // SAFETY: `gettid` has no preconditions.
+        let thread_id = unsafe { libc::gettid() };
+        self.shared.thread_id.store(thread_id, Ordering::Relaxed);
         let registry = self.registry;
         registry.active_workers.begin();
         loop {
             // The flag is read before the search for tasks. A search after the close finds all
             // tasks that were ready before the close.
             let is_closing = registry.is_closing();
-            self.run_while(|| true);
-            if !is_closing {
-                let has_work = || self.sees_work() || registry.is_closing();
-                self.sleep(&registry.sleepers, has_work);
-            } else if !self.sees_work() && self.sleep_or_terminate() {
+            self.run_while(|| !self.is_surplus.get());
+            if self.is_surplus.take() {
+                self.sleep_as_surplus();
+            } else if !is_closing {
+                let has_work = || registry.sees_work() || registry.is_closing();
+                self.sleep(SleepFor::AnyTask, has_work);
+            } else if !registry.sees_work() && self.sleep_or_terminate() {
                 return;
             }
         }
@@ -352,32 +370,41 @@ impl<'a> Worker<'a> {
     fn sleep_or_terminate(&self) -> bool {
         let registry = self.registry;
         let sleep = |all_inactive: &dyn Fn() -> bool| {
-            self.sleep(&registry.sleepers, || self.sees_work() || all_inactive());
+            self.sleep(SleepFor::AnyTask, || registry.sees_work() || all_inactive());
         };
         registry
             .active_workers
             .deactivate(sleep, || registry.sleepers.wake_all())
     }
 
-    fn sleep(&self, sleepers: &Sleepers, has_work: impl FnOnce() -> bool) -> ParkResult {
-        let asleep = &self.counts().asleep;
+    fn sleep(&self, sleep_for: SleepFor, has_work: impl FnOnce() -> bool) -> ParkResult {
         let begin = || {
-            self.counts().sleeps.add(1);
-            asleep.begin();
+            self.begin_sleep();
+            // This worker cannot run some of the visible tasks. Other threads may have left them to
+            // it, because the limit of running workers was reached.
+            if sleep_for == SleepFor::SomeTasks && self.registry.running().is_limited() {
+                self.forward_wakeup();
+            }
         };
-        let parked = sleepers.park(self.index, has_work, begin);
+        let sleepers = &self.registry.sleepers;
+        self.end_sleep(sleepers.park(self.index, sleep_for, has_work, begin))
+    }
+
+    fn begin_sleep(&self) {
+        self.counts().sleeps.add(1);
+        self.counts().asleep.begin();
+    }
+
+    fn end_sleep(&self, parked: ParkResult) -> ParkResult {
         if parked == ParkResult::Slept {
-            asleep.end();
+            self.counts().asleep.end();
         }
         parked
     }
 
     /// Wakes a worker that waits for a condition. The caller has made the condition true before.
     pub fn wake(&self, worker: usize) {
-        // The worker is in one of the two sets of sleepers, depending on which tasks it may run.
-        if !self.registry.sleepers.wake_worker(worker) {
-            self.registry.waiters.wake_worker(worker);
-        }
+        self.registry.sleepers.wake_worker(worker);
     }
 
     #[inline]
@@ -424,7 +451,7 @@ impl<'a> Worker<'a> {
             // In a deep wait, the worker does not take tasks of other workers, so it does not count
             // as idle.
             if spins == SPINS_BUSY && !self.is_deep() {
-                idle = Some(self.registry.sleepers.begin_search());
+                idle = Some(self.registry.running().begin_search());
             }
             hint::spin_loop();
             if !condition() {
@@ -490,9 +517,8 @@ impl<'a> Worker<'a> {
                 self.counts().sent.add(1);
                 // If the owner does not sleep, a sleeping worker near the owner is woken and may
                 // run the task instead.
-                if !registry.sleepers.wake_worker(owner) {
-                    registry.sleepers.wake_one(registry.near(owner));
-                }
+                let order = iter::once(owner).chain(registry.near(owner));
+                registry.sleepers.wake_one(order);
             }
             None => self.push(job),
         }
@@ -524,18 +550,22 @@ impl<'a> Worker<'a> {
 
     fn find_work(&self) -> Option<JobRef> {
         if let Some(global_queue) = &self.registry.global_queue {
+            if self.check_surplus() {
+                return None;
+            }
             let (level, dispatch) = lock(global_queue).next(self.index, self.min_level())?;
             self.level.set(level);
             self.counts().group_moves.add(dispatch.group_moved.into());
             return Some(dispatch.item);
         }
         self.drain_overflow();
-        let until_check = self.until_check.get() - 1;
-        self.until_check.set(until_check);
-        if until_check == 0
-            && let Some(job) = self.find_overdue()
-        {
-            return Some(job);
+        if self.count_until_check() {
+            if self.check_surplus() {
+                return None;
+            }
+            if let Some(job) = self.find_overdue() {
+                return Some(job);
+            }
         }
         let mut local_queues = self.local_queues.borrow_mut();
         if !self.shared.inbox.is_empty() && !self.is_nested() {
@@ -552,25 +582,40 @@ impl<'a> Worker<'a> {
     /// must end because other tasks are overdue.
     #[inline]
     pub fn chain_must_yield(&self) -> bool {
-        let until_check = self.until_check.get() - 1;
-        self.until_check.set(until_check);
-        until_check == 0 && self.has_overdue()
+        self.count_until_check() && self.has_overdue()
     }
 
-    /// Returns whether tasks may be overdue: injected tasks, tasks in the inbox, or at every
-    /// [`AGE_INTERVAL`]-th check queued tasks. If there are none, the next interval begins.
+    /// Counts a task, and returns whether this worker must check for overdue tasks before it.
+    #[inline]
+    fn count_until_check(&self) -> bool {
+        let until_check = &self.shared.until_check;
+        // Another thread may store 1 between the two operations, and its value is lost. That thread
+        // repeats the operation later.
+        let left = until_check.load(Ordering::Relaxed) - 1;
+        until_check.store(left, Ordering::Relaxed);
+        left == 0
+    }
+
+    fn set_until_check(&self, tasks: u32) {
+        self.shared.until_check.store(tasks, Ordering::Relaxed);
+    }
+
+    /// Returns whether tasks may be overdue: injected tasks, tasks in the inbox, at every
+    /// [`AGE_INTERVAL`]-th check queued tasks, or all tasks of a surplus worker. If there are none,
+    /// the next interval begins.
     #[cold]
     fn has_overdue(&self) -> bool {
         let checks = self.checks.get().wrapping_add(1);
-        let may_be_overdue = checks.is_multiple_of(AGE_INTERVAL)
+        let may_be_overdue = self.registry.running().is_above_limit()
+            || checks.is_multiple_of(AGE_INTERVAL)
             || !self.registry.injector.is_empty()
             || !self.shared.inbox.is_empty();
         let is_overdue = may_be_overdue && !self.is_nested();
         match is_overdue {
             // The value 1 makes the next search check for overdue tasks.
-            true => self.until_check.set(1),
+            true => self.set_until_check(1),
             false => {
-                self.until_check.set(CHECK_INTERVAL);
+                self.set_until_check(CHECK_INTERVAL);
                 self.checks.set(checks);
             }
         }
@@ -582,15 +627,16 @@ impl<'a> Worker<'a> {
     /// ready.
     #[cold]
     fn find_overdue(&self) -> Option<JobRef> {
-        self.until_check.set(CHECK_INTERVAL);
+        self.set_until_check(CHECK_INTERVAL);
         if self.is_nested() {
             return None;
         }
         let checks = self.checks.get().wrapping_add(1);
         self.checks.set(checks);
         if checks.is_multiple_of(AGE_INTERVAL) {
-            let published = self.reclaim_one();
-            return published.or_else(|| self.local_queues.borrow_mut().pop_in_turn());
+            // Published tasks may have waited longer than queued tasks.
+            self.reclaim_published();
+            return self.local_queues.borrow_mut().pop_in_turn();
         }
         let mut chain = self.take_injected()?;
         self.take_ownership(&chain);
@@ -635,17 +681,6 @@ impl<'a> Worker<'a> {
                 outer_queues.iter_mut().rev().find_map(LocalQueues::pop)
             }
         }
-    }
-
-    /// Returns whether any task is in a global queue, an inbox or a steal slot, and thus visible to
-    /// this worker.
-    fn sees_work(&self) -> bool {
-        let registry = self.registry;
-        let global_queue = registry.global_queue.as_ref();
-        global_queue.is_some_and(|global_queue| lock(global_queue).has(0))
-            || !registry.injector.is_empty()
-            || (registry.worker_shared.iter())
-                .any(|shared| !shared.inbox.is_empty() || !shared.steal_slots.is_empty())
     }
 }
 

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Handle, Policy, Runtime, TaskError};
+use usher_tasks::{
+    Counters, Graph, GraphBuilder, Groups, Handle, Policy, Runtime, RuntimeBuilder, TaskError,
+};
 
 /// A deadline that is longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(60);
@@ -55,6 +57,12 @@ fn graph<B: Fn(usize) + Sync>(waits: &[&[usize]], body: B) -> Graph<B> {
     builder.build(body).unwrap()
 }
 
+/// Starts workers that all run at the same time, whatever the number of CPUs is.
+fn runtime(workers: usize, policy: Policy) -> Runtime {
+    let builder = RuntimeBuilder::new(workers).policy(policy);
+    builder.follow_cpus(false).build().unwrap()
+}
+
 /// Waits until all workers except the calling worker sleep.
 fn others_sleep(runtime: &Runtime) {
     let counters = || runtime.counters().0;
@@ -75,7 +83,7 @@ fn others_sleep(runtime: &Runtime) {
 #[test]
 fn tasks_that_the_running_one_waits_for_are_published() {
     for workers in 2..=6 {
-        let runtime = Runtime::new(workers).unwrap();
+        let runtime = runtime(workers, Policy::Usher);
         let rendezvous = Rendezvous::of(workers);
         let mut waits: Vec<&[usize]> = vec![&[0]; workers + 1];
         waits[0] = &[];
@@ -91,7 +99,7 @@ fn tasks_that_the_running_one_waits_for_are_published() {
 #[test]
 fn every_sleeper_is_woken_for_published_tasks() {
     for workers in [3, 5, 8, 16, 40] {
-        let runtime = Runtime::new(workers).unwrap();
+        let runtime = runtime(workers, Policy::Usher);
         let rendezvous = Rendezvous::of(workers);
         let mut waits: Vec<&[usize]> = vec![&[0]; workers + 1];
         waits[0] = &[];
@@ -109,7 +117,7 @@ fn every_sleeper_is_woken_for_published_tasks() {
 fn new_tasks_are_published_beside_older_ones() {
     for children in [2, 3] {
         let workers = children + 1;
-        let runtime = Runtime::new(workers).unwrap();
+        let runtime = runtime(workers, Policy::Usher);
         let rendezvous = Rendezvous::of(workers);
         let mut waits: Vec<&[usize]> = vec![&[], &[0], &[0]];
         waits.resize(3 + children, &[1]);
@@ -127,7 +135,7 @@ fn new_tasks_are_published_beside_older_ones() {
 fn tasks_made_ready_by_a_running_task_are_visible() {
     for policy in [Policy::Usher, Policy::Fcfs] {
         for workers in [2, 3, 4, 6, 9, 40] {
-            let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
+            let runtime = Arc::new(runtime(workers, policy));
             let rendezvous = Arc::new(Rendezvous::of(workers));
             let (sender, receiver) = mpsc::channel();
             let (inside, other) = (Arc::clone(&runtime), Arc::clone(&rendezvous));
@@ -225,7 +233,7 @@ fn until_closing(handle: &Handle) {
 fn workers_stay_while_a_task_may_make_others_ready() {
     for policy in [Policy::Usher, Policy::Fcfs] {
         for workers in [2, 2, 5, 5] {
-            let runtime = Runtime::with_policy(workers, policy).unwrap();
+            let runtime = runtime(workers, policy);
             let (inside, outside) = (runtime.handle(), runtime.handle());
             let (close, closing) = mpsc::channel();
             let (begin, begun) = mpsc::channel();
@@ -264,7 +272,7 @@ fn workers_stay_while_a_task_may_make_others_ready() {
 fn a_runtime_may_be_dropped_last_by_its_own_task() {
     for policy in [Policy::Usher, Policy::Fcfs] {
         for workers in [1, 2, 5] {
-            let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
+            let runtime = Arc::new(runtime(workers, policy));
             let inside = Arc::clone(&runtime);
             let (go, started) = mpsc::channel();
             let (end, ended) = mpsc::channel();
@@ -287,7 +295,7 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
 /// Returns how many tasks of a long chain run before another task, which `begin` makes ready while
 /// the first task of the chain runs. All other workers are busy.
 fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
-    let runtime = Runtime::new(workers).unwrap();
+    let runtime = runtime(workers, Policy::Usher);
     let busy = (1..workers).map(|_| mpsc::channel::<()>());
     let (hold, held): (Vec<_>, Vec<_>) = busy.unzip();
     for (token, held) in (100..).zip(held) {
@@ -345,7 +353,7 @@ fn ready_tasks_run_when_a_runtime_is_dropped() {
         for workers in [1, 2] {
             let ran = Arc::new(AtomicUsize::new(0));
             for _ in 0..300 {
-                let runtime = Runtime::with_policy(workers, policy).unwrap();
+                let runtime = runtime(workers, policy);
                 for token in 0..3 {
                     let ran = Arc::clone(&ran);
                     let count = move || {

@@ -47,7 +47,7 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
         t_groups: groups.0,
         s_groups: groups.1,
         binding: 0,
-        reserved: 0,
+        running: 0,
         stack_bytes: 0,
     }
 }

@@ -143,9 +143,14 @@ impl<T: GroupedTask> LocalQueues<T> {
 
     /// Moves all tasks from the queues `others` to these queues.
     pub fn append(&mut self, others: &mut Self) {
-        while let Some(job) = others.pop_for_thief() {
-            others.len -= 1;
-            self.push(job);
+        others.drain(|job| self.push(job));
+    }
+
+    /// Removes all tasks, in the order in which thieves get them.
+    pub fn drain(&mut self, mut take: impl FnMut(T)) {
+        while let Some(job) = self.pop_for_thief() {
+            self.len -= 1;
+            take(job);
         }
     }
 

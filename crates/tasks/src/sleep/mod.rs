@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sleeping and waking of idle workers.
+//! Sleeping and waking of idle workers, and the limit of running workers.
 //!
-//! 1. A worker that finds no task sets its bit in a bitmap of sleepers, executes a sequentially
-//!    consistent fence and searches once more. If it finds work, it clears the bit; otherwise it
-//!    sleeps until another thread has cleared the bit.
-//! 2. A thread that makes a task visible executes a sequentially consistent fence, and clears the
-//!    bit of one sleeping worker and wakes it.
+//! 1. A worker that finds no task decrements the number of running workers, sets its bit in a
+//!    bitmap, executes a sequentially consistent fence and searches once more. If it finds work, it
+//!    clears the bit; otherwise it sleeps until another thread has cleared the bit.
+//! 2. A thread that makes a task visible executes a sequentially consistent fence. If fewer workers
+//!    run than the limit permits, the thread clears the bit of one sleeping worker, increments the
+//!    number of running workers and wakes the worker.
 //!
-//! Because of the two fences, the worker sees the task or the thread sees the bit, so no wake-up is
-//! lost. `README.md` in this folder describes the protocol in detail. If no worker sleeps, a
-//! wake-up costs the fence and one load per 64 workers. If a worker sleeps, a wake-up tries the
-//! workers in the order of the caller, and makes one system call. A sleep has no time limit.
+//! Because of the two fences, the worker sees the task, or the thread sees the bit and the
+//! decremented number, so no wake-up is lost. `README.md` in this folder describes the protocol in
+//! detail. If no worker sleeps or the limit is reached, a wake-up costs the fence and two loads.
+//! Otherwise it tries the workers in the order of the caller, and makes one system call. A sleep
+//! has no time limit.
+
+mod running;
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicUsize;
 
+pub(crate) use self::running::RunningWorkers;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -32,50 +36,73 @@ pub(crate) enum ParkResult {
     Slept,
 }
 
-/// The number of idle workers. The counter shares no cache line with other data, because workers
-/// read it before each task.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct IdleWorkers(AtomicUsize);
-
-impl IdleWorkers {
-    fn begin(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// For what a worker sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SleepFor {
+    /// Any ready task.
+    AnyTask,
+    /// The end of a nested wait in which the worker may run only some of the ready tasks.
+    SomeTasks,
 }
 
-/// Counts a worker as idle while it searches for work.
+/// A set of workers: bit `w % 64` of word `w / 64` is set if worker `w` is in the set.
 #[derive(Debug)]
-pub(crate) struct SearchGuard<'a>(&'a IdleWorkers);
+struct WorkerSet(Box<[AtomicU64]>);
 
-impl Drop for SearchGuard<'_> {
-    fn drop(&mut self) {
-        self.0.end();
+impl WorkerSet {
+    fn new(workers: usize) -> Self {
+        let words = std::iter::repeat_with(|| AtomicU64::new(0));
+        Self(words.take(workers.div_ceil(BITS)).collect())
+    }
+
+    fn bit(&self, worker: usize) -> (&AtomicU64, u64) {
+        (&self.0[worker / BITS], 1 << (worker % BITS))
+    }
+
+    fn add(&self, worker: usize) {
+        let (word, bit) = self.bit(worker);
+        word.fetch_or(bit, Ordering::Release);
+    }
+
+    /// Removes a worker and returns whether it was in the set. The writes that the thread made
+    /// which added or removed the worker before are visible afterwards.
+    fn remove(&self, worker: usize) -> bool {
+        let (word, bit) = self.bit(worker);
+        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    fn has(&self, worker: usize, order: Ordering) -> bool {
+        let (word, bit) = self.bit(worker);
+        word.load(order) & bit != 0
     }
 }
 
-/// The set of sleeping workers.
+/// The sleeping workers, and the number of running workers.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
-    idle: IdleWorkers,
-    /// Bit `w % 64` of word `w / 64` is set while worker `w` sleeps or is about to sleep.
-    asleep: Box<[AtomicU64]>,
+    running: RunningWorkers,
+    /// The workers that sleep, or are about to sleep, for any task.
+    asleep: WorkerSet,
+    /// The workers that sleep, or are about to sleep, in a wait for some tasks.
+    waiting: WorkerSet,
     threads: Box<[OnceLock<Thread>]>,
 }
 
 impl Sleepers {
+    /// Creates the state of this number of workers, which all run. All of them may run.
     pub fn new(workers: usize) -> Self {
-        let words = std::iter::repeat_with(|| AtomicU64::new(0));
         let threads = std::iter::repeat_with(OnceLock::new);
         Self {
-            idle: IdleWorkers::default(),
-            asleep: words.take(workers.div_ceil(BITS)).collect(),
+            running: RunningWorkers::new(workers),
+            asleep: WorkerSet::new(workers),
+            waiting: WorkerSet::new(workers),
             threads: threads.take(workers).collect(),
         }
+    }
+
+    /// Returns the number of running workers and its limit.
+    pub fn running(&self) -> &RunningWorkers {
+        &self.running
     }
 
     /// Registers the calling thread as the thread of this worker.
@@ -84,21 +111,17 @@ impl Sleepers {
         let _ = self.threads[worker].set(thread::current());
     }
 
-    fn bit(&self, worker: usize) -> (&AtomicU64, u64) {
-        (&self.asleep[worker / BITS], 1 << (worker % BITS))
+    fn set(&self, sleep_for: SleepFor) -> &WorkerSet {
+        match sleep_for {
+            SleepFor::AnyTask => &self.asleep,
+            SleepFor::SomeTasks => &self.waiting,
+        }
     }
 
-    /// Counts a worker as idle until the guard is dropped. Used by a worker that has searched for
-    /// work in vain for a while, and continues to search.
-    pub fn begin_search(&self) -> SearchGuard<'_> {
-        self.idle.begin();
-        SearchGuard(&self.idle)
-    }
-
-    /// Returns whether any worker seems to be idle.
-    #[inline]
-    pub fn is_any_idle(&self) -> bool {
-        self.idle.0.load(Ordering::Relaxed) != 0
+    /// Returns whether this worker sleeps or is about to sleep. The answer may be outdated when the
+    /// function returns.
+    pub fn sleeps(&self, worker: usize) -> bool {
+        self.asleep.has(worker, Ordering::Relaxed) || self.waiting.has(worker, Ordering::Relaxed)
     }
 
     /// Sleeps until another thread wakes this worker. Does not sleep if `has_work` returns true.
@@ -106,78 +129,109 @@ impl Sleepers {
     pub fn park(
         &self,
         worker: usize,
+        sleep_for: SleepFor,
         has_work: impl FnOnce() -> bool,
         before_sleep: impl FnOnce(),
     ) -> ParkResult {
-        let (word, bit) = self.bit(worker);
-        self.idle.begin();
-        word.fetch_or(bit, Ordering::Release);
+        self.running.end();
+        self.park_ended(worker, self.set(sleep_for), has_work, before_sleep)
+    }
+
+    /// As [`Self::park`] for any task, but does nothing unless more workers run than the limit
+    /// permits.
+    pub fn park_surplus(
+        &self,
+        worker: usize,
+        has_work: impl FnOnce() -> bool,
+        before_sleep: impl FnOnce(),
+    ) -> ParkResult {
+        match self.running.end_surplus() {
+            true => self.park_ended(worker, &self.asleep, has_work, before_sleep),
+            false => ParkResult::FoundWork,
+        }
+    }
+
+    /// Sleeps, for a worker that does not count as running any more. The thread that removes the
+    /// worker from the set counts it as running again.
+    fn park_ended(
+        &self,
+        worker: usize,
+        set: &WorkerSet,
+        has_work: impl FnOnce() -> bool,
+        before_sleep: impl FnOnce(),
+    ) -> ParkResult {
+        set.add(worker);
         fence(Ordering::SeqCst);
         if has_work() {
-            // If a thread has cleared the bit to wake this worker, the acquire operation makes that
-            // thread's work visible.
-            let was_asleep = word.fetch_and(!bit, Ordering::Acquire) & bit != 0;
-            self.idle.end();
-            return match was_asleep {
-                true => ParkResult::FoundWork,
+            // If another thread has removed this worker to wake it, the removal makes that thread's
+            // work visible.
+            return match set.remove(worker) {
+                true => {
+                    self.running.begin();
+                    ParkResult::FoundWork
+                }
                 false => ParkResult::Notified,
             };
         }
         before_sleep();
-        while word.load(Ordering::Acquire) & bit != 0 {
+        while set.has(worker, Ordering::Acquire) {
             thread::park();
         }
-        self.idle.end();
         ParkResult::Slept
     }
 
-    /// Returns whether any worker seems to sleep.
-    fn is_any_asleep(&self) -> bool {
-        let mut words = self.asleep.iter();
-        words.any(|word| word.load(Ordering::Relaxed) != 0)
-    }
-
-    /// Wakes the first sleeping worker of `order`. The caller must have made the work visible
-    /// before. Returns whether a worker was woken.
+    /// Wakes the first of the workers `order` that sleeps for any task, if the limit permits. The
+    /// caller must have made the work visible before. Returns whether a worker was woken.
     pub fn wake_one(&self, order: impl Iterator<Item = usize>) -> bool {
         self.wake_if(|| true, order)
     }
 
-    /// Wakes the first sleeping worker of `order` if `has_work` returns true. Calls `has_work` only
-    /// if a worker sleeps. Returns whether a worker was woken.
+    /// As [`Self::wake_one`], if `has_work` returns true. Calls `has_work` only if the limit
+    /// permits one more worker.
     pub fn wake_if(
         &self,
         has_work: impl FnOnce() -> bool,
         mut order: impl Iterator<Item = usize>,
     ) -> bool {
         fence(Ordering::SeqCst);
-        self.is_any_asleep() && has_work() && order.any(|worker| self.wake(worker))
+        self.running.is_below_limit()
+            && has_work()
+            && order.any(|worker| self.wake(&self.asleep, worker))
+    }
+
+    /// As [`Self::wake_one`], for workers that sleep in a wait for some tasks.
+    pub fn wake_waiting(&self, mut order: impl Iterator<Item = usize>) -> bool {
+        fence(Ordering::SeqCst);
+        self.running.is_below_limit() && order.any(|worker| self.wake(&self.waiting, worker))
     }
 
     /// Wakes a worker and returns whether it slept. The caller must have executed a sequentially
     /// consistent fence since the work became visible.
-    fn wake(&self, worker: usize) -> bool {
-        let (word, bit) = self.bit(worker);
-        let sleeps = word.load(Ordering::Relaxed) & bit != 0
-            && word.fetch_and(!bit, Ordering::AcqRel) & bit != 0;
-        if sleeps && let Some(thread) = self.threads[worker].get() {
-            thread.unpark();
+    fn wake(&self, set: &WorkerSet, worker: usize) -> bool {
+        let sleeps = set.has(worker, Ordering::Relaxed) && set.remove(worker);
+        if sleeps {
+            self.running.begin();
+            if let Some(thread) = self.threads[worker].get() {
+                thread.unpark();
+            }
         }
         sleeps
     }
 
-    /// Wakes this worker and returns whether it slept. The caller must have made work for the
-    /// worker visible before.
-    pub fn wake_worker(&self, worker: usize) -> bool {
+    /// Wakes this worker, for a condition for which it waits, whatever the limit is. The caller
+    /// must have made the condition true before.
+    pub fn wake_worker(&self, worker: usize) {
         fence(Ordering::SeqCst);
-        self.wake(worker)
+        if !self.wake(&self.asleep, worker) {
+            self.wake(&self.waiting, worker);
+        }
     }
 
-    /// Wakes all workers.
+    /// Wakes all workers that sleep for any task, whatever the limit is.
     pub fn wake_all(&self) {
         fence(Ordering::SeqCst);
         for worker in 0..self.threads.len() {
-            self.wake(worker);
+            self.wake(&self.asleep, worker);
         }
     }
 }

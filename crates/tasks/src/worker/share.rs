@@ -80,16 +80,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes the first task of a published chain, and enqueues the rest of the chain. Published
-    /// tasks have waited longer than queued tasks. Without this function they would starve while
-    /// new tasks become ready.
-    pub(super) fn reclaim_one(&self) -> Option<JobRef> {
-        let mut chain = self.shared.steal_slots.reclaim()?;
-        let first = chain.pop();
-        self.local_queues.borrow_mut().requeue(chain);
-        first
-    }
-
     /// Removes a forked task if it is the newest forked task in the queues. Returns whether it was
     /// removed.
     pub fn pop_fork(&self, job: NonNull<Job>) -> bool {
@@ -112,7 +102,7 @@ impl Worker<'_> {
     #[inline]
     pub fn share(&self) {
         if self.allows_stealing {
-            let is_any_idle = self.registry.sleepers.is_any_idle();
+            let is_any_idle = self.registry.running().is_any_idle();
             if (is_any_idle || self.shared.steal_slots.needs_refill()) && self.has_queued() {
                 self.publish(is_any_idle);
             }
@@ -194,7 +184,7 @@ impl Worker<'_> {
             .or_else(|| self.take_injected())
             .or_else(|| may_steal.then(from_inboxes).flatten())?;
         let registry = self.registry;
-        let sees_more = || self.sees_work();
+        let sees_more = || registry.sees_work();
         registry
             .sleepers
             .wake_if(sees_more, registry.near(self.index));

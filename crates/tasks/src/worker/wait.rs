@@ -21,7 +21,7 @@ use super::{SPINS, Worker, lock};
 use crate::job::JobRef;
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
-use crate::sleep::ParkResult;
+use crate::sleep::{ParkResult, SleepFor};
 use crate::sync::Ordering;
 
 impl<'a> Worker<'a> {
@@ -95,11 +95,14 @@ impl<'a> Worker<'a> {
             let parked = match &registry.global_queue {
                 Some(global_queue) => {
                     let has_work = || lock(global_queue).has(self.min_level()) || is_done();
-                    self.sleep(&registry.waiters, has_work)
+                    self.sleep(SleepFor::SomeTasks, has_work)
                 }
                 // All tasks of the graph that can run are with other workers.
-                None if self.is_deep() => self.sleep(&registry.waiters, &is_done),
-                None => self.sleep(&registry.sleepers, || self.sees_work() || is_done()),
+                None if self.is_deep() => self.sleep(SleepFor::SomeTasks, &is_done),
+                None => {
+                    let has_work = || registry.sees_work() || is_done();
+                    self.sleep(SleepFor::AnyTask, has_work)
+                }
             };
             was_woken |= parked != ParkResult::FoundWork;
         }
@@ -107,10 +110,10 @@ impl<'a> Worker<'a> {
 
     /// Wakes another worker in place of this worker, which was woken, possibly for a task, but will
     /// not search for tasks now.
-    fn forward_wakeup(&self) {
+    pub(super) fn forward_wakeup(&self) {
         let registry = self.registry;
         let Some(global_queue) = &registry.global_queue else {
-            let sees_any = || self.sees_work();
+            let sees_any = || registry.sees_work();
             registry
                 .sleepers
                 .wake_if(sees_any, registry.near(self.index));
@@ -137,7 +140,7 @@ impl<'a> Worker<'a> {
                     .load(Ordering::Relaxed)
                     <= level
             };
-            registry.waiters.wake_one(near().filter(may_run));
+            registry.sleepers.wake_waiting(near().filter(may_run));
         }
     }
 
@@ -167,7 +170,7 @@ impl<'a> Worker<'a> {
             match spins < SPINS {
                 true => hint::spin_loop(),
                 false => {
-                    self.sleep(&self.registry.waiters, &is_done);
+                    self.sleep(SleepFor::SomeTasks, &is_done);
                 }
             }
             spins += 1;

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The limit of running workers ([`crate::follow`]): surplus workers sleep, and sleeping workers are
+//! woken when the limit rises.
+//!
+//! A worker checks the limit before a task that it takes from a queue at every
+//! [`CHECK_INTERVAL`]-th task, or when the observer requests a check. A surplus worker moves its
+//! queued tasks to its inbox, where other workers find them, and sleeps until fewer workers run than
+//! the limit permits. The observer moves tasks of sleeping workers to the injected tasks, so that
+//! they do not starve.
+
+use super::{CHECK_INTERVAL, Registry, Worker, WorkerShared, some};
+use crate::sleep::RunningWorkers;
+use crate::sync::Ordering;
+
+impl Registry {
+    /// Returns the number of running workers and its limit.
+    pub fn running(&self) -> &RunningWorkers {
+        self.sleepers.running()
+    }
+
+    /// Sets the limit of running workers. Wakes workers if fewer run, and makes workers sleep if
+    /// more run.
+    pub fn limit_running(&self, limit: usize) {
+        let running = self.running();
+        running.set_limit(limit);
+        if running.is_above_limit() {
+            for worker in self.awake() {
+                worker.until_check.store(1, Ordering::Relaxed);
+            }
+        }
+        if running.is_limited() {
+            self.inject_from_sleepers();
+        }
+        // Other threads may have left tasks to the running workers. Each woken worker wakes the next
+        // one if there are more tasks.
+        let order = 0..self.workers();
+        self.sleepers.wake_if(|| self.sees_work(), order);
+    }
+
+    /// Moves the tasks of sleeping workers to the injected tasks. A running worker takes tasks of
+    /// other workers only if it has none of its own, but it checks regularly for injected tasks.
+    fn inject_from_sleepers(&self) {
+        let sleeping = (0..self.workers()).filter(|&worker| self.sleepers.sleeps(worker));
+        for worker in sleeping {
+            let shared = &self.worker_shared[worker];
+            let slots = &shared.steal_slots;
+            let next = || some(shared.inbox.take()).or_else(|| slots.steal());
+            while let Some(chain) = next().or_else(|| slots.take_overflow()) {
+                chain.into_iter().for_each(|job| self.injector.push(job));
+            }
+        }
+    }
+
+    /// Returns the workers that neither sleep nor are about to sleep.
+    fn awake(&self) -> impl Iterator<Item = &WorkerShared> {
+        let all = self.worker_shared.iter().enumerate();
+        all.filter_map(|(at, shared)| (!self.sleepers.sleeps(at)).then_some(shared))
+    }
+
+    /// Returns the threads of the running workers.
+    pub fn running_threads(&self) -> impl Iterator<Item = i32> {
+        (self.awake()).map(|shared| shared.thread_id.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of tasks that have begun.
+    pub fn tasks_begun(&self) -> u64 {
+        (self.worker_shared.iter())
+            .map(|shared| shared.counts.tasks.get())
+            .sum()
+    }
+
+    /// Returns whether all workers have ended, or will end without running a task.
+    pub fn has_ended(&self) -> bool {
+        self.is_closing() && self.active_workers.is_none_active()
+    }
+}
+
+impl Worker<'_> {
+    /// Sleeps until fewer workers run than the limit permits and there are tasks. Other workers can
+    /// run the queued tasks of this worker. Does nothing if this worker is not a surplus worker any
+    /// more.
+    pub(super) fn sleep_as_surplus(&self) {
+        let registry = self.registry;
+        let mut local_queues = self.local_queues.borrow_mut();
+        local_queues.drain(|job| self.shared.inbox.push(job));
+        drop(local_queues);
+        let is_needed = || registry.running().is_below_limit() && registry.sees_work();
+        let has_work = || registry.is_closing() || is_needed();
+        let begin = || self.begin_sleep();
+        self.end_sleep(registry.sleepers.park_surplus(self.index, has_work, begin));
+    }
+
+    /// Notes and returns whether more workers run than the limit permits, so that this worker
+    /// sleeps before its next task. A worker in a nested wait does not sleep, because a task waits
+    /// for it.
+    pub(super) fn check_surplus(&self) -> bool {
+        let is_surplus = self.wait_depth.get() == 0
+            && self.registry.running().is_above_limit()
+            && !self.registry.is_closing();
+        self.is_surplus.set(is_surplus);
+        if is_surplus {
+            self.set_until_check(CHECK_INTERVAL);
+        }
+        is_surplus
+    }
+}
