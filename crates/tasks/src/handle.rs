@@ -33,6 +33,11 @@ impl Handle {
         }
     }
 
+    /// Returns the registry of the runtime, if it exists.
+    pub(crate) fn registry(&self) -> Option<Arc<Registry>> {
+        self.registry.upgrade()
+    }
+
     /// Submits a ready task as [`Runtime::submit`] does. A task that submits its successor uses
     /// this function.
     ///

@@ -12,6 +12,7 @@
 //! | [`Runtime::submit`], [`Handle::submit`] | single tasks that are ready at once |
 //! | [`Runtime::register`], [`Runtime::resolve`] | single tasks, identified by tokens |
 //! | [`Runtime::join`] | fork and join of two functions, also nested |
+//! | [`Runtime::for_each`], [`Runtime::reduce`] | parallel loops over ranges, and reductions |
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
 //! | [`RuntimeBuilder`] | configuration: policy, places, stacks of the workers |
@@ -41,6 +42,7 @@ mod join;
 mod latch;
 mod levels;
 mod llc;
+mod loops;
 mod per_worker;
 mod places;
 mod policy;
@@ -65,6 +67,7 @@ pub use error::{
 pub use graph::{Explanation, Graph, GraphBuilder, TaskOrder, TriedOrder};
 pub use guess::Grouping;
 pub use handle::Handle;
+pub use loops::LoopIndex;
 pub use per_worker::PerWorker;
 pub use places::{WorkerDistance, WorkerPlaces};
 pub use policy::Policy;

@@ -354,7 +354,7 @@ impl Runtime {
 
     /// Returns the number of the process that created the runtime, if the current process is
     /// another process.
-    fn foreign_creator(&self) -> Option<u32> {
+    pub(crate) fn foreign_creator(&self) -> Option<u32> {
         (self.creator_pid != process::id()).then_some(self.creator_pid)
     }
 
@@ -476,7 +476,7 @@ impl Runtime {
 
     /// If the calling thread is a worker of another runtime, records that the other runtime waits
     /// for this runtime.
-    fn wait_begins(&self) -> Result<Option<RuntimeWait>, DeadlockCycle> {
+    pub(crate) fn wait_begins(&self) -> Result<Option<RuntimeWait>, DeadlockCycle> {
         let (from, to) = (
             current_worker::current_registry(),
             Arc::as_ptr(&self.registry),
@@ -487,7 +487,7 @@ impl Runtime {
             .transpose()
     }
 
-    fn current_worker(&self) -> Option<&Worker<'_>> {
+    pub(crate) fn current_worker(&self) -> Option<&Worker<'_>> {
         current_worker::current_worker(&self.registry)
     }
 
