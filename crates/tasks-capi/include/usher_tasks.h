@@ -8,7 +8,8 @@
  * which are threads. The runtime does not preempt tasks. A task may call every
  * function of this header; a call that would wait for the task itself is an
  * error. Tasks should not block, because a blocked worker runs no other task.
- * There are three ways to declare tasks:
+ * usher_tasks_loops.h, which is part of this header, has parallel loops. There
+ * are three ways to declare tasks:
  *
  *     submitted  submits single tasks that are ready at once
  *     by token   registers and resolves single tasks, at any time
@@ -42,8 +43,8 @@
  * HANDLES. A call with a NULL handle returns an error or has no effect. A
  * handle must not be used after it was destroyed. A runtime of the parent must
  * not be used in the child of a fork(), because it has no workers there:
- * waiting for it, running a graph on it and destroying it return ENDED, and its
- * memory is never freed. The child may create a new runtime if no other thread
+ * waiting for it, running a graph or a loop on it and destroying it return ENDED,
+ * and its memory is never freed. The child may create a new runtime if no other thread
  * was inside the library at the fork.
  *
  * ABI. All versions of the library with the same SONAME (libusher_tasks.so.0)
@@ -136,7 +137,8 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_RANGE = 14,
 	/* The graph has more than 2^32 - 1 tasks or dependencies. */
 	USHER_TASKS_ERROR_TOO_LARGE = 15,
-	/* Tasks of the graph have failed. The report lists them. */
+	/* Tasks of the graph have failed, and the report lists them; or the
+	 * functions of a loop have failed. */
 	USHER_TASKS_ERROR_FAILED = 16,
 	/* The graph is being run by another call. */
 	USHER_TASKS_ERROR_BUSY = 17,
@@ -303,13 +305,14 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
  * - A task runs on one thread from beginning to end, so its index does not
  *   change.
  * - The runtime does not interrupt a task in order to run another task on the
- *   same worker. Only usher_tasks_run() runs other tasks on the worker of the
- *   calling task, and these tasks have the same index.
+ *   same worker. Only usher_tasks_run(), usher_tasks_for() and
+ *   usher_tasks_reduce() run other tasks on the worker of the calling task, and
+ *   these tasks have the same index.
  * - A discard function may run on any thread. usher_tasks_cancel() and
  *   usher_tasks_runtime_destroy() call it on the calling thread, which may be a
  *   worker; the index is -1 if that thread is no worker.
- * - Data of a worker may therefore change between tasks and during these three
- *   calls, but at no other time.
+ * - Data of a worker may therefore change between tasks and during these calls,
+ *   but at no other time.
  */
 USHER_TASKS_API int
 usher_tasks_worker_index(const usher_tasks_runtime *runtime);
@@ -779,5 +782,9 @@ USHER_TASKS_API void usher_blocks_destroy(usher_blocks *blocks);
 #ifdef __cplusplus
 }
 #endif
+
+/* ---- Parallel loops ---- */
+
+#include "usher_tasks_loops.h"
 
 #endif

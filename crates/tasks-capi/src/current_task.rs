@@ -111,7 +111,7 @@ impl Drop for AbortOnException {
 /// # Safety
 /// The function may be called with its argument, as the code that registered the task guarantees,
 /// and no other thread calls it at the same time.
-unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -> Option<String> {
+pub(crate) unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -> Option<String> {
     let outer = CURRENT_TASK.with(|current| {
         let runtime = current.runtime.replace(runtime);
         (runtime, current.has_failed.replace(false))

@@ -12,7 +12,8 @@
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],
-//! [`runtime`], [`submit`] (tasks without tokens), [`report`], [`graph`], [`monitoring`] (traces, counters), [`color`].
+//! [`runtime`], [`submit`] (tasks without tokens), [`loops`] (parallel loops), [`report`], [`graph`],
+//! [`monitoring`] (traces, counters), [`color`].
 
 #![allow(
     clippy::missing_safety_doc,
@@ -23,6 +24,7 @@ pub mod color;
 pub mod current_task;
 pub mod error;
 pub mod graph;
+pub mod loops;
 pub mod monitoring;
 pub mod options;
 pub mod report;

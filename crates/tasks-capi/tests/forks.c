@@ -14,6 +14,11 @@ static void count(void *arg)
 	++*(int *)arg;
 }
 
+static void count_block(uint64_t begin, uint64_t end, void *arg)
+{
+	*(int *)arg += (int)(end - begin);
+}
+
 static void print_result(const char *what, int error)
 {
 	char text[64];
@@ -28,9 +33,12 @@ static int in_child(usher_tasks_runtime *runtime, usher_tasks_graph *graph)
 {
 	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(2);
 	usher_tasks_report *report;
+	int items = 0;
 
 	print_result("wait", usher_tasks_wait(runtime, &report));
 	print_result("run", usher_tasks_run(runtime, graph, &report));
+	print_result("for",
+		     usher_tasks_for(runtime, 0, 9, count_block, &items));
 	print_result("destroy", usher_tasks_runtime_destroy(runtime));
 	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK)
 		return 2;

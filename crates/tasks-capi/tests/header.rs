@@ -298,8 +298,9 @@ fn every_error_has_a_distinct_description() {
 
 /// Returns the names that the header declares as exported.
 fn declared() -> BTreeSet<String> {
-    let header = std::fs::read_to_string(include().join("usher_tasks.h")).unwrap();
-    let code = header.replace('\n', " ");
+    let headers = ["usher_tasks.h", "usher_tasks_loops.h"];
+    let header = headers.map(|name| std::fs::read_to_string(include().join(name)).unwrap());
+    let code = header.concat().replace('\n', " ");
     let marked = code.split("USHER_TASKS_API ").skip(1);
     let names = marked.filter_map(|after| after.split_once('('));
     names

@@ -15,18 +15,19 @@
 //!    from it. If they could not, and the rest of the piece is longer than a block, the worker
 //!    forks the second half of the rest as a new piece ([`join`]), and continues with the first
 //!    half.
-//! 3. The first block of a piece has one item. The worker measures each block, and computes the
-//!    length of the next block so that it lasts 16 µs. A block has at most twice as many items as
-//!    the block before it.
+//! 3. The first block of a piece has one item. The worker measures how long blocks last, and
+//!    computes the length of the next block so that it lasts 16 µs. A block has at most twice as
+//!    many items as the block before it. While blocks grow, each block is measured, and afterwards
+//!    groups of 4 blocks ([`BLOCKS_PER_CLOCK_READ`]).
 //! 4. The result of a forked piece is combined with the result of the piece from which it was
 //!    split. Only neighbours are combined, in ascending order.
 //! 5. If a function panics, the other pieces end after their current blocks, and no further piece
 //!    begins. The panic continues in the caller after all pieces have ended.
 //!
 //! Bounds: if no other worker steals, a loop of n items forks at most log2(n) times. Pieces are
-//! nested at most 64 deep, because each fork halves the piece. A worker checks for thieves once per
-//! block, which costs two clock reads and some loads. A single expensive item cannot be split, and
-//! a block may take longer than 16 µs if the items become more expensive within it.
+//! nested at most 64 deep, because each fork halves the piece. A check for thieves takes some
+//! loads, and a measurement takes a clock read. A single expensive item cannot be split, and a
+//! block may take longer than 16 µs if the items become more expensive.
 //!
 //! Limits: as with `join`, only the policy `usher` with several workers runs loops in parallel.
 //! Otherwise the whole range is one block. Where the range is split depends on the run, so a
@@ -48,8 +49,11 @@ use crate::join::join;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::worker::{Registry, Worker};
 
-/// Time that a block should take, in ns. A check for thieves takes less than 0.5 % of this time.
+/// Time that a block should take, in ns. A check for thieves takes less than 0.1 % of this time.
 const BLOCK_NS: u64 = 16_000;
+/// Number of blocks that are measured together when blocks no longer grow. A clock read takes about
+/// as long as several checks for thieves.
+const BLOCKS_PER_CLOCK_READ: u32 = 4;
 
 /// A value on cache lines of its own.
 #[derive(Debug, Default)]
@@ -124,26 +128,22 @@ where
     /// Adds the items of a piece to an accumulator.
     fn piece(&self, worker: &Worker<'_>, mut accumulator: A, mut rest: Range<u64>) -> A {
         let stops = StopOnUnwind(&self.is_stopped);
-        let mut block = 1;
         let mut unsplit = self.block_len.0.load(Ordering::Relaxed);
-        let mut begun = Instant::now();
+        let mut pace = Pace::begin();
         while rest.start < rest.end && !self.is_stopped.load(Ordering::Relaxed) {
             let left = rest.end - rest.start;
             if left > unsplit && worker.should_fork() {
-                self.block_len.0.store(block, Ordering::Relaxed);
+                self.block_len.0.store(pace.block, Ordering::Relaxed);
                 accumulator = self.split(worker, accumulator, rest);
                 mem::forget(stops);
                 return accumulator;
             }
-            let len = left.min(block);
+            let len = left.min(pace.block);
             let end = rest.start + len;
             accumulator = (self.fold)(accumulator, rest.start..end);
             rest.start = end;
-            let ended = Instant::now();
-            let ns = u64::try_from((ended - begun).as_nanos()).unwrap_or(u64::MAX);
-            begun = ended;
-            block = next_len(len, ns);
-            unsplit = block;
+            pace.block_ended(len);
+            unsplit = pace.block;
         }
         mem::forget(stops);
         accumulator
@@ -174,25 +174,96 @@ fn run_here<A>(
     }
 }
 
-/// Returns the length of the next block after a block of `len` items that took `ns` nanoseconds.
-fn next_len(len: u64, ns: u64) -> u64 {
-    let scaled = u128::from(len) * u128::from(BLOCK_NS) / u128::from(ns.max(1));
-    let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
-    scaled.clamp(1, len.saturating_mul(2))
+/// The length of the blocks of a piece, found by measuring.
+struct Pace {
+    /// Number of items of the next block.
+    block: u64,
+    /// The time of the last clock read, and the number of items that have run since then.
+    measured: Instant,
+    items: u64,
+    /// Number of blocks until the next clock read.
+    until_clock_read: u32,
+}
+
+impl Pace {
+    fn begin() -> Self {
+        Self {
+            block: 1,
+            measured: Instant::now(),
+            items: 0,
+            until_clock_read: 1,
+        }
+    }
+
+    /// Computes the length of the next block after a block of `len` items.
+    #[inline]
+    fn block_ended(&mut self, len: u64) {
+        self.items += len;
+        self.until_clock_read -= 1;
+        if self.until_clock_read == 0 {
+            let now = Instant::now();
+            let ns = u64::try_from((now - self.measured).as_nanos()).unwrap_or(u64::MAX);
+            self.measured = now;
+            self.adapt(ns);
+        }
+    }
+
+    /// Computes the length of the next block. The last `items` items took `ns` nanoseconds.
+    fn adapt(&mut self, ns: u64) {
+        let most = self.block.saturating_mul(2);
+        let scaled = u128::from(self.items) * u128::from(BLOCK_NS) / u128::from(ns.max(1));
+        self.block = u64::try_from(scaled).unwrap_or(u64::MAX).clamp(1, most);
+        self.items = 0;
+        self.until_clock_read = match self.block == most {
+            true => 1,
+            false => BLOCKS_PER_CLOCK_READ,
+        };
+    }
 }
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
+    /// Returns the length of the block after a group of blocks, and how many blocks are measured
+    /// next.
+    fn adapted(block: u64, items: u64, ns: u64) -> (u64, u32) {
+        let mut pace = Pace {
+            block,
+            items,
+            ..Pace::begin()
+        };
+        pace.adapt(ns);
+        assert_eq!(pace.items, 0);
+        (pace.block, pace.until_clock_read)
+    }
+
     #[test]
     fn a_block_grows_at_most_twofold_and_shrinks_at_once() {
-        assert_eq!(next_len(1, 0), 2);
-        assert_eq!(next_len(1_000, 1), 2_000);
-        assert_eq!(next_len(1_000, BLOCK_NS), 1_000);
-        assert_eq!(next_len(1_000, BLOCK_NS * 100), 10);
-        assert_eq!(next_len(1, u64::MAX), 1);
-        assert_eq!(next_len(u64::MAX, 1), u64::MAX);
-        assert_eq!(next_len(u64::MAX, u64::MAX), BLOCK_NS);
+        assert_eq!(adapted(1, 1, 0), (2, 1));
+        assert_eq!(adapted(1_000, 1_000, 1), (2_000, 1));
+        assert_eq!(adapted(1_000, 1_000, BLOCK_NS), (1_000, 4));
+        assert_eq!(adapted(1_000, 4_000, BLOCK_NS * 4), (1_000, 4));
+        assert_eq!(adapted(1_000, 4_000, BLOCK_NS * 400), (10, 4));
+        assert_eq!(
+            adapted(1_000, 500, BLOCK_NS / 2),
+            (1_000, 4),
+            "a last block"
+        );
+        assert_eq!(adapted(1, 1, u64::MAX), (1, 4));
+        assert_eq!(adapted(u64::MAX, u64::MAX, 1), (u64::MAX, 1));
+        assert_eq!(adapted(u64::MAX, u64::MAX, u64::MAX), (BLOCK_NS, 4));
+    }
+
+    #[test]
+    fn the_clock_is_read_after_a_group_of_blocks() {
+        let mut pace = Pace::begin();
+        pace.adapt(u64::MAX);
+        for _ in 1..BLOCKS_PER_CLOCK_READ {
+            pace.block_ended(1);
+        }
+        assert_eq!((pace.items, pace.until_clock_read), (3, 1));
+        pace.block_ended(1);
+        assert_eq!(pace.items, 0);
     }
 }

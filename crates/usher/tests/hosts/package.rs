@@ -83,6 +83,7 @@ pub fn installs_upgrades_and_purges() {
         "/usr/lib/systemd/user/usher.service",
         "/usr/include/usher_heartbeat.h",
         "/usr/include/usher_tasks.h",
+        "/usr/include/usher_tasks_loops.h",
     ] {
         assert!(Path::new(file).exists(), "{file}");
     }
