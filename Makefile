@@ -219,6 +219,7 @@ c-examples: build-tasks
 	  clang $(C_FLAGS) -fopenmp -o heat $$src/examples/openmp/heat.c; \
 	  cc $(C_FLAGS) $$src/examples/tasks/wavefront.c $$(installed --cflags --libs) -o wavefront; \
 	  cc $(C_FLAGS) $$src/examples/tasks/stages.c $$(installed --cflags --libs) -o stages; \
+	  cc $(C_FLAGS) $$src/examples/tasks/factors.c $$(installed --cflags --libs) -o factors; \
 	  c++ $(C_FLAGS) $$src/examples/tasks/lambdas.cpp $$(installed --cflags --libs) -o lambdas; \
 	  cc $(C_FLAGS) $$src/examples/tasks/wavefront.c -o wavefront-static \
 	    $$(installed --static --cflags --libs | sed s/-lusher_tasks/-l:libusher_tasks.a/); \
@@ -233,6 +234,7 @@ c-examples: build-tasks
 	    ./wavefront$$way 3 | diff - $$src/examples/tasks/wavefront.expected; \
 	  done; \
 	  ./stages 3 | diff - $$src/examples/tasks/stages.expected; \
+	  ./factors 3 | diff - $$src/examples/tasks/factors.expected; \
 	  for way in "" -uninstalled; do \
 	    ./lambdas$$way 3 | diff - $$src/examples/tasks/lambdas.expected; \
 	  done'
@@ -240,7 +242,7 @@ c-examples: build-tasks
 # The C examples, and random calls of the C API: no errors, no leaks.
 valgrind: c-examples
 	@scripts/stage valgrind sh -ec '\
-	  for program in wavefront stages lambdas; do \
+	  for program in wavefront stages factors lambdas; do \
 	    LD_LIBRARY_PATH=$(STAGED)/lib $(VALGRIND) --show-leak-kinds=all --errors-for-leak-kinds=all \
 	      $(TARGET)/c-examples/$$program 2 >/dev/null; \
 	  done; \

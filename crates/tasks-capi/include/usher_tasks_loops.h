@@ -6,7 +6,7 @@
  * A loop runs over the items begin to end - 1; it runs no item if end <= begin.
  * The library divides the range into blocks and calls a function for each
  * block. It finds the lengths of the blocks while the loop runs, so that a
- * block takes about 16 microseconds. Items may differ in their costs. Under the
+ * block takes about 8 to 64 microseconds. Items may differ in their costs. Under the
  * default policy, idle workers take a part of the range; under other policies,
  * and with a single worker, the whole range is one block.
  *

@@ -28,8 +28,8 @@ impl Runtime {
     /// Calls `body` for each item of a range, in parallel. Returns when all calls have ended. The
     /// function may borrow from the caller.
     ///
-    /// Other workers that are idle take a part of the range; each worker runs its parts in
-    /// ascending order. The runtime finds the sizes of the parts while the loop runs, by measuring
+    /// Idle workers take parts of the range. The items of a part run in ascending order. The runtime
+    /// finds the sizes of the parts while the loop runs, by measuring
     /// how long items take. Items may differ in their costs. Loops may be nested, and called inside
     /// tasks and by any thread.
     ///
@@ -60,8 +60,8 @@ impl Runtime {
 
     /// Calls `body` for blocks of a range, in parallel, as [`Self::for_each`] does. The blocks are
     /// disjoint and not empty, and together they are the range. The runtime chooses the blocks so
-    /// that a block takes about 16 µs; the first block of each part is a single item. With one
-    /// worker, the whole range is one block.
+    /// that a block takes about 64 µs, and 8 µs near the ends of the parts. With one worker, the whole
+    /// range is one block.
     ///
     /// A body that needs scratch memory or loads constants uses this function, and does so once per
     /// block.

@@ -6,19 +6,19 @@
 //!
 //! Idea: lazy binary splitting (Tzannes, Caragea, Barua, Vishkin: "Lazy binary-splitting: a
 //! run-time adaptive work-stealing scheduler", PPoPP 2010). A worker splits its piece only when
-//! the other workers would find nothing to steal from it. Between these checks, the worker runs
-//! blocks that last about 16 µs ([`BLOCK_NS`]).
+//! the other workers would find too little to steal from it. Between these checks, the worker runs
+//! blocks that last about 64 µs ([`BLOCK_NS`]), and 8 µs near the end of a piece.
 //!
 //! 1. A *piece* is a range of items that one worker runs in ascending order. The whole range is the
 //!    first piece.
 //! 2. Before each *block* of a piece, the worker checks whether other workers could steal a task
-//!    from it. If they could not, and the rest of the piece is longer than a block, the worker
-//!    forks the second half of the rest as a new piece ([`join`]), and continues with the first
-//!    half.
-//! 3. The first block of a piece has one item. The worker measures how long blocks last, and
-//!    computes the length of the next block so that it lasts 16 µs. A block has at most twice as
-//!    many items as the block before it. While blocks grow, each block is measured, and afterwards
-//!    groups of 4 blocks ([`BLOCKS_PER_CLOCK_READ`]).
+//!    from it. If they could not, and the rest of the piece is longer than an eighth of a block,
+//!    the worker forks the second half of the rest as a new piece ([`join`]), and continues with
+//!    the first half.
+//! 3. The worker measures how long blocks last, and computes how many items last 64 µs
+//!    ([`Pace`]). A block has at most this number of items, at most a quarter of the rest of the
+//!    piece, and at least an eighth of this number. Pieces thus end with short blocks, so that all
+//!    workers end at about the same time.
 //! 4. The result of a forked piece is combined with the result of the piece from which it was
 //!    split. Only neighbours are combined, in ascending order.
 //! 5. If a function panics, the other pieces end after their current blocks, and no further piece
@@ -27,7 +27,7 @@
 //! Bounds: if no other worker steals, a loop of n items forks at most log2(n) times. Pieces are
 //! nested at most 64 deep, because each fork halves the piece. A check for thieves takes some
 //! loads, and a measurement takes a clock read. A single expensive item cannot be split, and a
-//! block may take longer than 16 µs if the items become more expensive.
+//! block may take longer than 64 µs if the items become more expensive.
 //!
 //! Limits: as with `join`, only the policy `usher` with several workers runs loops in parallel.
 //! Otherwise the whole range is one block. Where the range is split depends on the run, so a
@@ -49,8 +49,13 @@ use crate::join::join;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::worker::{Registry, Worker};
 
-/// Time that a block should take, in ns. A check for thieves takes less than 0.1 % of this time.
-const BLOCK_NS: u64 = 16_000;
+/// Time that a long block should take, in ns. A check for thieves and the interruption of the loop
+/// take about 0.1 % of this time.
+const BLOCK_NS: u64 = 64_000;
+/// Ratio of the lengths of long and of short blocks.
+const SHORT_BLOCKS: u64 = 8;
+/// Minimum number of blocks into which the rest of a piece is divided, if they are not short.
+const BLOCKS_OF_REST: u64 = 4;
 /// Number of blocks that are measured together when blocks no longer grow. A clock read takes about
 /// as long as several checks for thieves.
 const BLOCKS_PER_CLOCK_READ: u32 = 4;
@@ -71,9 +76,8 @@ struct Loop<'a, I, F, C> {
     combine: C,
     /// Whether a function of the loop has panicked.
     is_stopped: AtomicBool,
-    /// The number of items of a recent block. A new piece with at most this number of items is not
-    /// split before its first block. Pieces write this field, so it is apart from the fields that
-    /// they read for each block.
+    /// The number of items of a recent long block, with which new pieces begin. Pieces write this
+    /// field, so it is apart from the fields that they read for each block.
     block_len: OnOwnLines<AtomicU64>,
 }
 
@@ -128,22 +132,19 @@ where
     /// Adds the items of a piece to an accumulator.
     fn piece(&self, worker: &Worker<'_>, mut accumulator: A, mut rest: Range<u64>) -> A {
         let stops = StopOnUnwind(&self.is_stopped);
-        let mut unsplit = self.block_len.0.load(Ordering::Relaxed);
-        let mut pace = Pace::begin();
+        let mut pace = Pace::begin(self.block_len.0.load(Ordering::Relaxed));
         while rest.start < rest.end && !self.is_stopped.load(Ordering::Relaxed) {
             let left = rest.end - rest.start;
-            if left > unsplit && worker.should_fork() {
+            if left > pace.short_block() && worker.should_fork() {
                 self.block_len.0.store(pace.block, Ordering::Relaxed);
                 accumulator = self.split(worker, accumulator, rest);
-                mem::forget(stops);
-                return accumulator;
+                break;
             }
-            let len = left.min(pace.block);
+            let len = pace.len_of_next(left);
             let end = rest.start + len;
             accumulator = (self.fold)(accumulator, rest.start..end);
             rest.start = end;
             pace.block_ended(len);
-            unsplit = pace.block;
         }
         mem::forget(stops);
         accumulator
@@ -174,10 +175,19 @@ fn run_here<A>(
     }
 }
 
-/// The length of the blocks of a piece, found by measuring.
+/// The lengths of the blocks of a piece, found by measuring.
+///
+/// 1. The first block of a piece is a short block: the items of the piece may take longer than those
+///    that were measured before.
+/// 2. The first block is measured alone, and later blocks in groups of 4
+///    ([`BLOCKS_PER_CLOCK_READ`]), or alone while blocks grow.
+/// 3. After each measurement, the length of a long block becomes the number of items that last 64
+///    µs, but at most twice the previous length.
 struct Pace {
-    /// Number of items of the next block.
+    /// Number of items of a long block.
     block: u64,
+    /// Whether the next block is the first one.
+    is_first: bool,
     /// The time of the last clock read, and the number of items that have run since then.
     measured: Instant,
     items: u64,
@@ -186,18 +196,33 @@ struct Pace {
 }
 
 impl Pace {
-    fn begin() -> Self {
+    fn begin(block: u64) -> Self {
         Self {
-            block: 1,
+            block,
+            is_first: true,
             measured: Instant::now(),
             items: 0,
             until_clock_read: 1,
         }
     }
 
-    /// Computes the length of the next block after a block of `len` items.
+    fn short_block(&self) -> u64 {
+        (self.block / SHORT_BLOCKS).max(1)
+    }
+
+    /// Returns the length of the next block, if `left` items are left of the piece.
+    fn len_of_next(&self, left: u64) -> u64 {
+        let len = match self.is_first {
+            true => self.short_block(),
+            false => (left / BLOCKS_OF_REST).clamp(self.short_block(), self.block),
+        };
+        len.min(left)
+    }
+
+    /// Counts a block of `len` items, and measures it or the group that it ends.
     #[inline]
     fn block_ended(&mut self, len: u64) {
+        self.is_first = false;
         self.items += len;
         self.until_clock_read -= 1;
         if self.until_clock_read == 0 {
@@ -208,7 +233,7 @@ impl Pace {
         }
     }
 
-    /// Computes the length of the next block. The last `items` items took `ns` nanoseconds.
+    /// Computes the length of a long block. The last `items` items took `ns` nanoseconds.
     fn adapt(&mut self, ns: u64) {
         let most = self.block.saturating_mul(2);
         let scaled = u128::from(self.items) * u128::from(BLOCK_NS) / u128::from(ns.max(1));
@@ -231,7 +256,7 @@ mod tests {
         let mut pace = Pace {
             block,
             items,
-            ..Pace::begin()
+            ..Pace::begin(1)
         };
         pace.adapt(ns);
         assert_eq!(pace.items, 0);
@@ -246,9 +271,9 @@ mod tests {
         assert_eq!(adapted(1_000, 4_000, BLOCK_NS * 4), (1_000, 4));
         assert_eq!(adapted(1_000, 4_000, BLOCK_NS * 400), (10, 4));
         assert_eq!(
-            adapted(1_000, 500, BLOCK_NS / 2),
+            adapted(1_000, 125, BLOCK_NS / 8),
             (1_000, 4),
-            "a last block"
+            "a short block"
         );
         assert_eq!(adapted(1, 1, u64::MAX), (1, 4));
         assert_eq!(adapted(u64::MAX, u64::MAX, 1), (u64::MAX, 1));
@@ -256,8 +281,22 @@ mod tests {
     }
 
     #[test]
+    fn pieces_begin_and_end_with_short_blocks() {
+        let mut pace = Pace::begin(800);
+        assert_eq!(pace.len_of_next(1_000_000), 100);
+        assert_eq!(pace.len_of_next(7), 7);
+        pace.is_first = false;
+        assert_eq!(pace.len_of_next(u64::MAX), 800);
+        assert_eq!(pace.len_of_next(1_000), 250);
+        assert_eq!(pace.len_of_next(150), 100);
+        assert_eq!(pace.len_of_next(50), 50);
+        pace.block = 1;
+        assert_eq!(pace.len_of_next(1_000), 1);
+    }
+
+    #[test]
     fn the_clock_is_read_after_a_group_of_blocks() {
-        let mut pace = Pace::begin();
+        let mut pace = Pace::begin(1);
         pace.adapt(u64::MAX);
         for _ in 1..BLOCKS_PER_CLOCK_READ {
             pace.block_ended(1);
