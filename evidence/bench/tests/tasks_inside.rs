@@ -83,6 +83,24 @@ fn forks_are_counted_and_joined() {
 }
 
 #[test]
+fn loops_run_each_item_in_every_frame() {
+    let cases = ["for", "sum"].map(|kind| {
+        let case = |costs: &str| format!("{kind}-{costs}:3");
+        ["equal", "ramp", "cluster"].map(|costs| case(costs))
+    });
+    let cases = cases.concat();
+    for form in ["usher", "usher-blocks", "rayon", "rayon-chunks"] {
+        for threads in 1..=3 {
+            let words = format!("{form} {threads} 0 2 loop 20000 {}", cases.join(" "));
+            let lines = lines(&words);
+            let reported: Vec<&str> = lines.iter().map(|line| line[0].as_str()).collect();
+            assert_eq!(reported, cases, "{words}");
+            assert!(lines.iter().all(|line| line[1..3] == ["20000", "2"]));
+        }
+    }
+}
+
+#[test]
 fn registered_tasks_take_memory_and_all_run() {
     let reported = lines("footprint 20000");
     let names: Vec<&str> = reported.iter().map(|line| line[0].as_str()).collect();
@@ -106,6 +124,14 @@ fn invalid_workloads_are_rejected() {
         "usher 1 0 1 wavefront 2 2 2 memory:100",
         "usher 1 0 1 fib 1",
         "usher-hints 1 0 1 fib 5",
+        "usher 1 0 1 loop 0 for-equal:4",
+        "usher 1 0 1 loop 10",
+        "usher 1 0 1 loop 10 for-equal",
+        "usher 1 0 1 loop 10 for-equal:0",
+        "usher 1 0 1 loop 10 all-equal:4",
+        "usher-hints 1 0 1 loop 10 for-equal:4",
+        "rayon-chunks 1 0 1 fib 5",
+        "usher-blocks 1 0 1 wavefront 2 2 2 empty",
         "by-hand 1 0 1 fib 5",
         "usher",
         "flight",

@@ -261,6 +261,52 @@ pub const FORK_JOIN: [Contestant; 7] = [
     ),
 ];
 
+/// Contestants that run loops.
+pub const LOOPS: [Contestant; 7] = [
+    contestant(
+        Runtime::Usher,
+        Program::Own,
+        "usher",
+        "usher-tasks, for_each and reduce",
+    ),
+    contestant(
+        Runtime::Usher,
+        Program::Own,
+        "usher-blocks",
+        "usher-tasks, for_each_block and reduce_blocks",
+    ),
+    contestant(
+        Runtime::Rayon,
+        Program::Own,
+        "rayon",
+        "rayon, parallel iterators",
+    ),
+    contestant(
+        Runtime::Rayon,
+        Program::Own,
+        "rayon-chunks",
+        "rayon, chunks of 4,096 items",
+    ),
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "loop-auto",
+        "oneTBB, auto_partitioner",
+    ),
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "loop-affinity",
+        "oneTBB, affinity_partitioner",
+    ),
+    contestant(
+        Runtime::OneTbb,
+        Program::OneTbb,
+        "loop-static",
+        "oneTBB, static_partitioner",
+    ),
+];
+
 /// The loop over macroblocks. Its time is the time of the tasks without a runtime.
 pub const ORDER_TS: Contestant = order("order-ts", "loop over the macroblocks (T/S order)");
 
@@ -302,6 +348,7 @@ mod tests {
             .chain(WAVEFRONT_PEERS)
             .chain(SPAWNING_PEERS)
             .chain(FORK_JOIN)
+            .chain(LOOPS)
             .chain(ORDERS);
         for one in all.filter(|one| one.program == Program::Own) {
             assert!(Form::from_str(one.form, false).is_ok(), "{}", one.form);

@@ -15,6 +15,7 @@ mod footprint;
 mod fork_join;
 mod grain;
 mod inside;
+mod loops;
 mod memory;
 mod misses;
 mod overhead;
@@ -46,6 +47,8 @@ pub enum TasksPart {
     Grain,
     /// fib(25) by forking and joining
     ForkJoin,
+    /// Parallel loops and reductions over ten million items
+    Loops,
     /// A 4K frame with memory-bound tasks: the gain by the order of tasks
     Memory,
     /// Cache misses and instructions, counted by cachegrind
@@ -177,6 +180,7 @@ impl TasksArgs {
             TasksPart::Grain => (30, 5),
             TasksPart::Memory => (300, 4),
             TasksPart::Compute => (200, 3),
+            TasksPart::Loops => (150, 5),
             _ => (200, 10),
         };
         let rounds = match which {
@@ -243,6 +247,7 @@ fn part(args: &TasksArgs, which: TasksPart, programs: &Programs, scratch: &Path)
         TasksPart::Overhead => overhead::run(programs, &settings),
         TasksPart::Grain => grain::run(programs, &settings),
         TasksPart::ForkJoin => fork_join::run(programs, &settings),
+        TasksPart::Loops => loops::run(programs, &settings),
         TasksPart::Memory => memory::run(programs, &settings, args.quick),
         TasksPart::Misses => misses::run(programs, scratch)?,
         TasksPart::Compute => compute::run(programs, &settings),

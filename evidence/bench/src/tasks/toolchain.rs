@@ -25,12 +25,14 @@ const SOURCES: [(&str, &str); 6] = [
 /// Compiler options of the workload's C file, which are the same as in `build.rs`. Without
 /// `-march=native`, the work of a task is the same machine code in the Rust program and in the C++
 /// programs.
-const C_FLAGS: [&str; 6] = [
+const C_FLAGS: [&str; 8] = [
     "-std=gnu11",
     "-O3",
     "-fPIC",
     "-ffunction-sections",
     "-fdata-sections",
+    "-falign-functions=64",
+    "-falign-loops=64",
     "-c",
 ];
 const CXX_FLAGS: [&str; 5] = ["-std=c++20", "-O3", "-march=native", "-pthread", "-I."];
@@ -144,7 +146,9 @@ fn compile<'a>(folder: &Path, compiler: &str, words: impl Iterator<Item = &'a st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::contestants::{Contestant, FORK_JOIN, SPAWNING_PEERS, WAVEFRONT_PEERS};
+    use crate::tasks::contestants::{
+        Contestant, FORK_JOIN, LOOPS, SPAWNING_PEERS, WAVEFRONT_PEERS,
+    };
 
     /// Compiles the peers that have their libraries installed. Each program checks its own results.
     #[test]
@@ -179,5 +183,8 @@ mod tests {
             .iter()
             .filter(is_foreign)
             .for_each(|one| run(one, "fib 12"));
+        for one in LOOPS.iter().filter(is_foreign) {
+            run(one, "loop 5000 for-equal:3 for-ramp:3 sum-cluster:3");
+        }
     }
 }

@@ -4,10 +4,11 @@
 //! the frames and check the results.
 //!
 //! The workload is a wavefront over the macroblocks of a frame, with one task per stage and
-//! macroblock, or fib(n). A process has one workload. It is in static memory, which is not written
+//! macroblock, or fib(n), or a loop over items. A process has one workload. It is in static memory, which is not written
 //! after [`Workload::begin`].
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::ops::Range;
 use std::slice;
 
 use anyhow::{Context, Result, ensure};
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, ensure};
 struct RawWorkload {
     threads: u32,
     fib: u32,
+    items: u32,
     columns: u32,
     rows: u32,
     stages: u32,
@@ -35,6 +37,11 @@ unsafe extern "C" {
         context: *mut c_void,
     ) -> c_int;
     fn workload_do(task: u32);
+    static mut workload_reduces: u32;
+    fn workload_item(item: u32);
+    fn workload_value(item: u32) -> u64;
+    fn workload_items(begin: u32, end: u32);
+    fn workload_values(begin: u32, end: u32) -> u64;
 }
 
 /// The functions of a runtime that run frames.
@@ -99,6 +106,47 @@ impl Workload {
     /// n of fib(n), if the workload is fib.
     pub fn fib(self) -> Option<u32> {
         Some(self.0.fib).filter(|&n| n > 0)
+    }
+
+    /// Number of items of a loop, if the workload is a loop.
+    pub fn items(self) -> Option<u32> {
+        Some(self.0.items).filter(|&items| items > 0)
+    }
+
+    /// Returns whether the present case of a loop adds up the values of its items.
+    pub fn reduces(self) -> bool {
+        // SAFETY: the flag is written only between frames.
+        unsafe { workload_reduces != 0 }
+    }
+
+    /// Does the work of an item of a loop.
+    #[inline]
+    pub fn run_item(self, item: u32) {
+        debug_assert!(item < self.0.items);
+        // SAFETY: the item has a byte of state of its own. Each frame runs each item once, and the
+        // check of the results detects an item that runs twice.
+        unsafe { workload_item(item) };
+    }
+
+    /// Returns the value of an item of a loop.
+    #[inline]
+    pub fn value(self, item: u32) -> u64 {
+        // SAFETY: the function only reads the present case, which is written between frames.
+        unsafe { workload_value(item) }
+    }
+
+    /// Does the work of a block of items of a loop.
+    pub fn run_items(self, block: Range<u32>) {
+        debug_assert!(block.end <= self.0.items);
+        // SAFETY: each item has a byte of state of its own. Each frame runs each item once, and the
+        // check of the results detects an item that runs twice.
+        unsafe { workload_items(block.start, block.end) };
+    }
+
+    /// Returns the sum of the values of a block of items of a loop.
+    pub fn values(self, block: Range<u32>) -> u64 {
+        // SAFETY: the function only reads the present case, which is written between frames.
+        unsafe { workload_values(block.start, block.end) }
     }
 
     /// Number of macroblocks in a row.

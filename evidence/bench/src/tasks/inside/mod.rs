@@ -24,18 +24,22 @@ pub const COMMAND: &str = "tasks-inside";
 /// The forms that run the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Form {
-    /// Our runtime without hints; for fib, its `join`
+    /// Our runtime without hints; for fib, its `join`; for loops, `for_each` and `reduce`
     Usher,
     /// Our runtime without hints, with a trace of each task
     UsherTraced,
     /// Our runtime: T is the row, S the macroblock
     UsherHints,
+    /// Our runtime: loops by `for_each_block` and `reduce_blocks`
+    UsherBlocks,
     /// Our runtime with the paper's dispatcher: T is the row, S the stage
     UsherPaper,
-    /// rayon: a scope with counters; for fib, `join`
+    /// rayon: a scope with counters; for fib, `join`; for loops, parallel iterators
     Rayon,
     /// rayon: a scope, which spawns each task as soon as it is ready
     RayonSpawn,
+    /// rayon: loops over chunks of a fixed size
+    RayonChunks,
     /// A loop over macroblocks, all stages of each
     OrderTs,
     /// A loop in the order of a queue
@@ -76,6 +80,15 @@ pub fn run(args: &InsideArgs) -> Result<()> {
             _ => bail!("this form of the runtime cannot compute fib"),
         };
     }
+    if let Some(items) = work.items() {
+        return match args.form {
+            Form::Usher => ours::loops(work, items),
+            Form::UsherBlocks => ours::loops_of_blocks(work, items),
+            Form::Rayon => rayon::loops(work, items),
+            Form::RayonChunks => rayon::loops_of_chunks(work, items),
+            _ => bail!("this form of the runtime cannot run loops"),
+        };
+    }
     let block = |task: u32| task / work.stages();
     let row = |task: u32| block(task) / work.columns();
     match args.form {
@@ -100,6 +113,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         Form::OrderLifo => order::run(work, order::stack(work)),
         Form::OrderStages => order::run(work, order::by_stage(work)),
         Form::ByHand => by_hand::run(work),
+        Form::UsherBlocks | Form::RayonChunks => bail!("this form of the runtime runs only loops"),
         Form::Footprint | Form::Flight => Ok(()),
     }
 }

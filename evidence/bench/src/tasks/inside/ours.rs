@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the workload on usher-tasks: the wavefront as a task graph, with and without a trace, and
-//! fib by `join`.
+//! Runs the workload on usher-tasks: the wavefront as a task graph, with and without a trace, fib by
+//! `join`, and loops by `for_each` and `reduce`.
 //!
 //! All frames are timed inside a task of the runtime, on one of its workers, as in the programs of
 //! the other runtimes. The time of a frame therefore contains no wake-up of a thread.
@@ -139,6 +139,35 @@ fn fib_of(runtime: &Runtime, n: u32) -> u64 {
     }
     let (a, b) = runtime.join(|| fib_of(runtime, n - 1), || fib_of(runtime, n - 2));
     a + b
+}
+
+/// Measures loops over items, by `for_each` and `reduce`.
+pub fn loops(work: Workload, items: u32) -> Result<()> {
+    on_worker(work, Policy::Usher, move |runtime| {
+        work.measure(|| match work.reduces() {
+            true => runtime.reduce(0..items, || 0, |item| work.value(item), u64::wrapping_add),
+            false => {
+                runtime.for_each(0..items, |item| work.run_item(item));
+                0
+            }
+        })
+    })
+}
+
+/// Measures loops over items, by `for_each_block` and `reduce_blocks`.
+pub fn loops_of_blocks(work: Workload, items: u32) -> Result<()> {
+    on_worker(work, Policy::Usher, move |runtime| {
+        work.measure(|| match work.reduces() {
+            true => {
+                let fold = |sum: u64, block| sum.wrapping_add(work.values(block));
+                runtime.reduce_blocks(0..items, || 0, fold, u64::wrapping_add)
+            }
+            false => {
+                runtime.for_each_block(0..items, |block| work.run_items(block));
+                0
+            }
+        })
+    })
 }
 
 /// Runs `measurement` in a task of a new runtime, and waits for its result.

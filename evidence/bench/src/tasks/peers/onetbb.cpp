@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Runs the workload on oneTBB: the wavefront by a task_group with counters of dependencies, and
- * by a flow graph; fib by task_group and by parallel_invoke.
+ * by a flow graph; fib by task_group and by parallel_invoke; loops by parallel_for and
+ * parallel_reduce, with three partitioners.
  */
 #include "peer.h"
 
 #include <deque>
+#include <functional>
 #include <string_view>
 
 #include <tbb/flow_graph.h>
 #include <tbb/global_control.h>
+#include <tbb/parallel_for.h>
 #include <tbb/parallel_invoke.h>
+#include <tbb/parallel_reduce.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_group.h>
 #include <tbb/version.h>
@@ -99,8 +103,44 @@ uint64_t fib_invoke(uint32_t n)
 	return a + b;
 }
 
+/* Measures loops. A partitioner may keep the placement of the parts from frame to frame. */
+template <class Partitioner> int measure_loops(const workload &work)
+{
+	using Items = tbb::blocked_range<uint32_t>;
+	Partitioner partitioner;
+
+	return peer::measure([&]() -> uint64_t {
+		const Items all(0, work.items);
+
+		if (workload_reduces)
+			return tbb::parallel_reduce(
+				all, uint64_t(0),
+				[](const Items &items, uint64_t sum) {
+					return sum +
+					       workload_values(items.begin(),
+							       items.end());
+				},
+				std::plus<uint64_t>(), partitioner);
+		tbb::parallel_for(
+			all,
+			[](const Items &items) {
+				workload_items(items.begin(), items.end());
+			},
+			partitioner);
+		return 0;
+	});
+}
+
 int measure(const workload &work, std::string_view form)
 {
+	if (form == "loop-auto" && work.items)
+		return measure_loops<tbb::auto_partitioner>(work);
+	if (form == "loop-affinity" && work.items)
+		return measure_loops<tbb::affinity_partitioner>(work);
+	if (form == "loop-static" && work.items)
+		return measure_loops<tbb::static_partitioner>(work);
+	if (work.items)
+		return peer::unknown(form.data());
 	if (form == "counters" && !work.fib)
 		return peer::measure(Grouped<peer::First::run>(work));
 	if (form == "spawn" && !work.fib)

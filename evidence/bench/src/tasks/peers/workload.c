@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The workload that all task runtimes of the benchmark run: a video frame as a wavefront of
- * macroblocks in several stages, or fib.
+ * macroblocks in several stages, or fib, or loops.
  *
  * 1. A frame in mode CHECK verifies that each task runs once and after the tasks that it waits for.
  * 2. For each case, frames run until the given number of frames and milliseconds is reached, and
@@ -9,6 +9,10 @@
  *    writes the state of its macroblock (MEMORY).
  * 3. After each case, the state is compared with the expected state.
  * 4. A second frame in mode CHECK follows after the last case.
+ *
+ * In a case of a loop, each item has a byte of state, to which each frame adds a value that depends
+ * on the item. A state that differs from (number of frames x value) shows that an item was left out
+ * or ran twice. A case that adds up values checks the sum of each frame.
  */
 
 #include "workload.h"
@@ -109,6 +113,87 @@ static bool make_graph(void)
 	work.first = first;
 	work.successors = successors;
 	return true;
+}
+
+/* How the costs of the items of a loop differ. */
+enum costs { EQUAL, RAMP, CLUSTER };
+
+/* The last CLUSTER_SHAREth of the items of a cluster has half of the work. */
+#define CLUSTER_SHARE 64u
+
+struct loop_case {
+	const char *word;
+	enum costs costs;
+	bool reduces;
+	/* Mean number of steps of an item. */
+	uint32_t steps;
+};
+
+uint32_t workload_reduces;
+
+static struct loop_case *loops;
+static const struct loop_case *loop;
+/* A byte for each item. */
+static uint8_t *item_states;
+
+static uint32_t steps_of(uint32_t item)
+{
+	switch (loop->costs) {
+	case RAMP:
+		return (uint32_t)((uint64_t)item * 2 * loop->steps /
+				  work.items);
+	case CLUSTER:
+		return item >= work.items - work.items / CLUSTER_SHARE
+			       ? loop->steps * CLUSTER_SHARE / 2
+			       : loop->steps / 2;
+	default:
+		return loop->steps;
+	}
+}
+
+static inline uint64_t value_of(uint32_t item)
+{
+	uint64_t x = item;
+
+	for (uint32_t i = steps_of(item); i > 0; i--)
+		x = x * LCG_FACTOR + LCG_SUMMAND;
+	return x;
+}
+
+/* Returns the odd number that a frame adds to the state of an item with this value. */
+static uint8_t added(uint64_t value)
+{
+	return (uint8_t)(value >> 56) | 1;
+}
+
+static inline void run_item(uint32_t item)
+{
+	item_states[item] += added(value_of(item));
+}
+
+uint64_t workload_value(uint32_t item)
+{
+	return value_of(item);
+}
+
+void workload_item(uint32_t item)
+{
+	run_item(item);
+}
+
+void workload_items(uint32_t begin, uint32_t end)
+{
+	for (uint32_t item = begin; item < end; item++)
+		run_item(item);
+}
+
+uint64_t workload_values(uint32_t begin, uint32_t end)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t item = begin; item < end; item++)
+		sum += value_of(item);
+	return sum;
 }
 
 static void check_task(uint32_t task)
@@ -222,15 +307,14 @@ static uint64_t warm_up(const struct runner *run, uint64_t value)
 
 /*
  * Runs and times frames until `least_frames` frames and `least_ms` milliseconds are reached, and
- * prints the times. Returns the number of frames including the warm-up frames, or 0 if a frame
+ * prints the times. Each frame must return `value`. Returns the number of frames including the warm-up frames, or 0 if a frame
  * returned a wrong value or memory was missing.
  */
-static uint64_t time_frames(const char *name, uint64_t tasks,
+static uint64_t time_frames(const char *name, uint64_t tasks, uint64_t value,
 			    const struct runner *run)
 {
 	size_t room = 1024, count = 0;
 	uint64_t *times = malloc(room * sizeof(*times));
-	uint64_t value = fib_of(work.fib);
 	uint64_t untimed = warm_up(run, value);
 	bool right = untimed > 0;
 	uint64_t begun = now_ns(), before = begun, now = begun;
@@ -318,7 +402,7 @@ static bool time_case(const struct task_case *one, const struct runner *run)
 	     block++)
 		state[block * block_words] = block;
 	workload_mode = one->mode;
-	frames = time_frames(one->word, work.tasks, run);
+	frames = time_frames(one->word, work.tasks, 0, run);
 	workload_mode = EMPTY;
 	right = frames > 0 && is_right(one->mode, frames);
 	if (frames > 0 && !right)
@@ -328,6 +412,38 @@ static bool time_case(const struct task_case *one, const struct runner *run)
 			one->word);
 	free(state);
 	return right;
+}
+
+/* Returns the value of an item, without its steps. */
+static uint64_t expected_value(uint32_t item)
+{
+	return lcg_after(item, steps_of(item));
+}
+
+static bool time_loop(const struct runner *run)
+{
+	uint64_t frames, sum = 0;
+	bool right = true;
+
+	item_states = calloc(work.items, 1);
+	if (!item_states) {
+		fprintf(stderr, "%s: no memory for %u bytes\n", loop->word,
+			work.items);
+		return false;
+	}
+	workload_reduces = loop->reduces;
+	for (uint32_t item = 0; loop->reduces && item < work.items; item++)
+		sum += expected_value(item);
+	frames = time_frames(loop->word, work.items, sum, run);
+	for (uint32_t item = 0; !loop->reduces && item < work.items; item++)
+		right &= item_states[item] ==
+			 (uint8_t)(frames * added(expected_value(item)));
+	free(item_states);
+	if (frames > 0 && !right)
+		fprintf(stderr,
+			"%s: wrong result: an item ran twice or not at all\n",
+			loop->word);
+	return frames > 0 && right;
 }
 
 int workload_measure(workload_frame *frame, workload_settled *settled,
@@ -340,7 +456,14 @@ int workload_measure(workload_frame *frame, workload_settled *settled,
 
 		/* Each call with n >= 2 is a fork: fib(n + 1) - 1 forks in total. */
 		snprintf(name, sizeof(name), "fib:%u", work.fib);
-		return time_frames(name, fib_of(work.fib + 1) - 1, &run) == 0;
+		return time_frames(name, fib_of(work.fib + 1) - 1,
+				   fib_of(work.fib), &run) == 0;
+	}
+	if (work.items > 0) {
+		for (loop = loops; loop < loops + case_count; loop++)
+			if (!time_loop(&run))
+				return 1;
+		return 0;
 	}
 	if (!check_frame(frame, context))
 		return 1;
@@ -392,6 +515,37 @@ static bool read_wavefront(int count, char **words)
 	return make_graph();
 }
 
+static bool read_loop_case(const char *word, struct loop_case *one)
+{
+	static const char *const costs[] = {"equal:", "ramp:", "cluster:"};
+
+	one->word = word;
+	one->reduces = strncmp(word, "sum-", 4) == 0;
+	if (!one->reduces && strncmp(word, "for-", 4) != 0)
+		return false;
+	for (int i = EQUAL; i <= CLUSTER; i++) {
+		size_t length = strlen(costs[i]);
+
+		one->costs = (enum costs)i;
+		if (strncmp(word + 4, costs[i], length) == 0)
+			return read_number(word + 4 + length, 1, &one->steps) &&
+			       one->steps <= UINT16_MAX;
+	}
+	return false;
+}
+
+static bool read_loop(int count, char **words)
+{
+	if (count < 2 || !read_number(words[0], 1, &work.items))
+		return false;
+	case_count = count - 1;
+	loops = calloc((size_t)case_count, sizeof(*loops));
+	for (int i = 0; i < case_count; i++)
+		if (!loops || !read_loop_case(words[1 + i], &loops[i]))
+			return false;
+	return true;
+}
+
 const struct workload *workload_begin(int count, char **words)
 {
 	bool read = count >= 5 && read_number(words[0], 1, &work.threads) &&
@@ -400,13 +554,16 @@ const struct workload *workload_begin(int count, char **words)
 
 	if (read && strcmp(words[3], "fib") == 0)
 		read = read_number(words[4], 2, &work.fib) && work.fib < 60;
+	else if (read && strcmp(words[3], "loop") == 0)
+		read = read_loop(count - 4, words + 4);
 	else
 		read = read && strcmp(words[3], "wavefront") == 0 &&
 		       read_wavefront(count - 4, words + 4);
 	if (read)
 		return &work;
 	fprintf(stderr, "expected: FORM THREADS MS FRAMES (fib N | wavefront "
-			"COLUMNS ROWS STAGES CASE...), CASE: empty, "
-			"compute:STEPS or memory:BYTES\n");
+			"COLUMNS ROWS STAGES CASE... | loop ITEMS CASE...), "
+			"CASE: empty, compute:STEPS or memory:BYTES; of a "
+			"loop: (for|sum)-(equal|ramp|cluster):STEPS\n");
 	return NULL;
 }

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Interface of the workload that all compared task runtimes run: a wavefront, or fib(n).
+ * Interface of the workload that all compared task runtimes run: a wavefront, fib(n), or loops.
  *
  * The wavefront processes a frame of columns x rows macroblocks. A task is one stage of one
  * macroblock. It waits for the previous stage of its macroblock, and for the same stage of the
  * macroblocks to the left, above, and above to the right. The number of a task is (row x columns +
  * column) x stages + stage, which is the order of a sequential program.
+ *
+ * A loop calls a function for each item of a range, or adds up the values of all items. The items
+ * have equal costs, or costs that depend on the item.
  *
  * The program of a runtime provides a function that runs a whole frame. workload.c checks that each
  * task runs once and after the tasks that it waits for, times the frames and prints the times;
@@ -25,6 +28,8 @@ struct workload {
 	uint32_t threads;
 	/* n of fib(n), computed by forking and joining; 0: run the wavefront. */
 	uint32_t fib;
+	/* Number of items of a loop; 0: run the wavefront or fib. */
+	uint32_t items;
 	uint32_t columns;
 	uint32_t rows;
 	uint32_t stages;
@@ -38,14 +43,20 @@ struct workload {
 
 /*
  * Runs a whole frame, and returns 0 after all its tasks have run; or computes and returns
- * fib(n).
+ * fib(n). A frame of a loop calls workload_item for each item and returns 0; or, if
+ * workload_reduces is set, returns the sum of workload_value of all items.
  */
 typedef uint64_t workload_frame(void *context);
 
 /*
- * Parses `THREADS MS FRAMES wavefront COLUMNS ROWS STAGES CASE...` or `THREADS MS FRAMES fib N`.
- * Cases are empty, compute:STEPS and memory:BYTES; each case is timed for at least MS milliseconds
- * and FRAMES frames. If the words are invalid, prints an error and returns NULL.
+ * Parses `THREADS MS FRAMES wavefront COLUMNS ROWS STAGES CASE...`, `THREADS MS FRAMES fib N` or
+ * `THREADS MS FRAMES loop ITEMS CASE...`. Each case is timed for at least MS milliseconds and
+ * FRAMES frames. If the words are invalid, prints an error and returns NULL.
+ *
+ * Cases of the wavefront are empty, compute:STEPS and memory:BYTES. Cases of a loop are
+ * for-COSTS:STEPS and sum-COSTS:STEPS, where STEPS is the mean number of steps of arithmetic of an
+ * item. COSTS is `equal`, `ramp` (the costs grow with the number of the item, from 0 to twice the
+ * mean), or `cluster` (the last 64th of the items has half of the work).
  */
 const struct workload *workload_begin(int count, char **words);
 
@@ -78,6 +89,21 @@ static inline void workload_task(uint32_t task)
 	if (workload_mode != 0)
 		workload_do(task);
 }
+
+/* Whether the present case of a loop adds up values. Changes only between frames. */
+extern uint32_t workload_reduces;
+
+/* Does the work of an item of a loop, and stores its value in the state of the item. */
+void workload_item(uint32_t item);
+
+/* Returns the value of an item of a loop. */
+uint64_t workload_value(uint32_t item);
+
+/* Calls workload_item for the items from `begin` to `end` - 1. */
+void workload_items(uint32_t begin, uint32_t end);
+
+/* Returns the sum of workload_value of the items from `begin` to `end` - 1. */
+uint64_t workload_values(uint32_t begin, uint32_t end);
 
 /* Stores the tasks that `task` waits for, at most four, in `before`. Returns their number. */
 uint32_t workload_predecessors(uint32_t task, uint32_t before[4]);
