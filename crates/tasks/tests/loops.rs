@@ -259,7 +259,9 @@ fn a_loop_runs_a_graph_for_each_item() {
         let counts = zeros(40);
         runtime.for_each(0..counts.len(), |i| {
             let mut builder = GraphBuilder::new();
-            (0..8).for_each(|_| drop(builder.task()));
+            for _ in 0..8 {
+                builder.task();
+            }
             let mut graph = builder.build(|_| add_one(&counts[i])).unwrap();
             runtime.run(&mut graph).unwrap();
         });
@@ -427,7 +429,9 @@ fn a_handle_inside_a_task_uses_other_workers() {
     runtime
         .submit(Groups::NONE, move || {
             let barrier = Barrier::new(2);
-            handle.for_each(0..2, |_| drop(barrier.wait()));
+            handle.for_each(0..2, |_| {
+                barrier.wait();
+            });
             sender.send(()).unwrap();
         })
         .unwrap();

@@ -86,7 +86,7 @@ fn forks_are_counted_and_joined() {
 fn loops_run_each_item_in_every_frame() {
     let cases = ["for", "sum"].map(|kind| {
         let case = |costs: &str| format!("{kind}-{costs}:3");
-        ["equal", "ramp", "cluster"].map(|costs| case(costs))
+        ["equal", "ramp", "cluster"].map(case)
     });
     let cases = cases.concat();
     for form in ["usher", "usher-blocks", "rayon", "rayon-chunks"] {
