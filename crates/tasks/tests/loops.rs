@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 
 use proptest::prelude::*;
-use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
+use usher_tasks::{GraphBuilder, Groups, Policy, Runtime, RuntimeBuilder};
 
 const POLICIES: [Policy; 4] = [
     Policy::Usher,
@@ -237,6 +237,20 @@ fn loops_nest_deeply() {
 }
 
 #[test]
+fn loops_need_little_stack() {
+    for workers in WORKERS {
+        let smallest = RuntimeBuilder::new(workers).stack_bytes(64 << 10);
+        let runtime = smallest.build().unwrap();
+        assert_eq!(items(&runtime, 0..u64::MAX), u64::MAX);
+        assert_eq!(
+            affine_of(&runtime, 0..200_000),
+            sequential_affine(0..200_000)
+        );
+        assert_eq!(leaves(&runtime, 3), 27);
+    }
+}
+
+#[test]
 fn tasks_of_graphs_run_loops() {
     for runtime in runtimes() {
         let counts = zeros(100);
@@ -291,6 +305,22 @@ fn a_panic_stops_a_loop_without_end() {
         assert_eq!(affine_of(&runtime, 0..500), sequential_affine(0..500));
         assert_eq!(ran.load(Ordering::Relaxed), after, "no piece begins later");
     }
+}
+
+#[test]
+fn a_panic_of_the_identity_of_a_forked_piece_stops_the_loop() {
+    let runtime = Runtime::new(2).unwrap();
+    let calls = AtomicU32::new(0);
+    let identity = || {
+        if calls.fetch_add(1, Ordering::Relaxed) == 1 {
+            panic!("the second piece");
+        }
+    };
+    // The loop ends only if the panic of the thief stops the first piece.
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime.reduce(0..u64::MAX, identity, |_| (), |(), ()| hint::spin_loop());
+    }));
+    assert_eq!(message_of(&*outcome.unwrap_err()), "the second piece");
 }
 
 #[test]

@@ -24,8 +24,8 @@
 //! 5. If a function panics, the other pieces end after their current blocks, and no further piece
 //!    begins. The panic continues in the caller after all pieces have ended.
 //!
-//! Bounds: if no other worker steals, a loop of n items forks at most log2(n) times. Pieces are
-//! nested at most 64 deep, because each fork halves the piece. A check for thieves takes some
+//! Bounds: if no other worker steals, a loop of n items forks at most log2(n) times. A piece is
+//! halved at most 24 times ([`HALVINGS_MAX`]), which bounds the depth of the stack. A check for thieves takes some
 //! loads, and a measurement takes a clock read. A single expensive item cannot be split, and a
 //! block may take longer than 64 µs if the items become more expensive.
 //!
@@ -59,6 +59,11 @@ const BLOCKS_OF_REST: u64 = 4;
 /// Number of blocks that are measured together when blocks no longer grow. A clock read takes about
 /// as long as several checks for thieves.
 const BLOCKS_PER_CLOCK_READ: u32 = 4;
+
+/// Maximum number of halvings from the whole range to a piece. Each halving takes a frame of the
+/// stack. If a loop with equal costs takes 15 minutes on one worker, a piece with this number of
+/// halvings takes 54 µs.
+const HALVINGS_MAX: u32 = 24;
 
 /// A value on cache lines of its own.
 #[derive(Debug, Default)]
@@ -116,7 +121,7 @@ where
     /// Runs the range on this worker, and on workers that steal pieces.
     fn run_on(&self, worker: &Worker<'_>, range: Range<u64>) -> A {
         match worker.allows_stealing() {
-            true => self.piece(worker, (self.identity)(), range),
+            true => self.piece(worker, (self.identity)(), range, 0),
             false => self.run_here(range),
         }
     }
@@ -129,15 +134,35 @@ where
         }
     }
 
-    /// Adds the items of a piece to an accumulator.
-    fn piece(&self, worker: &Worker<'_>, mut accumulator: A, mut rest: Range<u64>) -> A {
+    /// Runs a forked piece on the worker that runs on the calling thread.
+    fn run_forked(&self, piece: Range<u64>, halvings: u32) -> A {
+        match current_worker(self.registry) {
+            Some(worker) => {
+                let stops = StopOnUnwind(&self.is_stopped);
+                let accumulator = (self.identity)();
+                mem::forget(stops);
+                self.piece(worker, accumulator, piece, halvings)
+            }
+            None => self.run_here(piece),
+        }
+    }
+
+    /// Adds the items of a piece to an accumulator. The piece is a result of `halvings` halvings.
+    fn piece(
+        &self,
+        worker: &Worker<'_>,
+        mut accumulator: A,
+        mut rest: Range<u64>,
+        halvings: u32,
+    ) -> A {
         let stops = StopOnUnwind(&self.is_stopped);
         let mut pace = Pace::begin(self.block_len.0.load(Ordering::Relaxed));
         while rest.start < rest.end && !self.is_stopped.load(Ordering::Relaxed) {
             let left = rest.end - rest.start;
-            if left > pace.short_block() && worker.should_fork() {
+            let may_fork = halvings < HALVINGS_MAX && left > pace.short_block();
+            if may_fork && worker.should_fork() {
                 self.block_len.0.store(pace.block, Ordering::Relaxed);
-                accumulator = self.split(worker, accumulator, rest);
+                accumulator = self.split(worker, accumulator, rest, halvings + 1);
                 break;
             }
             let len = pace.len_of_next(left);
@@ -151,13 +176,13 @@ where
     }
 
     /// Runs the first half of a range as a piece, and forks the second half.
-    fn split(&self, worker: &Worker<'_>, accumulator: A, range: Range<u64>) -> A {
+    fn split(&self, worker: &Worker<'_>, accumulator: A, range: Range<u64>, halvings: u32) -> A {
         let middle = range.start + (range.end - range.start) / 2;
         let (first, second) = (range.start..middle, middle..range.end);
         let (first, second) = join(
             worker,
-            || self.piece(worker, accumulator, first),
-            || self.run_on_current(second),
+            || self.piece(worker, accumulator, first, halvings),
+            || self.run_forked(second, halvings),
         );
         (self.combine)(first, second)
     }
