@@ -8,12 +8,13 @@
  * which are threads. The runtime does not preempt tasks. A task may call every
  * function of this header; a call that would wait for the task itself is an
  * error. Tasks should not block, because a blocked worker runs no other task.
- * usher_tasks_loops.h, which is part of this header, has parallel loops. There
- * are three ways to declare tasks:
+ * usher_tasks_loops.h and usher_tasks_fork.h, which are parts of this header,
+ * have parallel loops, join and scopes. There are four ways to declare tasks:
  *
  *     submitted  submits single tasks that are ready at once
  *     by token   registers and resolves single tasks, at any time
  *     as graph   declares many tasks once, which run repeatedly at less cost
+ *     in scopes  spawns tasks that end before a function returns; and join
  *
  * Two numbers of a task are hints on which tasks belong together. Tasks with
  * equal numbers are in the same group; 0 means no group.
@@ -305,14 +306,15 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
  * - A task runs on one thread from beginning to end, so its index does not
  *   change.
  * - The runtime does not interrupt a task in order to run another task on the
- *   same worker. Only usher_tasks_run(), usher_tasks_for() and
- *   usher_tasks_reduce() run other tasks on the worker of the calling task, and
- *   these tasks have the same index.
+ *   same worker. Only usher_tasks_run(), usher_tasks_join(),
+ *   usher_tasks_scope_run(), usher_tasks_for() and usher_tasks_reduce() run
+ *   other tasks on the worker of the calling task, and these tasks have the
+ *   same index.
  * - A discard function may run on any thread. usher_tasks_cancel() and
  *   usher_tasks_runtime_destroy() call it on the calling thread, which may be a
  *   worker; the index is -1 if that thread is no worker.
- * - Data of a worker may therefore change between tasks and during these calls,
- *   but at no other time.
+ * - Data of a worker may therefore change between tasks and during these seven
+ *   calls, but at no other time.
  */
 USHER_TASKS_API int
 usher_tasks_worker_index(const usher_tasks_runtime *runtime);
@@ -783,8 +785,9 @@ USHER_TASKS_API void usher_blocks_destroy(usher_blocks *blocks);
 }
 #endif
 
-/* ---- Parallel loops ---- */
+/* ---- Parallel loops, join and scopes ---- */
 
+#include "usher_tasks_fork.h"
 #include "usher_tasks_loops.h"
 
 #endif

@@ -106,20 +106,14 @@ impl Drop for AbortOnException {
     }
 }
 
-/// Calls a task of `runtime`, and returns the message of the task if it has failed.
-///
-/// # Safety
-/// The function may be called with its argument, as the code that registered the task guarantees,
-/// and no other thread calls it at the same time.
-pub(crate) unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -> Option<String> {
+/// Calls a function as a task of `runtime`, and returns the message of the task if it has failed.
+pub fn call_as_task(runtime: *mut RuntimeHandle, call: impl FnOnce()) -> Option<String> {
     let outer = CURRENT_TASK.with(|current| {
         let runtime = current.runtime.replace(runtime);
         (runtime, current.has_failed.replace(false))
     });
     let guard = AbortOnException;
-    // SAFETY: the function may be called with this argument, and no other thread calls it now, as
-    // the caller guarantees.
-    unsafe { (call.entry)(call.arg) };
+    call();
     mem::forget(guard);
     let has_failed = CURRENT_TASK.with(|current| {
         current.runtime.set(outer.0);
@@ -135,8 +129,10 @@ pub(crate) unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -
 /// The function may be called with its argument, as the code that registered the task guarantees,
 /// and no other thread calls it at the same time.
 pub unsafe fn run(runtime: *mut RuntimeHandle, call: TaskCall) {
-    // SAFETY: the caller guarantees the conditions of `call_as_task`.
-    if let Some(message) = unsafe { call_as_task(runtime, call) } {
+    // SAFETY: the function may be called with this argument, and no other thread calls it now, as
+    // the caller guarantees.
+    let call = || unsafe { (call.entry)(call.arg) };
+    if let Some(message) = call_as_task(runtime, call) {
         resume_unwind(Box::new(message));
     }
 }

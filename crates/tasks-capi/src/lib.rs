@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `libusher_tasks`: the task runtime for C and C++.
 //!
-//! `include/usher_tasks.h` specifies the functions that this crate implements. Three rules apply to
+//! `include/usher_tasks.h` and the header that it includes specify the functions that this crate implements. Three rules apply to
 //! each function:
 //!
 //! - No panic unwinds into the caller ([`error::boundary`]).
@@ -12,8 +12,8 @@
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],
-//! [`runtime`], [`submit`] (tasks without tokens), [`loops`] (parallel loops), [`report`], [`graph`],
-//! [`monitoring`] (traces, counters), [`color`].
+//! [`runtime`], [`submit`] (tasks without tokens), [`fork`] (join and scopes), [`loops`] (parallel
+//! loops), [`report`], [`graph`], [`monitoring`] (traces, counters), [`color`].
 
 #![allow(
     clippy::missing_safety_doc,
@@ -23,6 +23,7 @@
 pub mod color;
 pub mod current_task;
 pub mod error;
+pub mod fork;
 pub mod graph;
 pub mod loops;
 pub mod monitoring;

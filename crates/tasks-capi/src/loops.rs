@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 
 use usher_tasks::{Runtime, WaitError};
 
-use crate::current_task::{TaskCall, call_as_task};
+use crate::current_task::call_as_task;
 use crate::error::{ErrorCode, Failure, boundary, no_memory};
 use crate::runtime::{RuntimeHandle, enter};
 use crate::waits;
@@ -81,14 +81,8 @@ impl LoopCalls {
     }
 
     /// Calls a function of the program as a task. `what` names the call in the error.
-    fn call<F: FnMut()>(&self, what: impl FnOnce() -> String, mut function: F) {
-        let call = TaskCall {
-            entry: call_mut::<F>,
-            arg: (&raw mut function).cast(),
-        };
-        // SAFETY: the argument is a function of the type that the entry calls, and only this thread
-        // calls it.
-        if let Some(message) = unsafe { call_as_task(self.runtime, call) } {
+    fn call(&self, what: impl FnOnce() -> String, function: impl FnOnce()) {
+        if let Some(message) = call_as_task(self.runtime, function) {
             let text = format!("{} failed: {message}", what());
             self.fail(Failure::new(ErrorCode::Failed, text));
         }
@@ -101,13 +95,6 @@ impl LoopCalls {
             None => Ok(()),
         }
     }
-}
-
-/// # Safety
-/// The argument points to a function of type `F` that no other thread uses.
-unsafe extern "C-unwind" fn call_mut<F: FnMut()>(function: *mut c_void) {
-    // SAFETY: the caller guarantees the type, and that no other thread uses the function.
-    unsafe { (*function.cast::<F>())() };
 }
 
 /// Names a block of items in an error.

@@ -289,6 +289,15 @@ pub(crate) struct SendPtr(pub *mut RuntimeHandle);
 unsafe impl Send for SendPtr {}
 
 impl SendPtr {
+    /// Calls a function as a task, and returns its message if it has failed.
+    ///
+    /// # Safety
+    /// The function may be called with its argument, and no other thread calls it at the same time.
+    pub unsafe fn call(self, call: TaskCall) -> Option<String> {
+        // SAFETY: the caller guarantees that the function may be called with its argument.
+        current_task::call_as_task(self.0, || unsafe { (call.entry)(call.arg) })
+    }
+
     /// # Safety
     /// The conditions of [`current_task::run`].
     pub unsafe fn run(self, call: TaskCall) {

@@ -167,7 +167,7 @@ impl Drop for Closure {
 }
 
 /// Stores a value in a box; `None` if there is no memory.
-fn try_box<T>(value: T) -> Option<Box<T>> {
+pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
     let layout = Layout::new::<T>();
     if layout.size() == 0 {
         // A box of a type of size 0 does not allocate memory.

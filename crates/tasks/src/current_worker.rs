@@ -4,6 +4,7 @@
 //! time.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
@@ -43,6 +44,15 @@ pub(crate) fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
     (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
 }
 
+/// Calls a function with the worker that runs on the calling thread; with `None` if that thread is
+/// no worker of this registry.
+pub(crate) fn with_worker_of(registry: &Registry, function: impl FnOnce(Option<&Worker<'_>>)) {
+    let (of, worker) = CURRENT_WORKER.get();
+    // SAFETY: the pointer is cleared before the worker of the calling thread ends, so the worker
+    // exists during the call.
+    function(ptr::eq(of, registry).then(|| unsafe { &*worker }));
+}
+
 /// Returns the registry of the worker that runs on the calling thread; null if the thread is no
 /// worker.
 pub(crate) fn current_registry() -> *const Registry {
@@ -56,4 +66,39 @@ pub(crate) fn index_in(registry: *const Registry) -> Option<usize> {
     // SAFETY: the worker exists, because its thread clears the pointer before the worker ends. A
     // registry that has workers is not null.
     (ptr::eq(of, registry) && !worker.is_null()).then(|| unsafe { &*worker }.index())
+}
+
+/// The worker of the calling thread and its registry.
+pub(crate) struct ThisWorker<'a> {
+    registry: *const Registry,
+    worker: &'a Worker<'a>,
+}
+
+/// Calls a function with the worker of the calling thread; with `None` if the thread is no worker of
+/// any runtime.
+#[inline]
+pub(crate) fn with<R>(function: impl FnOnce(Option<ThisWorker<'_>>) -> R) -> R {
+    let (registry, worker) = CURRENT_WORKER.get();
+    // SAFETY: the pointer is null or points to the worker of the calling thread, which exists until
+    // the thread has cleared the pointer. The function runs before that, and cannot keep the
+    // reference.
+    let worker = unsafe { worker.as_ref() };
+    function(worker.map(|worker| ThisWorker { registry, worker }))
+}
+
+impl ThisWorker<'_> {
+    pub fn worker(&self) -> &Worker<'_> {
+        self.worker
+    }
+
+    /// Returns the registry without a change of its reference count.
+    pub fn registry(&self) -> ManuallyDrop<Arc<Registry>> {
+        // SAFETY: the pointer came from the reference that the thread of the worker owns until the
+        // worker ends. The result is not dropped, so the count is unchanged.
+        ManuallyDrop::new(unsafe { Arc::from_raw(self.registry) })
+    }
+
+    pub fn to_registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry())
+    }
 }

@@ -145,6 +145,11 @@ pub enum SubmitError {
     Ended,
 }
 
+/// A handle was used to open a scope outside the tasks of its runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a handle can open a scope only in a task of its runtime; use Runtime::scope instead")]
+pub struct NotATask;
+
 /// A wait ended with unfinished tasks, or was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {

@@ -33,7 +33,7 @@ impl Handle {
         }
     }
 
-    /// Returns the registry of the runtime, if it exists.
+    /// Returns the registry; `None` if the runtime was dropped and its workers have ended.
     pub(crate) fn registry(&self) -> Option<Arc<Registry>> {
         self.registry.upgrade()
     }

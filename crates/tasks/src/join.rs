@@ -27,16 +27,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::current_worker::ThisWorker;
 use crate::dispatch::Groups;
 use crate::error::discard;
 use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::pool::FORKED;
 use crate::sync::{AtomicBool, Ordering};
-use crate::worker::{JobVtable, Worker};
+use crate::worker::{JobVtable, Registry, Worker};
+
+/// The payload of a panic.
+pub(crate) type Payload = Box<dyn Any + Send>;
 
 /// The result of a function, or the payload of its panic.
-type Outcome<R> = Result<R, Box<dyn Any + Send>>;
+type Outcome<R> = Result<R, Payload>;
 
 /// A function as a task, in the stack frame of the function's caller.
 #[repr(C)]
@@ -52,15 +56,31 @@ struct Forked<F, R> {
 }
 
 /// The thread that waits for the function and may sleep.
-#[derive(Debug, Clone)]
-enum WaitingThread {
+#[derive(Clone)]
+pub(crate) enum WaitingThread {
     /// A worker of the same runtime, by its index.
     Worker(usize),
-    /// A thread that is no worker of the runtime, and the latch at which it sleeps.
+    /// A worker of another runtime. The reference keeps the registry alive until the worker was
+    /// woken.
+    OtherWorker(Arc<Registry>, usize),
+    /// A thread that is no worker of any runtime, and the latch at which it sleeps.
     Outside(Arc<Latch>),
 }
 
-impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
+impl WaitingThread {
+    /// Wakes the thread, for which `registry` has run the last task.
+    pub fn wake(self, registry: &Registry) {
+        match self {
+            Self::Worker(index) => registry.wake(index),
+            Self::OtherWorker(registry, index) => registry.wake(index),
+            Self::Outside(latch) => latch.open(),
+        }
+    }
+}
+
+/// The argument of a forked function states whether the function *migrated*: whether it runs on
+/// another worker than its caller.
+impl<F: FnOnce(bool) -> R + Send, R: Send> Forked<F, R> {
     fn new(function: F, groups: Groups, caller: WaitingThread) -> Self {
         let vtable = const { &JobVtable { run: run::<F, R> } };
         Self {
@@ -102,26 +122,31 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
 ///
 /// # Safety
 /// The job is the first field of a [`Forked`] of these types.
-unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
+unsafe fn run<F: FnOnce(bool) -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
     // SAFETY: the caller guarantees that the forked function exists until `done` is set, and this
     // worker holds its job.
-    let caller = unsafe { complete(forked) };
-    match caller {
-        WaitingThread::Worker(caller) => worker.wake(caller),
-        WaitingThread::Outside(latch) => latch.open(),
-    }
+    let caller = unsafe { complete(forked, Some(worker.index())) };
+    caller.wake(worker.registry());
 }
 
-/// Calls a forked function, sets `done` and returns the thread to wake.
+/// Calls a forked function on worker number `runner`, sets `done` and returns the thread to wake.
+///
 /// # Safety
 /// The forked function exists until `done` is set, and the caller holds its job.
-unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> WaitingThread {
+unsafe fn complete<F: FnOnce(bool) -> R, R>(
+    forked: *const Forked<F, R>,
+    runner: Option<usize>,
+) -> WaitingThread {
     // SAFETY: the caller holds the job, so `forked` exists and only this thread accesses its cells.
     unsafe {
         if let Some(function) = (*(*forked).function.get()).take() {
-            let outcome = catch_unwind(AssertUnwindSafe(function));
+            let has_migrated = match (*forked).caller {
+                WaitingThread::Worker(caller) => Some(caller) != runner,
+                WaitingThread::OtherWorker(..) | WaitingThread::Outside(_) => true,
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(|| function(has_migrated)));
             *(*forked).outcome.get() = Some(outcome);
         }
         let caller = (*forked).caller.clone();
@@ -132,35 +157,37 @@ unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> WaitingT
     }
 }
 
-/// Runs `a` on this worker, and `b` on this worker or on a worker that steals it.
+/// Runs `a` on this worker, and `b` on this worker or on a worker that steals it. The argument of
+/// each function states whether it runs on another worker.
+#[inline]
 pub(crate) fn join<A, B, RA, RB>(worker: &Worker<'_>, a: A, b: B) -> (RA, RB)
 where
-    A: FnOnce() -> RA,
-    B: FnOnce() -> RB + Send,
+    A: FnOnce(bool) -> RA,
+    B: FnOnce(bool) -> RB + Send,
     RB: Send,
 {
     // Stealing is not possible with a single worker. With a global queue, a waiting worker would
     // run the oldest task and might begin a wait inside that task.
     if !worker.allows_stealing() {
-        return (a(), b());
+        return (a(false), b(false));
     }
     let forked = Forked::new(b, FORKED, WaitingThread::Worker(worker.index()));
     // SAFETY: this function neither returns nor moves `forked` before the job has run or was
     // removed from the queues.
     worker.fork(unsafe { forked.job() });
-    let first = catch_unwind(AssertUnwindSafe(a));
+    let first = catch_unwind(AssertUnwindSafe(|| a(false)));
     // The second function has priority over other tasks. It may be in the worker's own queues or
     // steal slots.
     if worker.pop_fork(forked.job_ptr()) || worker.unpublish(forked.job_ptr()) {
         // The job was removed from all containers, so no other thread accesses the function.
         let b = forked.function.into_inner();
         return match (first, b) {
-            (Ok(first), Some(b)) => (first, b()),
+            (Ok(first), Some(b)) => (first, b(false)),
             (Err(panic), b) => resume_after_drop(panic, b),
             (Ok(_), None) => unreachable!("a task that was taken back has not run"),
         };
     }
-    worker.wait_for_fork(|| forked.is_done());
+    worker.wait_for_forks(|job| job.as_ptr() == forked.job_ptr(), || forked.is_done());
     match (first, forked.into_outcome()) {
         (Ok(first), Ok(second)) => (first, second),
         (Err(panic), second) => resume_after_drop(panic, second),
@@ -170,7 +197,7 @@ where
 
 /// Drops `rest`, a result that is no longer needed, and resumes a panic. A panic of that drop is
 /// discarded.
-fn resume_after_drop<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
+pub(crate) fn resume_after_drop<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(rest))) {
         discard(another);
     }
@@ -185,15 +212,43 @@ where
     R: Send,
 {
     let latch = Arc::new(Latch::default());
-    let forked = Forked::new(
-        function,
-        Groups::NONE,
-        WaitingThread::Outside(Arc::clone(&latch)),
-    );
-    // SAFETY: this function neither returns nor moves `forked` before the latch opens, which
+    let caller = WaitingThread::Outside(Arc::clone(&latch));
+    run_as_task(inject, function, caller, |_| latch.wait())
+}
+
+/// Runs a function as a task of another runtime than that of `worker`, which is the worker of the
+/// calling thread. The worker runs tasks of its own runtime during the wait, so runtimes may wait
+/// for one another.
+pub(crate) fn run_across<F, R>(
+    worker: &ThisWorker<'_>,
+    inject: impl FnOnce(JobRef),
+    function: F,
+) -> R
+where
+    F: FnOnce() -> R + Send,
+    R: Send,
+{
+    let caller = WaitingThread::OtherWorker(worker.to_registry(), worker.worker().index());
+    let wait = |is_done: &dyn Fn() -> bool| worker.worker().wait_across(is_done);
+    run_as_task(inject, function, caller, wait)
+}
+
+/// Injects a function as a task. `wait` returns when its argument returns true.
+fn run_as_task<F, R>(
+    inject: impl FnOnce(JobRef),
+    function: F,
+    caller: WaitingThread,
+    wait: impl FnOnce(&dyn Fn() -> bool),
+) -> R
+where
+    F: FnOnce() -> R + Send,
+    R: Send,
+{
+    let forked = Forked::new(|_| function(), Groups::NONE, caller);
+    // SAFETY: this function neither returns nor moves `forked` before the wait has ended, which
     // happens after the job has run.
     inject(unsafe { forked.job() });
-    latch.wait();
+    wait(&|| forked.is_done());
     match forked.into_outcome() {
         Ok(value) => value,
         Err(panic) => resume_unwind(panic),
@@ -234,11 +289,11 @@ mod interleavings {
     // function.
     unsafe impl<F: Send, R: Send> Send for SendPtr<F, R> {}
 
-    impl<F: FnOnce() -> R, R> SendPtr<F, R> {
+    impl<F: FnOnce(bool) -> R, R> SendPtr<F, R> {
         fn complete(self) -> WaitingThread {
             // SAFETY: this is the only call of `complete` for this function, and the function is
             // freed only after `done` is set.
-            unsafe { complete(self.0) }
+            unsafe { complete(self.0, None) }
         }
     }
 
@@ -248,11 +303,11 @@ mod interleavings {
     fn explore(caller: WaitingThread, waits: impl Fn(&dyn Fn() -> bool)) {
         let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
         let own = loom::sync::Arc::clone(&data);
-        let function = move || own.set();
+        let function = move |_| own.set();
         let forked = Box::new(Forked::new(function, FORKED, caller));
         let pointer = SendPtr(&raw const *forked);
         let thief = thread::spawn(move || match pointer.complete() {
-            WaitingThread::Worker(_) => {}
+            WaitingThread::Worker(_) | WaitingThread::OtherWorker(..) => {}
             WaitingThread::Outside(latch) => latch.open(),
         });
         waits(&|| forked.is_done());

@@ -13,10 +13,13 @@
 //! | [`Runtime::register`], [`Runtime::resolve`] | single tasks, identified by tokens |
 //! | [`Runtime::join`] | fork and join of two functions, also nested |
 //! | [`Runtime::for_each`], [`Runtime::reduce`] | parallel loops over ranges, and reductions |
+//! | [`Runtime::scope`], [`Scope::spawn`] | tasks that borrow data of the function that spawns them |
+//! | [`Runtime::broadcast`] | a function once on each worker |
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
 //! | [`RuntimeBuilder`] | configuration: policy, places, stacks of the workers |
 //! | [`Runtime::worker_index`], [`PerWorker`] | the calling worker, and one value for each worker |
+//! | [`CurrentWorker`] | the calling worker, for code that does not know the runtime |
 //! | [`WorkerPlaces`] | the placement of workers by shared caches |
 //! | [`Runtime::trace`], [`Runtime::counters`] | which worker ran which task when: for Perfetto, as a picture, as counters |
 //! | [`color`] | blocks with headers spread over the cache sets |
@@ -27,6 +30,7 @@
 //! processor for media processing" (paper 5).
 
 mod active_workers;
+mod calling_worker;
 mod closure;
 pub mod color;
 mod counters;
@@ -34,6 +38,7 @@ mod current_worker;
 pub mod dispatch;
 mod error;
 mod follow;
+mod fork;
 mod graph;
 mod guess;
 mod handle;
@@ -48,6 +53,7 @@ mod places;
 mod policy;
 mod pool;
 mod runtime;
+mod scope;
 mod slab;
 mod sleep;
 mod sync;
@@ -58,11 +64,12 @@ mod trials;
 pub mod waits;
 mod worker;
 
+pub use calling_worker::CurrentWorker;
 pub use counters::{AllCounters, Counters};
 pub use dispatch::Groups;
 pub use error::{
-    GraphError, Panicked, RunError, RuntimeError, SubmitError, TaskError, UnfinishedTasks,
-    WaitError,
+    GraphError, NotATask, Panicked, RunError, RuntimeError, SubmitError, TaskError,
+    UnfinishedTasks, WaitError,
 };
 pub use graph::{Explanation, Graph, GraphBuilder, TaskOrder, TriedOrder};
 pub use guess::Grouping;
@@ -72,6 +79,7 @@ pub use per_worker::PerWorker;
 pub use places::{WorkerDistance, WorkerPlaces};
 pub use policy::Policy;
 pub use runtime::{Runtime, RuntimeBuilder, WORKERS_MAX};
+pub use scope::{NoMemoryForTask, Scope};
 pub use trace::{ColorBy, TaskSpan, Trace, TraceError};
 
 #[cfg(all(test, feature = "loom"))]

@@ -26,7 +26,6 @@ use crate::follow;
 use crate::graph::Graph;
 use crate::guess::Grouping;
 use crate::handle::{self, Handle, TaskHint};
-use crate::join;
 use crate::levels::NoMemory;
 use crate::places::{self, CpuClaim, WorkerPlaces};
 use crate::policy::Policy;
@@ -332,8 +331,9 @@ impl Runtime {
     ///   index.
     /// - A task runs on one thread from beginning to end, so its index does not change.
     /// - The runtime does not interrupt a task in order to run another task on the same worker.
-    ///   Only [`Self::run`] and [`Self::join`] run other tasks on the worker of the calling task
-    ///   (nested waits), which then have the same index as the calling task.
+    ///   Only [`Self::run`], [`Self::join`] and the end of a [`Self::scope`] run other tasks on the
+    ///   worker of the calling task (nested waits), which then have the same index as the calling
+    ///   task.
     /// - [`Self::cancel`] drops tasks on the calling thread. Their destructors may use the data of
     ///   the calling worker.
     ///
@@ -464,14 +464,7 @@ impl Runtime {
         RA: Send,
         RB: Send,
     {
-        match self.current_worker() {
-            Some(worker) => join::join(worker, a, b),
-            None if self.foreign_creator().is_some() => (a(), b()),
-            None => match self.wait_begins() {
-                Ok(_wait) => join::run_inside(|job| self.registry.inject(job), || self.join(a, b)),
-                Err(DeadlockCycle) => (a(), b()),
-            },
-        }
+        self.join_context(|_| a(), |_| b())
     }
 
     /// If the calling thread is a worker of another runtime, records that the other runtime waits

@@ -16,9 +16,11 @@
 //! three times. A sleep has no time limit.
 //!
 //! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
-//! submodule `share` publishes tasks for other workers and steals their tasks; the submodule `wait`
-//! runs other tasks while a task waits; the submodule `running` limits the number of running workers.
+//! submodule `share` publishes tasks for other workers and steals their tasks; the submodules `wait`
+//! and `forks` run other tasks while a task waits; the submodule `running` limits the number of
+//! running workers.
 
+mod forks;
 mod running;
 mod share;
 mod wait;
@@ -79,6 +81,8 @@ pub(crate) struct JobVtable {
 struct WorkerShared {
     steal_slots: StealSlots,
     inbox: Inbox,
+    /// Tasks that only this worker may run (module `forks`).
+    mailbox: Inbox,
     counts: AtomicWorkerCounters,
     /// The lowest nesting level (see `levels`) of the tasks that the worker may run next. Used only
     /// by policies with a global queue.
@@ -303,6 +307,10 @@ impl<'a> Worker<'a> {
         self.index
     }
 
+    pub fn registry(&self) -> &'a Registry {
+        self.registry
+    }
+
     /// Returns the lowest level of the tasks that this worker may run next.
     fn min_level(&self) -> usize {
         self.shared.min_level.load(Ordering::Relaxed)
@@ -357,9 +365,9 @@ impl<'a> Worker<'a> {
             if self.is_surplus.take() {
                 self.sleep_as_surplus();
             } else if !is_closing {
-                let has_work = || registry.sees_work() || registry.is_closing();
+                let has_work = || self.sees_work() || registry.is_closing();
                 self.sleep(SleepFor::AnyTask, has_work);
-            } else if !registry.sees_work() && self.sleep_or_terminate() {
+            } else if !self.sees_work() && self.sleep_or_terminate() {
                 return;
             }
         }
@@ -370,7 +378,7 @@ impl<'a> Worker<'a> {
     fn sleep_or_terminate(&self) -> bool {
         let registry = self.registry;
         let sleep = |all_inactive: &dyn Fn() -> bool| {
-            self.sleep(SleepFor::AnyTask, || registry.sees_work() || all_inactive());
+            self.sleep(SleepFor::AnyTask, || self.sees_work() || all_inactive());
         };
         registry
             .active_workers
@@ -609,7 +617,8 @@ impl<'a> Worker<'a> {
         let may_be_overdue = self.registry.running().is_above_limit()
             || checks.is_multiple_of(AGE_INTERVAL)
             || !self.registry.injector.is_empty()
-            || !self.shared.inbox.is_empty();
+            || !self.shared.inbox.is_empty()
+            || !self.shared.mailbox.is_empty();
         let is_overdue = may_be_overdue && !self.is_nested();
         match is_overdue {
             // The value 1 makes the next search check for overdue tasks.
@@ -631,6 +640,9 @@ impl<'a> Worker<'a> {
         if self.is_nested() {
             return None;
         }
+        if let Some(job) = self.take_mail() {
+            return Some(job);
+        }
         let checks = self.checks.get().wrapping_add(1);
         self.checks.set(checks);
         if checks.is_multiple_of(AGE_INTERVAL) {
@@ -651,9 +663,12 @@ impl<'a> Worker<'a> {
         first.or_else(|| local_queues.pop())
     }
 
-    /// Searches for a task in the own steal slots and inbox, then in those of other workers and
-    /// among the injected tasks, then in the queues of outer waits.
+    /// Searches for a task in the mailbox, the own steal slots and inbox, then in those of other
+    /// workers and among the injected tasks, then in the queues of outer waits.
     fn find_work_elsewhere(&self) -> Option<JobRef> {
+        if let Some(job) = self.take_mail() {
+            return Some(job);
+        }
         let steal_slots = &self.shared.steal_slots;
         let overflow = || match self.is_deep() {
             true => None,
@@ -681,6 +696,12 @@ impl<'a> Worker<'a> {
                 outer_queues.iter_mut().rev().find_map(LocalQueues::pop)
             }
         }
+    }
+
+    /// Returns whether any task is visible to this worker: visible to all workers, or in the mailbox
+    /// of this worker.
+    fn sees_work(&self) -> bool {
+        !self.shared.mailbox.is_empty() || self.registry.sees_work()
     }
 }
 

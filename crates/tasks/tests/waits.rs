@@ -344,11 +344,20 @@ fn a_runtime_has_no_workers_in_a_forked_child() {
             let forked = Err(WaitError::Forked { creator_pid });
             let ran = own.run(&mut graph);
             let joined = own.join(|| 1, || 2);
+            let mut scoped = [0; 3];
+            own.scope(|scope| {
+                for place in &mut scoped {
+                    scope.spawn(|_| *place = 7);
+                }
+            });
+            let sent = own.broadcast(|index| index);
             drop(own);
             waited == forked
                 && idled == forked
                 && ran == Err(RunError::Forked { creator_pid })
                 && joined == (1, 2)
+                && scoped == [7; 3]
+                && sent == [0, 1]
         });
         assert!(is_correct);
         let runtime = runtime.unwrap();

@@ -181,8 +181,8 @@ where
         let (first, second) = (range.start..middle, middle..range.end);
         let (first, second) = join(
             worker,
-            || self.piece(worker, accumulator, first, halvings),
-            || self.run_forked(second, halvings),
+            |_| self.piece(worker, accumulator, first, halvings),
+            |_| self.run_forked(second, halvings),
         );
         (self.combine)(first, second)
     }

@@ -19,6 +19,7 @@
 //! tasks ([`CHAIN_MAX`]) are given away at a time. The number of queued tasks has no limit.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ptr::NonNull;
 
 use crate::dispatch::Groups;
@@ -270,9 +271,24 @@ impl LocalQueues<JobRef> {
         is_last
     }
 
+    /// Removes the newest forked task for which `is_wanted` returns true.
+    pub fn take_fork(&mut self, is_wanted: impl Fn(&JobRef) -> bool) -> Option<JobRef> {
+        let at = self.forked.iter().rposition(is_wanted)?;
+        let job = self.forked.remove(at)?;
+        self.len -= 1;
+        Some(job)
+    }
+
+    /// Removes all forked tasks, oldest first.
+    pub fn take_forks(&mut self) -> VecDeque<JobRef> {
+        self.len -= self.forked.len();
+        mem::take(&mut self.forked)
+    }
+
     /// Removes a forked task from any position among the forks. Returns whether the task was found.
     pub fn remove_fork(&mut self, job: NonNull<Job>) -> bool {
-        let at = (self.forked.iter()).position(|fork| fork.as_ptr() == job);
+        // The newest forks are searched first, because their callers wait first.
+        let at = (self.forked.iter()).rposition(|fork| fork.as_ptr() == job);
         let was = at.and_then(|at| self.forked.remove(at)).is_some();
         self.len -= usize::from(was);
         was

@@ -229,9 +229,18 @@ impl Sleepers {
 
     /// Wakes all workers that sleep for any task, whatever the limit is.
     pub fn wake_all(&self) {
+        self.wake_set(&self.asleep);
+    }
+
+    /// Wakes all workers that sleep in a wait for some tasks, whatever the limit is.
+    pub fn wake_all_waiting(&self) {
+        self.wake_set(&self.waiting);
+    }
+
+    fn wake_set(&self, set: &WorkerSet) {
         fence(Ordering::SeqCst);
         for worker in 0..self.threads.len() {
-            self.wake(&self.asleep, worker);
+            self.wake(set, worker);
         }
     }
 }

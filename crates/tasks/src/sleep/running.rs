@@ -92,12 +92,17 @@ impl RunningWorkers {
     /// Counts one running worker less if there are more than the limit permits. Returns whether
     /// there were.
     pub(super) fn end_surplus(&self) -> bool {
-        let less = |running: isize| (running > self.limit()).then(|| running - 1);
+        let less = |running: isize| (running > self.load_limit()).then(|| running - 1);
         let order = Ordering::Relaxed;
         self.running.fetch_update(order, order, less).is_ok()
     }
 
-    fn limit(&self) -> isize {
+    /// Returns the number of workers that may run.
+    pub fn limit(&self) -> usize {
+        self.load_limit().unsigned_abs()
+    }
+
+    fn load_limit(&self) -> isize {
         self.limit.load(Ordering::Relaxed)
     }
 
@@ -111,18 +116,18 @@ impl RunningWorkers {
 
     /// Returns whether the limit is below the number of workers.
     pub fn is_limited(&self) -> bool {
-        self.limit() < self.workers
+        self.load_limit() < self.workers
     }
 
     /// Returns whether one more worker may run.
     #[inline]
     pub fn is_below_limit(&self) -> bool {
-        self.load() < self.limit()
+        self.load() < self.load_limit()
     }
 
     /// Returns whether more workers run than the limit permits.
     pub fn is_above_limit(&self) -> bool {
-        self.load() > self.limit()
+        self.load() > self.load_limit()
     }
 
     /// Counts a worker as searching until the guard is dropped. Used by a worker that has searched
@@ -136,6 +141,12 @@ impl RunningWorkers {
     #[inline]
     pub fn is_any_idle(&self) -> bool {
         self.load() < self.workers || self.searching.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns whether one more worker could run a task: a worker searches for tasks, or the limit
+    /// permits one more.
+    pub fn could_more_run(&self) -> bool {
+        self.is_below_limit() || self.searching.load(Ordering::Relaxed) != 0
     }
 
     /// Registers the calling thread as the thread that sets the limit.

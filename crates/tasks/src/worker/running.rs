@@ -4,9 +4,9 @@
 //!
 //! A worker checks the limit before a task that it takes from a queue at every
 //! [`CHECK_INTERVAL`]-th task, or when the observer requests a check. A surplus worker moves its
-//! queued tasks to its inbox, where other workers find them, and sleeps until fewer workers run than
-//! the limit permits. The observer moves tasks of sleeping workers to the injected tasks, so that
-//! they do not starve.
+//! queued tasks to the injected tasks, where other workers find them, and sleeps until fewer workers
+//! run than the limit permits. The observer also moves published tasks of sleeping workers there, so
+//! that they do not starve.
 
 use super::{CHECK_INTERVAL, Registry, Worker, WorkerShared, some};
 use crate::sleep::RunningWorkers;
@@ -41,13 +41,19 @@ impl Registry {
     /// other workers only if it has none of its own, but it checks regularly for injected tasks.
     fn inject_from_sleepers(&self) {
         let sleeping = (0..self.workers()).filter(|&worker| self.sleepers.sleeps(worker));
+        let mut has_injected = false;
         for worker in sleeping {
             let shared = &self.worker_shared[worker];
             let slots = &shared.steal_slots;
             let next = || some(shared.inbox.take()).or_else(|| slots.steal());
             while let Some(chain) = next().or_else(|| slots.take_overflow()) {
                 chain.into_iter().for_each(|job| self.injector.push(job));
+                has_injected = true;
             }
+        }
+        if has_injected {
+            // A worker in a deep wait searches only the injected tasks for those that it may run.
+            self.sleepers.wake_all_waiting();
         }
     }
 
@@ -82,10 +88,14 @@ impl Worker<'_> {
     pub(super) fn sleep_as_surplus(&self) {
         let registry = self.registry;
         let mut local_queues = self.local_queues.borrow_mut();
-        local_queues.drain(|job| self.shared.inbox.push(job));
+        if local_queues.len() > 0 {
+            local_queues.drain(|job| registry.injector.push(job));
+            registry.sleepers.wake_all_waiting();
+        }
         drop(local_queues);
         let is_needed = || registry.running().is_below_limit() && registry.sees_work();
-        let has_work = || registry.is_closing() || is_needed();
+        let has_mail = || !self.shared.mailbox.is_empty();
+        let has_work = || registry.is_closing() || has_mail() || is_needed();
         let begin = || self.begin_sleep();
         self.end_sleep(registry.sleepers.park_surplus(self.index, has_work, begin));
     }
@@ -96,6 +106,7 @@ impl Worker<'_> {
     pub(super) fn check_surplus(&self) -> bool {
         let is_surplus = self.wait_depth.get() == 0
             && self.registry.running().is_above_limit()
+            && self.shared.mailbox.is_empty()
             && !self.registry.is_closing();
         self.is_surplus.set(is_surplus);
         if is_surplus {

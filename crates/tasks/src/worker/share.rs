@@ -110,15 +110,16 @@ impl Worker<'_> {
     }
 
     /// Publishes queued tasks if other workers need tasks, and returns whether a running loop
-    /// should fork another piece: while a worker is idle, a piece for each other worker, and
-    /// otherwise one piece. Returns false if other workers cannot steal.
+    /// should fork another piece: while a further worker could run, a piece for each other worker
+    /// that may run, and otherwise one piece. Returns false if other workers cannot steal.
     pub fn should_fork(&self) -> bool {
         if !self.allows_stealing {
             return false;
         }
         self.share();
-        let wanted = match self.registry.sleepers.is_any_idle() {
-            true => self.registry.workers() - 1,
+        let running = self.registry.running();
+        let wanted = match running.could_more_run() {
+            true => running.limit() - 1,
             false => 1,
         };
         self.shared.steal_slots.len() + self.local_queues.borrow().len() < wanted

@@ -100,7 +100,7 @@ impl<'a> Worker<'a> {
                 // All tasks of the graph that can run are with other workers.
                 None if self.is_deep() => self.sleep(SleepFor::SomeTasks, &is_done),
                 None => {
-                    let has_work = || registry.sees_work() || is_done();
+                    let has_work = || self.sees_work() || is_done();
                     self.sleep(SleepFor::AnyTask, has_work)
                 }
             };
