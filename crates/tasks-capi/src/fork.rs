@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use usher_tasks::{Runtime, Scope};
+use usher_tasks::{Runtime, TaskScope};
 
 use crate::current_task::{self, Entry, TaskCall};
 use crate::error::{ErrorCode, Failure, boundary, no_memory};
@@ -24,7 +24,7 @@ pub type ScopeEntry = unsafe extern "C-unwind" fn(*mut ScopeHandle, *mut c_void)
 pub struct ScopeHandle {
     runtime: *mut RuntimeHandle,
     /// The scope. It is null until the body begins, which no other code precedes.
-    scope: AtomicPtr<Scope<'static>>,
+    scope: AtomicPtr<TaskScope<'static>>,
     failures: Mutex<Failures>,
 }
 
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn usher_tasks_scope_run(
             arg,
         };
         let run = |this: &Runtime| {
-            this.scope(move |scope: &Scope<'_>| {
+            this.scope(move |scope: &TaskScope<'_>| {
                 let call = call;
                 // SAFETY: the handle exists until the scope has ended.
                 let handle = unsafe { &*call.handle };
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn usher_tasks_scope_spawn(
         // SAFETY: the body has set the pointer before any code could get the handle, and the scope
         // has not ended.
         let scope = unsafe { &*handle.scope.load(Ordering::Acquire) };
-        let task = move |_: &Scope<'static>| {
+        let task = move |_: &TaskScope<'static>| {
             let call = call;
             // SAFETY: the scope ends after this task, and the C code guarantees that the function
             // may be called with its argument.

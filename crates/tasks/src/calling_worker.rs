@@ -9,10 +9,11 @@ use std::sync::Arc;
 use crate::current_worker::{self, ThisWorker};
 use crate::dispatch::Groups;
 use crate::error::SubmitError;
+use crate::fork;
 use crate::handle::{self, Handle, TaskHint};
 use crate::join;
 use crate::runtime::Runtime;
-use crate::scope::{self, Scope};
+use crate::scope::{self, TaskScope};
 
 /// The worker that runs the calling task, for code that does not know the runtime of the task.
 ///
@@ -85,8 +86,22 @@ impl CurrentWorker<'_> {
     ///
     /// # Panics
     /// If the body or a task of the scope panics.
-    pub fn scope<'scope, R>(&self, body: impl FnOnce(&Scope<'scope>) -> R) -> R {
+    pub fn scope<'scope, R>(&self, body: impl FnOnce(&TaskScope<'scope>) -> R) -> R {
         scope::on_worker(self.0.worker(), body)
+    }
+
+    /// Calls a function once on each worker, as [`Runtime::broadcast`] does.
+    ///
+    /// # Panics
+    /// If a call panics.
+    pub fn broadcast<F, R>(&self, function: F) -> Vec<R>
+    where
+        F: Fn(usize) -> R + Sync,
+        R: Send,
+    {
+        let results = fork::results_of(self.workers());
+        self.scope(|scope| fork::spawn_calls(scope, &function, &results));
+        fork::all_of(results)
     }
 
     /// Runs one ready task on this worker, and returns whether a task was found. If `is_local` is

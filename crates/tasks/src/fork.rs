@@ -8,7 +8,7 @@
 //! sleeps. In a forked child, all functions run in the calling thread.
 
 use std::iter;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use crate::current_worker;
 use crate::error::NotATask;
@@ -17,7 +17,7 @@ use crate::join;
 #[cfg(doc)]
 use crate::policy::Policy;
 use crate::runtime::Runtime;
-use crate::scope::{self, Scope};
+use crate::scope::{self, TaskScope};
 use crate::waits::DeadlockCycle;
 
 impl Runtime {
@@ -104,7 +104,7 @@ impl Runtime {
     /// If the body or a task panics. The panic continues in the caller after all tasks have ended.
     pub fn scope<'scope, F, R>(&self, body: F) -> R
     where
-        F: FnOnce(&Scope<'scope>) -> R + Send,
+        F: FnOnce(&TaskScope<'scope>) -> R + Send,
         R: Send,
     {
         match self.current_worker() {
@@ -121,7 +121,7 @@ impl Runtime {
     ///
     /// # Panics
     /// If the body or a task panics, as [`Self::scope`].
-    pub fn scope_in_place<'scope, R>(&self, body: impl FnOnce(&Scope<'scope>) -> R) -> R {
+    pub fn scope_in_place<'scope, R>(&self, body: impl FnOnce(&TaskScope<'scope>) -> R) -> R {
         match self.current_worker() {
             Some(worker) => scope::on_worker(worker, body),
             None => {
@@ -153,25 +153,46 @@ impl Runtime {
         F: Fn(usize) -> R + Sync,
         R: Send,
     {
-        let results: Vec<_> = iter::repeat_with(|| std::sync::Mutex::new(None))
-            .take(self.workers())
-            .collect();
-        self.scope_in_place(|scope| {
-            scope.spawn_broadcast(|_, index| {
-                let result = function(index);
-                *results[index]
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = Some(result);
-            });
-        });
-        // The scope panics if a call has panicked, so each call has stored a result.
-        let results = results.into_iter();
-        results
-            .filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
-            .collect()
+        let results = results_of(self.workers());
+        self.scope_in_place(|scope| spawn_calls(scope, &function, &results));
+        all_of(results)
     }
 }
 
+/// The result of the call of each worker, after the call.
+type Results<R> = Vec<Mutex<Option<R>>>;
+
+/// Creates places for the results of a broadcast to this number of workers.
+pub(crate) fn results_of<R>(workers: usize) -> Results<R> {
+    let places = iter::repeat_with(|| Mutex::new(None));
+    places.take(workers).collect()
+}
+
+/// Spawns the calls of a broadcast in a scope.
+pub(crate) fn spawn_calls<'scope, F, R>(
+    scope: &TaskScope<'scope>,
+    function: &'scope F,
+    results: &'scope Results<R>,
+) where
+    F: Fn(usize) -> R + Sync,
+    R: Send,
+{
+    scope.spawn_broadcast(|_, index| {
+        let result = function(index);
+        *results[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(result);
+    });
+}
+
+/// Returns the results of a broadcast. The scope of the broadcast has not panicked, so each call has
+/// stored its result.
+pub(crate) fn all_of<R>(results: Results<R>) -> Vec<R> {
+    let results = results.into_iter();
+    results
+        .filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
+        .collect()
+}
 impl Handle {
     /// Opens a scope in a task of the runtime, as [`Runtime::scope`] does.
     ///
@@ -180,7 +201,10 @@ impl Handle {
     ///
     /// # Panics
     /// If the body or a task panics, as [`Runtime::scope`].
-    pub fn scope<'scope, R>(&self, body: impl FnOnce(&Scope<'scope>) -> R) -> Result<R, NotATask> {
+    pub fn scope<'scope, R>(
+        &self,
+        body: impl FnOnce(&TaskScope<'scope>) -> R,
+    ) -> Result<R, NotATask> {
         let registry = self.registry().ok_or(NotATask)?;
         let worker = current_worker::current_worker(&registry).ok_or(NotATask)?;
         Ok(scope::on_worker(worker, body))

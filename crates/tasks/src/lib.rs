@@ -13,7 +13,7 @@
 //! | [`Runtime::register`], [`Runtime::resolve`] | single tasks, identified by tokens |
 //! | [`Runtime::join`] | fork and join of two functions, also nested |
 //! | [`Runtime::for_each`], [`Runtime::reduce`] | parallel loops over ranges, and reductions |
-//! | [`Runtime::scope`], [`Scope::spawn`] | tasks that borrow data of the function that spawns them |
+//! | [`Runtime::scope`], [`TaskScope::spawn`] | tasks that borrow data of the function that spawns them |
 //! | [`Runtime::broadcast`] | a function once on each worker |
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
@@ -63,6 +63,7 @@ mod trials;
 #[doc(hidden)]
 pub mod waits;
 mod worker;
+mod worker_thread;
 
 pub use calling_worker::CurrentWorker;
 pub use counters::{AllCounters, Counters};
@@ -79,8 +80,9 @@ pub use per_worker::PerWorker;
 pub use places::{WorkerDistance, WorkerPlaces};
 pub use policy::Policy;
 pub use runtime::{Runtime, RuntimeBuilder, WORKERS_MAX};
-pub use scope::{NoMemoryForTask, Scope};
+pub use scope::{NoMemoryForTask, TaskScope};
 pub use trace::{ColorBy, TaskSpan, Trace, TraceError};
+pub use worker_thread::WorkerThread;
 
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;

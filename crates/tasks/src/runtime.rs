@@ -12,7 +12,7 @@
 //! the drop of a runtime, have no time limit. A wait that could deadlock is an error.
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{fmt, io, mem, process};
 
@@ -32,7 +32,8 @@ use crate::policy::Policy;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
 use crate::waits::{DeadlockCycle, RuntimeWait};
-use crate::worker::{Registry, Worker};
+use crate::worker::{AbortOnUnwind, Registry, Worker};
+use crate::worker_thread::{ThreadHooks, WorkerThread};
 
 /// Upper limit of workers per runtime.
 pub const WORKERS_MAX: usize = 1024;
@@ -81,7 +82,11 @@ pub struct RuntimeBuilder {
     policy: Policy,
     stack_bytes: usize,
     follow_cpus: bool,
+    pub(crate) hooks: ThreadHooks,
 }
+
+/// Starts the thread of a worker. Returns `None` if the program joins the thread itself.
+type SpawnThread<'a> = &'a mut dyn FnMut(WorkerThread) -> io::Result<Option<JoinHandle<()>>>;
 
 impl RuntimeBuilder {
     /// Configures this number of workers, placed by the topology of this machine; see
@@ -93,6 +98,7 @@ impl RuntimeBuilder {
             policy: Policy::default(),
             stack_bytes: 0,
             follow_cpus: true,
+            hooks: ThreadHooks::default(),
         }
     }
 
@@ -148,6 +154,10 @@ impl RuntimeBuilder {
     /// # Errors
     /// In the cases in which [`Runtime::new`] returns an error.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
+        self.build_on(&mut |worker| worker.spawn().map(Some))
+    }
+
+    pub(crate) fn build_on(mut self, spawn: SpawnThread<'_>) -> Result<Runtime, RuntimeError> {
         self.policy.check()?;
         let workers = self
             .places
@@ -164,14 +174,14 @@ impl RuntimeBuilder {
             }
             bytes => Some(bytes.max(STACK_BYTES_MIN)),
         };
-        let placed = match self.places {
+        let placed = match self.places.take() {
             Some(places) => {
                 let claim = CpuClaim::of(&places);
                 (places, claim)
             }
             None => places::on_this_machine(workers),
         };
-        Runtime::start_workers(placed, self.policy, stack_bytes, self.follow_cpus)
+        Runtime::start_workers(placed, stack_bytes, &self, spawn)
     }
 }
 
@@ -214,11 +224,12 @@ impl Runtime {
 
     fn start_workers(
         (places, claim): (WorkerPlaces, CpuClaim),
-        policy: Policy,
         stack_bytes: Option<usize>,
-        follow_cpus: bool,
+        builder: &RuntimeBuilder,
+        spawn: SpawnThread<'_>,
     ) -> Result<Self, RuntimeError> {
         let workers = places.workers();
+        let policy = &builder.policy;
         let groups_below = policy.groups_below()?;
         let of_worker: Vec<_> = (0..workers)
             .map(|worker| places.cpus(worker).cloned())
@@ -230,41 +241,50 @@ impl Runtime {
             claim: Some(claim),
             creator_pid: process::id(),
         };
-        if follow_cpus && workers > 1 {
+        if builder.follow_cpus && workers > 1 {
             runtime.observer = follow::start(&runtime.registry);
         }
-        for (worker, cpus) in of_worker.into_iter().enumerate() {
-            let thread = runtime.start(worker, cpus, stack_bytes)?;
-            runtime.threads.push(thread);
+        let hooks = &builder.hooks;
+        for (index, cpus) in of_worker.into_iter().enumerate() {
+            let worker = WorkerThread {
+                index,
+                name: hooks.name(index),
+                stack_bytes,
+                run: runtime.thread_body(index, cpus, stack_bytes, hooks.clone()),
+            };
+            let thread = spawn(worker).map_err(|source| RuntimeError::Thread {
+                worker: index,
+                source,
+            })?;
+            runtime.threads.extend(thread);
         }
         Ok(runtime)
     }
 
-    fn start(
+    /// Returns the function that the thread of a worker calls.
+    fn thread_body(
         &self,
         index: usize,
         cpus: Option<CpuSet>,
         stack_bytes: Option<usize>,
-    ) -> Result<JoinHandle<()>, RuntimeError> {
+        hooks: ThreadHooks,
+    ) -> Box<dyn FnOnce() + Send> {
         let registry = Arc::clone(&self.registry);
-        let thread = thread::Builder::new().name(format!("usher-tasks-{index}"));
-        let thread = match stack_bytes {
-            Some(bytes) => thread.stack_size(bytes),
-            None => thread,
-        };
         let stack_bytes = stack_bytes.unwrap_or(STACK_BYTES);
         let unbound = places::unbound_cpus();
-        let started = thread.spawn(move || {
+        Box::new(move || {
+            assert!(
+                current_worker::current_registry().is_null(),
+                "a worker cannot run in the thread of another worker"
+            );
             // Placement is best effort. If a worker is not allowed to run on its CPUs, it runs on
             // the CPUs that are allowed.
             places::bind_worker(cpus.as_ref(), unbound);
             let worker = Worker::new(&registry, index, stack_bytes);
             let _guard = CurrentWorkerGuard::enter(&registry, &worker);
-            worker.main_loop();
-        });
-        started.map_err(|source| RuntimeError::Thread {
-            worker: index,
-            source,
+            let unwinding = AbortOnUnwind;
+            hooks.around(index, || worker.main_loop());
+            mem::forget(unwinding);
         })
     }
 
@@ -691,6 +711,7 @@ impl Drop for Runtime {
         let Ok(_wait) = self.wait_begins() else {
             return;
         };
+        let is_all = self.threads.len() == self.workers();
         for thread in self.threads.drain(..) {
             // The result states whether the thread panicked, which is impossible because panics of
             // tasks are caught.
@@ -698,7 +719,10 @@ impl Drop for Runtime {
         }
         if let Some(observer) = self.observer.take() {
             observer.thread().unpark();
-            let _ = observer.join();
+            // The program may join the threads of workers itself. The observer ends after them.
+            if is_all {
+                let _ = observer.join();
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ use crate::worker::{JobVtable, Registry, Worker};
 ///
 /// `'scope` is the lifetime of the data that tasks of the scope may borrow.
 #[repr(C)] // Tasks convert the address of the state into that of the scope.
-pub struct Scope<'scope> {
+pub struct TaskScope<'scope> {
     state: ScopeState,
     /// Makes `'scope` invariant, so that it can be neither lengthened nor shortened.
     marker: PhantomData<Mutex<&'scope mut &'scope ()>>,
@@ -113,13 +113,13 @@ unsafe fn call(job: JobRef) {
 /// # Safety
 /// The task is the first field of a boxed `ScopeTaskOf<F>`, for a closure of a scope with lifetime
 /// `'scope`, and is not used after this call.
-unsafe fn call_closure<'scope, F: FnOnce(&Scope<'scope>)>(task: NonNull<ScopeTask>) {
+unsafe fn call_closure<'scope, F: FnOnce(&TaskScope<'scope>)>(task: NonNull<ScopeTask>) {
     // SAFETY: the caller guarantees that the task is in a box of this type and is not used again.
     let ScopeTaskOf { task, function } =
         *unsafe { Box::from_raw(task.cast::<ScopeTaskOf<F>>().as_ptr()) };
     // SAFETY: the state is the first field of a scope with this lifetime, which exists until this
     // task is counted as finished below.
-    let scope = unsafe { &*task.scope.cast::<Scope<'scope>>() };
+    let scope = unsafe { &*task.scope.cast::<TaskScope<'scope>>() };
     scope.state.record(|| function(scope));
     // SAFETY: the scope exists, and this task does not access it again.
     unsafe { ScopeState::finish(task.scope) };
@@ -202,7 +202,7 @@ impl ScopeState {
     }
 }
 
-impl<'scope> Scope<'scope> {
+impl<'scope> TaskScope<'scope> {
     fn new(registry: &Registry, caller: WaitingThread, is_serial: bool) -> Self {
         Self {
             state: ScopeState {
@@ -226,7 +226,7 @@ impl<'scope> Scope<'scope> {
     /// several panics, the first is kept. If there is no memory for the task, the process ends.
     pub fn spawn<F>(&self, function: F)
     where
-        F: FnOnce(&Scope<'scope>) + Send + 'scope,
+        F: FnOnce(&TaskScope<'scope>) + Send + 'scope,
     {
         if self.try_spawn(function).is_err() {
             handle_alloc_error(Layout::new::<ScopeTaskOf<F>>());
@@ -239,7 +239,7 @@ impl<'scope> Scope<'scope> {
     /// If there is no memory for the task.
     pub fn try_spawn<F>(&self, function: F) -> Result<(), NoMemoryForTask>
     where
-        F: FnOnce(&Scope<'scope>) + Send + 'scope,
+        F: FnOnce(&TaskScope<'scope>) + Send + 'scope,
     {
         let job = self.task(function).ok_or(NoMemoryForTask)?;
         self.state.unfinished.fetch_add(1, Ordering::Relaxed);
@@ -256,12 +256,12 @@ impl<'scope> Scope<'scope> {
     /// If there is no memory for the tasks, the process ends.
     pub fn spawn_broadcast<F>(&self, function: F)
     where
-        F: Fn(&Scope<'scope>, usize) + Send + Sync + 'scope,
+        F: Fn(&TaskScope<'scope>, usize) + Send + Sync + 'scope,
     {
         let function = Arc::new(function);
         for index in 0..self.state.registry().workers() {
             let function = Arc::clone(&function);
-            let of_worker = move |scope: &Scope<'scope>| function(scope, index);
+            let of_worker = move |scope: &TaskScope<'scope>| function(scope, index);
             let layout = Layout::for_value(&of_worker);
             let Some(job) = self.task(of_worker) else {
                 handle_alloc_error(layout)
@@ -274,10 +274,21 @@ impl<'scope> Scope<'scope> {
         }
     }
 
+    /// Returns the number of workers of the runtime that runs the tasks of the scope.
+    pub fn workers(&self) -> usize {
+        self.state.registry().workers()
+    }
+
+    /// Returns the index of the calling worker; `None` if the calling thread is no worker of the
+    /// runtime that runs the tasks of the scope.
+    pub fn worker_index(&self) -> Option<usize> {
+        current_worker::index_in(self.state.registry.as_ptr())
+    }
+
     /// Creates a task; `None` if there is no memory.
     fn task<F>(&self, function: F) -> Option<JobRef>
     where
-        F: FnOnce(&Scope<'scope>) + Send + 'scope,
+        F: FnOnce(&TaskScope<'scope>) + Send + 'scope,
     {
         let task = try_box(ScopeTaskOf {
             task: ScopeTask {
@@ -308,10 +319,10 @@ impl<'scope> Scope<'scope> {
     }
 }
 
-impl fmt::Debug for Scope<'_> {
+impl fmt::Debug for TaskScope<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unfinished = self.state.unfinished.load(Ordering::Relaxed);
-        f.debug_struct("Scope")
+        f.debug_struct("TaskScope")
             .field("unfinished", &unfinished)
             .finish_non_exhaustive()
     }
@@ -325,10 +336,10 @@ pub struct NoMemoryForTask;
 /// Opens a scope in a task of this worker.
 pub(crate) fn on_worker<'scope, R>(
     worker: &Worker<'_>,
-    body: impl FnOnce(&Scope<'scope>) -> R,
+    body: impl FnOnce(&TaskScope<'scope>) -> R,
 ) -> R {
     let caller = WaitingThread::Worker(worker.index());
-    let scope = Scope::new(worker.registry(), caller, !worker.registry().finds_groups());
+    let scope = TaskScope::new(worker.registry(), caller, !worker.registry().finds_groups());
     scope.run(body, |state| {
         worker.wait_for_forks(|job| state.contains(job), || state.is_done());
     })
@@ -338,7 +349,7 @@ pub(crate) fn on_worker<'scope, R>(
 pub(crate) fn in_place<'scope, R>(
     registry: &Registry,
     is_serial: bool,
-    body: impl FnOnce(&Scope<'scope>) -> R,
+    body: impl FnOnce(&TaskScope<'scope>) -> R,
 ) -> R {
     current_worker::with(|worker| {
         let latch = Arc::new(Latch::default());
@@ -346,7 +357,7 @@ pub(crate) fn in_place<'scope, R>(
             Some(this) => WaitingThread::OtherWorker(this.to_registry(), this.worker().index()),
             None => WaitingThread::Outside(Arc::clone(&latch)),
         };
-        let scope = Scope::new(registry, caller, is_serial);
+        let scope = TaskScope::new(registry, caller, is_serial);
         scope.run(body, |state| match worker {
             Some(worker) => worker.worker().wait_across(|| state.is_done()),
             None => latch.wait(),

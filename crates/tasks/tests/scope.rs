@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use usher_tasks::{
-    CurrentWorker, GraphBuilder, Groups, NotATask, Policy, Runtime, RuntimeBuilder, Scope,
+    CurrentWorker, GraphBuilder, Groups, NotATask, Policy, Runtime, RuntimeBuilder, TaskScope,
 };
 
 const POLICIES: [Policy; 4] = [
@@ -39,7 +39,7 @@ fn add_one(count: &AtomicUsize) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-fn sort<'scope>(scope: &Scope<'scope>, numbers: &'scope mut [i32]) {
+fn sort<'scope>(scope: &TaskScope<'scope>, numbers: &'scope mut [i32]) {
     let [rest @ .., pivot] = numbers else { return };
     let pivot = *pivot;
     let mut below = 0;
@@ -173,7 +173,7 @@ fn message(result: Result<(), Box<dyn std::any::Any + Send>>) -> String {
     *result.unwrap_err().downcast::<String>().unwrap()
 }
 
-fn spawn_100<'scope>(scope: &Scope<'scope>, ended: &'scope AtomicUsize, in_body: bool) {
+fn spawn_100<'scope>(scope: &TaskScope<'scope>, ended: &'scope AtomicUsize, in_body: bool) {
     for number in 0..100 {
         scope.spawn(move |_| {
             ended.fetch_add(1, Ordering::Relaxed);
@@ -221,7 +221,7 @@ fn the_first_of_several_panics_is_kept() {
     assert_eq!(runtime.scope(|_| 7), 7, "the runtime still works");
 }
 
-fn spawn_flags<'scope>(scope: &Scope<'scope>, flags: &'scope [AtomicBool]) {
+fn spawn_flags<'scope>(scope: &TaskScope<'scope>, flags: &'scope [AtomicBool]) {
     for flag in flags {
         scope.spawn(move |_| flag.store(true, Ordering::Release));
         wait_for(|| flag.load(Ordering::Acquire));
@@ -441,7 +441,7 @@ proptest! {
         /// Task `at` spawns the next `children[at]` tasks in its own scope or in the outer scope.
         fn run<'scope>(
             runtime: &'scope Runtime,
-            outer: &Scope<'scope>,
+            outer: &TaskScope<'scope>,
             children: &'scope [usize],
             next: &'scope AtomicUsize,
         ) {
