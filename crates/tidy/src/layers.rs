@@ -11,7 +11,7 @@ use crate::{Breach, Tree};
 /// Each crate with its layer. A crate depends only on crates of lower layers. The crates of
 /// `evidence/` are above all crates of `crates/`, because the product must build without
 /// `evidence/`.
-const LAYERS: [(&str, u32); 27] = [
+const LAYERS: [(&str, u32); 28] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -28,6 +28,7 @@ const LAYERS: [(&str, u32); 27] = [
     ("ompt", 1),
     ("tasks", 2),
     ("tasks-capi", 3),
+    ("rayon-core", 3),
     ("control", 2),
     ("learn", 2),
     ("host", 3),

@@ -130,7 +130,7 @@ fn differing_versions(product: &Table, evidence: &Table) -> Vec<String> {
 }
 
 /// Returns the version of each crate in a lock file, by crate and compatible series, such as
-/// `rand@0.9`. A lock file has one version of each series.
+/// `rand@0.9 (registry)`. A lock file has one version of each series.
 fn versions(lock: &Table) -> BTreeMap<String, &str> {
     let mut versions = BTreeMap::new();
     let packages = lock.get("package").and_then(Value::as_array);
@@ -139,7 +139,10 @@ fn versions(lock: &Table) -> BTreeMap<String, &str> {
         if let (Some(name), Some(version)) = (text("name"), text("version")) {
             let numbers = if version.starts_with("0.") { 2 } else { 1 };
             let series: Vec<&str> = version.split('.').take(numbers).collect();
-            versions.insert(format!("{name}@{}", series.join(".")), version);
+            // A crate of this repository that replaces a crate of the registry has a version of its
+            // own.
+            let origin = text("source").map_or("", |_| " (registry)");
+            versions.insert(format!("{name}@{}{origin}", series.join(".")), version);
         }
     }
     versions
@@ -179,6 +182,19 @@ mod tests {
         );
         assert_eq!(found(&evidence, &more), [""; 0]);
         assert_eq!(check(&Tree::of(&[(PRODUCT, "")])), []);
+    }
+
+    #[test]
+    fn crates_of_this_repository_are_not_compared_with_crates_of_the_registry() {
+        let lock = |version: &str, source: &str| -> Table {
+            let text = format!("[[package]]\nname = \"a\"\nversion = \"{version}\"\n{source}");
+            text.parse().unwrap()
+        };
+        let source = "source = \"registry\"\n";
+        let differing = |product, evidence| differing_versions(&product, &evidence).len();
+        assert_eq!(differing(lock("1.9.9", ""), lock("1.2.0", source)), 0);
+        assert_eq!(differing(lock("1.9.9", source), lock("1.2.0", source)), 1);
+        assert_eq!(differing(lock("1.9.9", ""), lock("1.2.0", "")), 1);
     }
 
     #[test]
