@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
-use usher_tasks::{GraphBuilder, Groups, Handle, Policy, Runtime, RuntimeBuilder};
+use usher_tasks::{GraphBuilder, Groups, Handle, Policy, Runtime, RuntimeBuilder, TaskScope};
 
 const POLICIES: [Policy; 4] = [
     Policy::Usher,
@@ -167,6 +167,29 @@ fn waiting_tasks_do_not_hang(cpus: &Cpus, policy: Policy) {
     runtime.wait().unwrap();
 }
 
+/// The tasks of scopes, also of nested scopes, all run while the CPUs change.
+fn scopes_end_while_cpus_change(cpus: &Cpus) {
+    fn spawn<'scope>(scope: &TaskScope<'scope>, run: &'scope AtomicUsize, depth: u32) {
+        run.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..if depth > 0 { 4 } else { 0 } {
+            scope.spawn(move |scope| spawn(scope, run, depth - 1));
+        }
+    }
+    for stack_bytes in [0, 64 << 10] {
+        let builder = RuntimeBuilder::new(8).stack_bytes(stack_bytes);
+        let runtime = builder.build().unwrap();
+        for round in 0..100 {
+            cpus.bind_to(1 + round % cpus.0.len());
+            let run = AtomicUsize::new(0);
+            runtime.scope(|scope| {
+                scope.spawn(|_| runtime.scope(|scope| spawn(scope, &run, 3)));
+                scope.spawn(|_| runtime.scope(|scope| spawn(scope, &run, 3)));
+            });
+            assert_eq!(run.load(Ordering::Relaxed), 2 * (1 + 4 + 16 + 64));
+        }
+    }
+}
+
 /// Recursive forks give the right sum while the CPUs change.
 fn forks_are_right_while_cpus_change(cpus: &Cpus) {
     fn sum(runtime: &Runtime, numbers: std::ops::Range<u64>) -> u64 {
@@ -181,10 +204,14 @@ fn forks_are_right_while_cpus_change(cpus: &Cpus) {
             }
         }
     }
-    let runtime = Runtime::new(8).unwrap();
-    for round in 0..100 {
-        cpus.bind_to(1 + round % cpus.0.len());
-        assert_eq!(sum(&runtime, 0..100_000), 4_999_950_000);
+    // With the smaller stacks, all nested waits are deep.
+    for stack_bytes in [0, 64 << 10] {
+        let builder = RuntimeBuilder::new(8).stack_bytes(stack_bytes);
+        let runtime = builder.build().unwrap();
+        for round in 0..100 {
+            cpus.bind_to(1 + round % cpus.0.len());
+            assert_eq!(sum(&runtime, 0..100_000), 4_999_950_000);
+        }
     }
 }
 
@@ -197,6 +224,7 @@ fn workers_follow_the_cpus() {
         tasks_run_once_while_cpus_change(&cpus, policy);
     }
     forks_are_right_while_cpus_change(&cpus);
+    scopes_end_while_cpus_change(&cpus);
     cpus.bind_to(cpus.0.len());
     if cpus.0.len() == 1 {
         usher_skip::skip!("with one CPU, the number of CPUs cannot change");

@@ -5,13 +5,13 @@
 use std::ops::Range;
 
 mod private {
-    pub trait Sealed {}
+    pub trait SealedIndex {}
 }
 
 /// An integer type over which loops run: `u32`, `u64`, `usize`, `i32` and `i64`.
 ///
 /// Other crates cannot implement this trait.
-pub trait LoopIndex: private::Sealed + Copy + Send + Sync + 'static {
+pub trait LoopIndex: private::SealedIndex + Copy + Send + Sync + 'static {
     /// Returns the number of items of a range; 0 if its end is below its start.
     #[doc(hidden)]
     fn len_of(range: &Range<Self>) -> u64;
@@ -28,7 +28,7 @@ pub trait LoopIndex: private::Sealed + Copy + Send + Sync + 'static {
 
 macro_rules! loop_index {
     ($($index:ty)*) => {$(
-        impl private::Sealed for $index {}
+        impl private::SealedIndex for $index {}
 
         impl LoopIndex for $index {
             fn len_of(range: &Range<Self>) -> u64 {

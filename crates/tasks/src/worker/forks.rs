@@ -89,9 +89,16 @@ impl Worker<'_> {
                 None => {
                     let registry = self.registry;
                     let has_work = || {
-                        is_done()
-                            || !self.shared.mailbox.is_empty()
-                            || !registry.injector.is_empty()
+                        if is_done() || !self.shared.mailbox.is_empty() {
+                            return true;
+                        }
+                        let has_injected = !registry.injector.is_empty();
+                        if has_injected {
+                            // This worker does not count as running at this point, so that another
+                            // worker may run the tasks.
+                            registry.sleepers.wake_one(registry.near(self.index));
+                        }
+                        has_injected
                     };
                     self.sleep(SleepFor::SomeTasks, has_work);
                     // Injected tasks that this worker does not want prevent its sleep. Other
