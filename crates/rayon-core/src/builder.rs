@@ -10,6 +10,7 @@ use usher_tasks::{Runtime, WorkerThread};
 use crate::error::ThreadPoolBuildError;
 use crate::global::set_global;
 use crate::pool::ThreadPool;
+use crate::spawn::PoolId;
 use crate::start::{PoolConfig, start};
 
 /// The configuration of a [`ThreadPool`]. `S` is the way in which threads are started.
@@ -135,11 +136,11 @@ impl<S: ThreadSpawn> ThreadPoolBuilder<S> {
     /// # Errors
     /// If the threads cannot be started, or if [`Self::use_current_thread`] was called.
     pub fn build(self) -> Result<ThreadPool, ThreadPoolBuildError> {
-        let runtime = self.start()?;
-        Ok(ThreadPool::new(runtime))
+        let (runtime, id) = self.start()?;
+        Ok(ThreadPool::new(runtime, id))
     }
 
-    fn start(mut self) -> Result<Runtime, ThreadPoolBuildError> {
+    fn start(mut self) -> Result<(Runtime, PoolId), ThreadPoolBuildError> {
         if self.uses_current_thread {
             let text = "usher-rayon cannot use the current thread as a thread of a pool; remove \
                         the call of use_current_thread()";
@@ -156,7 +157,7 @@ impl<S: ThreadSpawn> ThreadPoolBuilder<S> {
     /// # Errors
     /// If the global pool exists already, and in the cases of [`Self::build`].
     pub fn build_global(self) -> Result<(), ThreadPoolBuildError> {
-        set_global(|| self.start())
+        set_global(|| Ok(self.start()?.0))
     }
 }
 

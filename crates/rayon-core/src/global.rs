@@ -16,7 +16,7 @@ pub(crate) fn global() -> &'static Runtime {
     GLOBAL.get_or_init(|| {
         let started = start(PoolConfig::default(), |worker| worker.spawn().map(drop));
         match started {
-            Ok(runtime) => runtime,
+            Ok((runtime, _)) => runtime,
             Err(error) => panic!("the global thread pool cannot be created: {error}"),
         }
     })

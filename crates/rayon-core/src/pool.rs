@@ -9,17 +9,18 @@ use crate::broadcast::{BroadcastContext, broadcast_caught};
 use crate::current::{self, Yield};
 use crate::join;
 use crate::scope::{self, Scope, ScopeFifo};
-use crate::spawn::{next_of_fifo, spawn_in};
+use crate::spawn::{PoolId, next_of_fifo, spawn_in};
 
 /// A pool of threads, separate from the global pool. Dropping the pool does not wait: its threads
 /// end after all spawned tasks have run.
 pub struct ThreadPool {
     runtime: Runtime,
+    id: PoolId,
 }
 
 impl ThreadPool {
-    pub(crate) fn new(runtime: Runtime) -> Self {
-        Self { runtime }
+    pub(crate) fn new(runtime: Runtime, id: PoolId) -> Self {
+        Self { runtime, id }
     }
 
     /// Calls a function on a thread of this pool and returns its result. Functions of this crate
@@ -142,7 +143,7 @@ impl ThreadPool {
     where
         OP: FnOnce() + Send + 'static,
     {
-        spawn_in(&self.runtime, next_of_fifo(op));
+        spawn_in(&self.runtime, next_of_fifo(self.id, op));
     }
 
     /// Calls a function once on each thread of this pool, and returns before the calls have ended.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tasks without a scope, which own their data.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use usher_tasks::{CurrentWorker, Groups, Runtime};
 
@@ -11,10 +13,29 @@ use crate::panics::caught;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Tasks of one thread in the order in which the thread has spawned them.
-pub(crate) type Fifo = Arc<Mutex<VecDeque<Task>>>;
+/// A number that identifies a pool. Threads outside all pools spawn tasks in the global pool, and
+/// have the number 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolId(u64);
+
+impl PoolId {
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes this pool the pool of the calling thread.
+    pub fn set_current(self) {
+        CURRENT_POOL.set(self);
+    }
+}
+
+/// Tasks of one thread, with the pools that run them, in the order in which the thread has spawned
+/// them.
+type Fifo = Arc<Mutex<VecDeque<(PoolId, Task)>>>;
 
 thread_local! {
+    static CURRENT_POOL: Cell<PoolId> = const { Cell::new(PoolId(0)) };
     /// The tasks that this thread has spawned by [`spawn_fifo`] and that have not begun.
     static FIFO: Fifo = Fifo::default();
 }
@@ -41,7 +62,7 @@ pub fn spawn_fifo<F>(func: F)
 where
     F: FnOnce() + Send + 'static,
 {
-    spawn(next_of_fifo(func));
+    spawn(next_of_fifo(CURRENT_POOL.get(), func));
 }
 
 /// Spawns a task in this pool.
@@ -50,19 +71,27 @@ pub(crate) fn spawn_in(runtime: &Runtime, func: impl FnOnce() + Send + 'static) 
 }
 
 /// Adds a task to the queue of the calling thread, and returns a function that runs the oldest task
-/// of that queue.
-pub(crate) fn next_of_fifo(func: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send {
+/// of this pool in that queue.
+pub(crate) fn next_of_fifo(
+    pool: PoolId,
+    func: impl FnOnce() + Send + 'static,
+) -> impl FnOnce() + Send {
     let fifo = FIFO.with(Arc::clone);
-    lock(&fifo).push_back(Box::new(func));
+    lock(&fifo).push_back((pool, Box::new(func)));
     move || {
-        let next = lock(&fifo).pop_front();
+        let next = remove_first(&mut lock(&fifo), pool);
         if let Some(next) = next {
             next();
         }
     }
 }
 
-fn lock<T>(fifo: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn remove_first(fifo: &mut VecDeque<(PoolId, Task)>, pool: PoolId) -> Option<Task> {
+    let at = fifo.iter().position(|&(of, _)| of == pool)?;
+    fifo.remove(at).map(|(_, task)| task)
+}
+
+fn lock<T>(fifo: &Mutex<T>) -> MutexGuard<'_, T> {
     fifo.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -7,6 +7,7 @@ use std::{env, io, thread};
 use usher_tasks::{Runtime, RuntimeBuilder, RuntimeError, WorkerThread};
 
 use crate::panics::{self, PanicHandler};
+use crate::spawn::PoolId;
 
 pub(crate) type ThreadNames = Box<dyn FnMut(usize) -> String>;
 pub(crate) type ThreadHook = Arc<dyn Fn(usize) + Send + Sync>;
@@ -32,7 +33,8 @@ pub(crate) struct PoolConfig {
 pub(crate) fn start(
     mut config: PoolConfig,
     spawn: impl FnMut(WorkerThread) -> io::Result<()>,
-) -> Result<Runtime, RuntimeError> {
+) -> Result<(Runtime, PoolId), RuntimeError> {
+    let id = PoolId::new();
     let threads = match config.threads {
         0 => default_threads(),
         threads => threads.min(max_num_threads()),
@@ -43,17 +45,19 @@ pub(crate) fn start(
         .map(|name| (0..threads).map(name).collect());
     let (panic_handler, start_handler) = (config.panic_handler, config.start_handler);
     let exit_handler = config.exit_handler;
-    RuntimeBuilder::new(threads)
+    let runtime = RuntimeBuilder::new(threads)
         .stack_bytes(config.stack_bytes)
         .thread_names(move |index| names.as_ref().map(|names| names[index].clone()))
         .on_thread_start(move |index| {
+            id.set_current();
             if let Some(handler) = &panic_handler {
                 panics::set_panic_handler(Arc::clone(handler));
             }
             call_hook(start_handler.as_ref(), index);
         })
         .on_thread_exit(move |index| call_hook(exit_handler.as_ref(), index))
-        .build_with(spawn)
+        .build_with(spawn)?;
+    Ok((runtime, id))
 }
 
 fn call_hook(hook: Option<&ThreadHook>, index: usize) {

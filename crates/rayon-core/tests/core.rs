@@ -110,6 +110,26 @@ fn the_order_of_tasks_depends_on_the_kind_of_the_scope() {
     assert_eq!(receiver.iter().collect::<Vec<_>>(), in_order);
 }
 
+/// A thread spawns tasks in two pools alternately. Each task runs in its own pool.
+#[test]
+fn tasks_of_one_thread_run_in_their_pools() {
+    let pools = [pool(1), pool(2)];
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..100 {
+        for (pool, threads) in pools.iter().zip([1, 2]) {
+            let sender = sender.clone();
+            pool.spawn_fifo(move || sender.send((n, threads, current_num_threads())).unwrap());
+        }
+    }
+    drop(sender);
+    let ran: Vec<_> = receiver.iter().collect();
+    assert_eq!(ran.len(), 200);
+    assert!(
+        ran.iter().all(|&(_, own, current)| own == current),
+        "{ran:?}"
+    );
+}
+
 #[test]
 fn spawned_tasks_run_also_after_the_drop_of_the_pool() {
     let (sender, receiver) = mpsc::channel();

@@ -8,6 +8,7 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
+use crate::waits::RuntimeWait;
 use crate::worker::{Registry, Worker};
 
 thread_local! {
@@ -57,6 +58,14 @@ pub(crate) fn with_worker_of(registry: &Registry, function: impl FnOnce(Option<&
 /// worker.
 pub(crate) fn current_registry() -> *const Registry {
     CURRENT_WORKER.get().0
+}
+
+/// Records that the calling thread waits for the runtime of `registry`, if the thread is a worker of
+/// another runtime.
+pub(crate) fn record_wait_for(registry: &Registry) -> Option<RuntimeWait> {
+    let from = current_registry();
+    let is_other = !from.is_null() && !ptr::eq(from, registry);
+    is_other.then(|| RuntimeWait::record(from.addr(), ptr::from_ref(registry).addr()))
 }
 
 /// Returns the index of the worker that runs on the calling thread, if the thread is a worker of

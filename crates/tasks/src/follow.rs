@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::places;
 use crate::worker::Registry;
 
 /// The time between two iterations.
@@ -50,7 +51,13 @@ pub(crate) fn start(registry: &Arc<Registry>) -> Option<JoinHandle<()>> {
     let thread = thread::Builder::new().name("usher-tasks-cpus".to_owned());
     // The observer calls no functions of the program.
     let thread = thread.stack_size(256 << 10);
-    thread.spawn(move || observe(&registry)).ok()
+    // The workers of a runtime that a bound worker creates are not bound to the CPUs of that worker.
+    let unbound = places::unbound_cpus();
+    let body = move || {
+        places::bind_worker(None, unbound);
+        observe(&registry);
+    };
+    thread.spawn(body).ok()
 }
 
 fn observe(registry: &Registry) {

@@ -55,7 +55,10 @@ impl Runtime {
     /// thread is a worker of another runtime, it runs tasks of its own runtime during the wait. In
     /// a forked child, the function runs in the calling thread.
     ///
-    /// The rule about locks of [`Self::join`] applies to callers that are workers.
+    /// The rule about locks of [`Self::join`] applies to callers that are workers. Tasks that a
+    /// worker runs during such a wait may wait in the same way. The depth of these waits has no
+    /// limit: a program that makes tens of thousands of tasks ready, each of which waits for another
+    /// runtime, overflows the stack.
     ///
     /// # Panics
     /// If the function panics.
@@ -68,6 +71,7 @@ impl Runtime {
             return function();
         }
         let inject = |job| self.registry().inject(job);
+        let _wait = current_worker::record_wait_for(self.registry());
         current_worker::with(|worker| match worker {
             Some(other) => join::run_across(&other, inject, function),
             None => join::run_inside(inject, function),

@@ -14,11 +14,9 @@
 //!
 //! As in other fork-join pools, the tasks of step 4 use the stack of the waiting task, and each of
 //! them may recurse and wait again. To bound the stack, a worker with 16 nested waits on its stack
-//! (`NESTED_WAITS_MAX`, fewer with small stacks) sleeps in step 4 instead of running other tasks.
-//! The workers never all sleep: the worker that holds a stolen task either runs it or waits for a
-//! task that was forked later, and the task forked last is not waiting. A policy with a global
-//! queue would give each waiting worker the oldest task, so all workers would often reach the limit
-//! and sleep. Under such a policy, and with a single worker, the caller therefore calls the
+//! (`NESTED_WAITS_MAX`, fewer with small stacks) runs in step 4 only the forked task for which it
+//! waits (`worker/forks.rs`). A policy with a global queue would give each waiting worker the oldest
+//! task, so all workers would often reach the limit. Under such a policy, and with a single worker, the caller therefore calls the
 //! functions one after the other.
 
 use std::any::Any;

@@ -339,7 +339,9 @@ pub(crate) fn on_worker<'scope, R>(
     body: impl FnOnce(&TaskScope<'scope>) -> R,
 ) -> R {
     let caller = WaitingThread::Worker(worker.index());
-    let scope = TaskScope::new(worker.registry(), caller, !worker.registry().finds_groups());
+    let registry = worker.registry();
+    let is_serial = !registry.finds_groups() || registry.is_in_forked_child();
+    let scope = TaskScope::new(registry, caller, is_serial);
     scope.run(body, |state| {
         worker.wait_for_forks(|job| state.contains(job), || state.is_done());
     })
@@ -351,6 +353,7 @@ pub(crate) fn in_place<'scope, R>(
     is_serial: bool,
     body: impl FnOnce(&TaskScope<'scope>) -> R,
 ) -> R {
+    let _wait = current_worker::record_wait_for(registry);
     current_worker::with(|worker| {
         let latch = Arc::new(Latch::default());
         let caller = match &worker {

@@ -41,6 +41,13 @@ impl RuntimeWait {
         waits.push((from, to));
         Ok(Self(from, to))
     }
+
+    /// Records a wait as [`Self::begin`] does, also if it closes a cycle. Used for waits during which
+    /// the worker of the task runs other tasks.
+    pub fn record(from: usize, to: usize) -> Self {
+        WAITS.lock().push((from, to));
+        Self(from, to)
+    }
 }
 
 /// Returns whether `from` waits for `to`, directly or through other runtimes that wait.

@@ -110,7 +110,11 @@ pub(crate) struct Registry {
     owners: Box<[AtomicU32]>,
     places: WorkerPlaces,
     sleepers: Sleepers,
+    /// Whether tasks were found in the inboxes or steal slots of sleeping workers.
+    must_take_from_sleepers: AtomicBool,
     closing: AtomicBool,
+    /// The process in which the workers run.
+    creator_pid: u32,
     /// The number of workers that may still make tasks ready. A worker ends only when this number
     /// is 0 and the runtime is closing.
     active_workers: ActiveWorkers,
@@ -141,7 +145,9 @@ impl Registry {
                 .collect(),
             places,
             sleepers: Sleepers::new(workers),
+            must_take_from_sleepers: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            creator_pid: process::id(),
             active_workers: ActiveWorkers::default(),
             tokens: Tokens::default(),
             groups_below,
@@ -187,6 +193,12 @@ impl Registry {
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.sleepers.wake_all();
+    }
+
+    /// Returns whether the calling process is a forked child of the process that created the runtime.
+    /// A forked child has no workers.
+    pub fn is_in_forked_child(&self) -> bool {
+        self.creator_pid != process::id()
     }
 
     /// Returns whether [`Self::close`] was called.
@@ -268,6 +280,9 @@ pub(crate) struct Worker<'a> {
     level: Cell<usize>,
     /// Number of checks for overdue tasks up to now.
     checks: Cell<u32>,
+    /// Whether a task of this worker waits for another runtime, or runs a single other task, which
+    /// counts as no nested wait.
+    waits_across: Cell<bool>,
     /// Whether more workers run than the limit permits, so that this worker sleeps.
     is_surplus: Cell<bool>,
     /// Whether other workers exist and may steal from this worker.
@@ -295,6 +310,7 @@ impl<'a> Worker<'a> {
             wait_depth_max: (stack_bytes / STACK_BYTES_PER_WAIT).min(NESTED_WAITS_MAX),
             level: Cell::new(0),
             checks: Cell::new(0),
+            waits_across: Cell::new(false),
             is_surplus: Cell::new(false),
             allows_stealing: registry.workers() > 1 && registry.global_queue.is_none(),
             overflow_used: Cell::new(false),
@@ -615,6 +631,7 @@ impl<'a> Worker<'a> {
     fn has_overdue(&self) -> bool {
         let checks = self.checks.get().wrapping_add(1);
         let may_be_overdue = self.registry.running().is_above_limit()
+            || self.registry.must_take_from_sleepers()
             || checks.is_multiple_of(AGE_INTERVAL)
             || !self.registry.injector.is_empty()
             || !self.shared.inbox.is_empty()
@@ -643,6 +660,7 @@ impl<'a> Worker<'a> {
         if let Some(job) = self.take_mail() {
             return Some(job);
         }
+        self.take_from_sleepers();
         let checks = self.checks.get().wrapping_add(1);
         self.checks.set(checks);
         if checks.is_multiple_of(AGE_INTERVAL) {

@@ -135,7 +135,8 @@ impl RuntimeBuilder {
     /// Starts the workers on threads of the program. `spawn` is called once for each worker, and
     /// starts a thread that calls [`WorkerThread::run`]. The drop of the runtime does not wait for
     /// these threads, which end after all ready tasks have run. Each thread must run its worker;
-    /// otherwise broadcasts wait forever.
+    /// otherwise broadcasts wait forever. The stack of each thread must have at least
+    /// [`WorkerThread::stack_bytes`] bytes, or 2 MiB if that is `None`.
     ///
     /// ```
     /// use std::thread;

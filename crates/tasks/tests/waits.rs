@@ -329,6 +329,64 @@ fn in_child(check: impl FnOnce() -> bool) -> bool {
     }
 }
 
+/// A task forks the process. In the child, the thread of the task is the only thread.
+#[test]
+fn a_task_in_a_forked_child_runs_calls_itself() {
+    let runtime = Runtime::new(2).unwrap();
+    let is_correct = runtime.run_on_worker(|| {
+        in_child(|| {
+            let joined = runtime.join(|| 1, || 2);
+            let mut scoped = [0; 3];
+            runtime.scope(|scope| {
+                for place in &mut scoped {
+                    scope.spawn(|_| *place = 7);
+                }
+            });
+            joined == (1, 2) && scoped == [7; 3] && runtime.broadcast(|index| index) == [0, 1]
+        })
+    });
+    assert!(is_correct);
+}
+
+/// A task of one runtime waits for a function on a worker of another runtime, which waits for the
+/// tasks of the first.
+#[test]
+fn a_function_on_a_worker_of_another_runtime_cannot_wait_for_its_caller() {
+    let (first, second) = (Arc::new(Runtime::new(1).unwrap()), Runtime::new(1).unwrap());
+    let (sender, receiver) = mpsc::channel();
+    let inside = Arc::clone(&first);
+    let task = move || {
+        let in_function = second.run_on_worker(|| inside.wait());
+        let in_scope = second.scope(|_| inside.wait());
+        sender.send((in_function, in_scope)).unwrap();
+    };
+    first.submit(Groups::NONE, task).unwrap();
+    let deadlock = Err(WaitError::Deadlock);
+    assert_eq!(receiver.recv(), Ok((deadlock.clone(), deadlock)));
+    first.wait().unwrap();
+}
+
+/// Tasks of graphs that tasks run, with stacks so small that each wait is deep, call a function on
+/// all workers.
+#[test]
+fn broadcasts_reach_workers_in_deep_waits() {
+    let builder = RuntimeBuilder::new(3).stack_bytes(64 << 10);
+    let runtime = builder.build().unwrap();
+    let calls = AtomicUsize::new(0);
+    let of_two = |body: &(dyn Fn(usize) + Sync)| {
+        let mut graph = GraphBuilder::new();
+        (graph.task(), graph.task());
+        runtime.run(&mut graph.build(body).unwrap()).unwrap();
+    };
+    let inner = |_| {
+        runtime.broadcast(|_| calls.fetch_add(1, Ordering::Relaxed));
+    };
+    for round in 1..=100 {
+        of_two(&|_| of_two(&inner));
+        assert_eq!(calls.load(Ordering::Relaxed), round * 4 * 3);
+    }
+}
+
 #[test]
 fn a_runtime_has_no_workers_in_a_forked_child() {
     for policy in POLICIES {

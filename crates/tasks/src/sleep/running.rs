@@ -74,11 +74,11 @@ impl RunningWorkers {
     /// Counts one more running worker.
     pub(super) fn begin(&self) {
         let before = self.running.fetch_add(1, Ordering::Relaxed);
-        if before == 0
-            && let Some(thread) = self.observer.thread.get()
-        {
+        if before == 0 {
             fence(Ordering::SeqCst);
-            if self.observer.sleeps.swap(false, Ordering::Relaxed) {
+            if self.observer.sleeps.swap(false, Ordering::Acquire)
+                && let Some(thread) = self.observer.thread.get()
+            {
                 thread.unpark();
             }
         }
@@ -156,7 +156,7 @@ impl RunningWorkers {
 
     /// Sleeps while no worker runs, for the thread that sets the limit. May return earlier.
     pub fn park_observer(&self) {
-        self.observer.sleeps.store(true, Ordering::Relaxed);
+        self.observer.sleeps.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.load() <= 0 {
             std::thread::park();

@@ -23,8 +23,8 @@
 //! wait began, and that runs below another such wait. These times would form a cycle, so at least
 //! one worker makes progress.
 //!
-//! The *mailbox* of a worker contains tasks that no other worker may run. Limit: a worker that
-//! sleeps in a deep wait for a graph runs the tasks of its mailbox after that wait.
+//! The *mailbox* of a worker contains tasks that no other worker may run. The worker runs them also
+//! in deep waits.
 //!
 //! A search in step 2 takes time linear in the number of forked tasks that the worker holds, and
 //! step 4 takes time linear in the number of injected tasks. Waits have no time limit.
@@ -95,15 +95,13 @@ impl Worker<'_> {
                         let has_injected = !registry.injector.is_empty();
                         if has_injected {
                             // This worker does not count as running at this point, so that another
-                            // worker may run the tasks.
+                            // worker may be woken for the tasks, and needs the CPU.
                             registry.sleepers.wake_one(registry.near(self.index));
+                            thread::yield_now();
                         }
                         has_injected
                     };
                     self.sleep(SleepFor::SomeTasks, has_work);
-                    // Injected tasks that this worker does not want prevent its sleep. Other
-                    // threads need the CPU to run them.
-                    thread::yield_now();
                 }
             }
         }
@@ -115,7 +113,9 @@ impl Worker<'_> {
     pub fn wait_across(&self, is_done: impl Fn() -> bool) {
         // The wait does not count as a nested wait: a worker that runs no tasks could not run the
         // tasks for which the other runtime may wait.
+        let was_waiting = self.waits_across.replace(true);
         self.run_until(is_done);
+        self.waits_across.set(was_waiting);
         self.publish_all();
     }
 
@@ -125,6 +125,7 @@ impl Worker<'_> {
         if depth >= self.wait_depth_max {
             return false;
         }
+        let was_waiting = self.waits_across.replace(true);
         let job = match is_local && self.registry.global_queue.is_none() {
             true => {
                 self.drain_overflow();
@@ -132,6 +133,7 @@ impl Worker<'_> {
             }
             false => self.find_work(),
         };
+        self.waits_across.set(was_waiting);
         let Some(job) = job else { return false };
         self.wait_depth.set(depth + 1);
         self.run(job);
@@ -172,35 +174,40 @@ impl Worker<'_> {
     /// there to the injector. Tasks that were not forked stay in the slots.
     fn take_back_wanted(&self, is_wanted: impl Fn(&JobRef) -> bool) {
         let steal_slots = &self.shared.steal_slots;
-        let mut has_visible = false;
+        let mut has_injected = false;
         let mut sort_out = |chain: Chain, others: &mut Chain| {
             for job in chain {
                 if is_wanted(&job) {
                     self.local_queues.borrow_mut().push(job);
                     continue;
                 }
-                has_visible = true;
                 match job.groups() == FORKED {
-                    true => self.registry.injector.push(job),
+                    true => {
+                        self.registry.injector.push(job);
+                        has_injected = true;
+                    }
                     false => others.push(job),
                 }
             }
         };
-        let (mut slots, mut overflow) = (Chain::EMPTY, Chain::EMPTY);
+        let (mut kept, mut overflow) = (Vec::new(), Chain::EMPTY);
         while let Some(chain) = steal_slots.reclaim() {
-            sort_out(chain, &mut slots);
+            let mut others = Chain::EMPTY;
+            sort_out(chain, &mut others);
+            kept.push(others);
         }
         if let Some(chain) = steal_slots.take_overflow() {
             sort_out(chain, &mut overflow);
         }
-        if !slots.is_empty() {
-            // All slots are empty, so one is free.
-            steal_slots.publish(|_| slots.reversed());
+        for others in kept.into_iter().rev().filter(|others| !others.is_empty()) {
+            // All slots were empty, so one is free.
+            let is_published = steal_slots.publish(|_| others.reversed());
+            debug_assert!(is_published, "only this worker fills its slots");
         }
         if !overflow.is_empty() {
             steal_slots.fill_overflow(overflow.reversed());
         }
-        if has_visible {
+        if has_injected {
             self.wake_for_injected();
         }
     }

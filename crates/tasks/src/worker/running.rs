@@ -5,8 +5,8 @@
 //! A worker checks the limit before a task that it takes from a queue at every
 //! [`CHECK_INTERVAL`]-th task, or when the observer requests a check. A surplus worker moves its
 //! queued tasks to the injected tasks, where other workers find them, and sleeps until fewer workers
-//! run than the limit permits. The observer also moves published tasks of sleeping workers there, so
-//! that they do not starve.
+//! run than the limit permits. If tasks are left in the inboxes or steal slots of sleeping workers,
+//! the observer lets a running worker move them to the injected tasks, so that they do not starve.
 
 use super::{CHECK_INTERVAL, Registry, Worker, WorkerShared, some};
 use crate::sleep::RunningWorkers;
@@ -23,13 +23,14 @@ impl Registry {
     pub fn limit_running(&self, limit: usize) {
         let running = self.running();
         running.set_limit(limit);
-        if running.is_above_limit() {
+        let sleepers_have_tasks = running.is_limited() && self.sleepers_have_tasks();
+        if sleepers_have_tasks {
+            self.must_take_from_sleepers.store(true, Ordering::Relaxed);
+        }
+        if sleepers_have_tasks || running.is_above_limit() {
             for worker in self.awake() {
                 worker.until_check.store(1, Ordering::Relaxed);
             }
-        }
-        if running.is_limited() {
-            self.inject_from_sleepers();
         }
         // Other threads may have left tasks to the running workers. Each woken worker wakes the next
         // one if there are more tasks.
@@ -37,24 +38,15 @@ impl Registry {
         self.sleepers.wake_if(|| self.sees_work(), order);
     }
 
-    /// Moves the tasks of sleeping workers to the injected tasks. A running worker takes tasks of
-    /// other workers only if it has none of its own, but it checks regularly for injected tasks.
-    fn inject_from_sleepers(&self) {
-        let sleeping = (0..self.workers()).filter(|&worker| self.sleepers.sleeps(worker));
-        let mut has_injected = false;
-        for worker in sleeping {
-            let shared = &self.worker_shared[worker];
-            let slots = &shared.steal_slots;
-            let next = || some(shared.inbox.take()).or_else(|| slots.steal());
-            while let Some(chain) = next().or_else(|| slots.take_overflow()) {
-                chain.into_iter().for_each(|job| self.injector.push(job));
-                has_injected = true;
-            }
-        }
-        if has_injected {
-            // A worker in a deep wait searches only the injected tasks for those that it may run.
-            self.sleepers.wake_all_waiting();
-        }
+    /// Returns whether tasks are in the inboxes or steal slots of sleeping workers.
+    fn sleepers_have_tasks(&self) -> bool {
+        self.asleep()
+            .any(|shared| !shared.inbox.is_empty() || !shared.steal_slots.is_empty())
+    }
+
+    fn asleep(&self) -> impl Iterator<Item = &WorkerShared> {
+        let all = self.worker_shared.iter().enumerate();
+        all.filter_map(|(at, shared)| self.sleepers.sleeps(at).then_some(shared))
     }
 
     /// Returns the workers that neither sleep nor are about to sleep.
@@ -75,6 +67,11 @@ impl Registry {
             .sum()
     }
 
+    /// Returns whether a running worker must move the tasks of sleeping workers.
+    pub fn must_take_from_sleepers(&self) -> bool {
+        self.must_take_from_sleepers.load(Ordering::Relaxed)
+    }
+
     /// Returns whether all workers have ended, or will end without running a task.
     pub fn has_ended(&self) -> bool {
         self.is_closing() && self.active_workers.is_none_active()
@@ -82,6 +79,30 @@ impl Registry {
 }
 
 impl Worker<'_> {
+    /// Moves the tasks of sleeping workers to the injected tasks if the observer has found such tasks.
+    /// A running worker takes tasks of other workers only if it has none of its own, but it checks
+    /// regularly for injected tasks.
+    pub(super) fn take_from_sleepers(&self) {
+        let registry = self.registry;
+        if !registry.must_take_from_sleepers() {
+            return;
+        }
+        registry
+            .must_take_from_sleepers
+            .store(false, Ordering::Relaxed);
+        for shared in registry.asleep() {
+            let slots = &shared.steal_slots;
+            let next = || some(shared.inbox.take()).or_else(|| slots.steal());
+            while let Some(chain) = next().or_else(|| slots.take_overflow()) {
+                chain
+                    .into_iter()
+                    .for_each(|job| registry.injector.push(job));
+            }
+        }
+        // A worker in a deep wait searches only the injected tasks for those that it may run.
+        registry.sleepers.wake_all_waiting();
+    }
+
     /// Sleeps until fewer workers run than the limit permits and there are tasks. Other workers can
     /// run the queued tasks of this worker. Does nothing if this worker is not a surplus worker any
     /// more.
@@ -101,10 +122,11 @@ impl Worker<'_> {
     }
 
     /// Notes and returns whether more workers run than the limit permits, so that this worker
-    /// sleeps before its next task. A worker in a nested wait does not sleep, because a task waits
-    /// for it.
+    /// sleeps before its next task. A worker that waits inside a task does not sleep, because the task
+    /// waits for it.
     pub(super) fn check_surplus(&self) -> bool {
         let is_surplus = self.wait_depth.get() == 0
+            && !self.waits_across.get()
             && self.registry.running().is_above_limit()
             && self.shared.mailbox.is_empty()
             && !self.registry.is_closing();

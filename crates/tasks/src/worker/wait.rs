@@ -10,14 +10,12 @@
 //!    workers.
 //!
 //! To bound the stack, a wait that is nested more than 16 times (fewer with small stacks) is
-//! *deep*. In a deep wait for a graph, the worker runs only tasks of that graph; in a deep wait for
-//! a forked task, it runs no tasks. The limit is one wait per 128 KiB of the stack, and at most 16.
+//! *deep*. In a deep wait for a graph, the worker runs only tasks of that graph; the module `forks`
+//! describes deep waits for forked tasks. The limit is one wait per 128 KiB of the stack, and at most 16.
 //! A wait has no time limit. If there is no memory for the queues of step 1, the run of the graph
 //! is an error.
 
-use std::hint;
-
-use super::{SPINS, Worker, lock};
+use super::{Worker, lock};
 use crate::job::JobRef;
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
@@ -98,7 +96,10 @@ impl<'a> Worker<'a> {
                     self.sleep(SleepFor::SomeTasks, has_work)
                 }
                 // All tasks of the graph that can run are with other workers.
-                None if self.is_deep() => self.sleep(SleepFor::SomeTasks, &is_done),
+                None if self.is_deep() => {
+                    let has_work = || is_done() || !self.shared.mailbox.is_empty();
+                    self.sleep(SleepFor::SomeTasks, has_work)
+                }
                 None => {
                     let has_work = || self.sees_work() || is_done();
                     self.sleep(SleepFor::AnyTask, has_work)
@@ -144,37 +145,16 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Waits until `is_done` returns true, for a stolen task. In a deep wait, this worker runs no
-    /// tasks. Otherwise it runs tasks as [`Self::run_until`] does. Tasks that this worker cannot
-    /// run soon are published for other workers.
-    pub fn wait_for_fork(&self, is_done: impl Fn() -> bool) {
+    /// Waits until `is_done` returns true, for forked tasks, and runs other tasks as
+    /// [`Self::run_until`] does. Tasks that this worker cannot run soon are published for other
+    /// workers.
+    pub(super) fn wait_for_fork(&self, is_done: impl Fn() -> bool) {
         self.wait_depth.set(self.wait_depth.get() + 1);
-        if self.is_deep() {
-            // This worker runs no tasks during the wait, so other workers should run the queued
-            // tasks.
-            self.publish_all();
-            self.spin_until(is_done);
-        } else {
-            self.run_until(is_done);
-            // Tasks that were taken during the wait may be left in the queues. The waiting task
-            // continues now and may take long, so other workers should run them.
-            self.publish_all();
-        }
+        self.run_until(is_done);
+        // Tasks that were taken during the wait may be left in the queues. The waiting task
+        // continues now and may take long, so other workers should run them.
+        self.publish_all();
         self.wait_depth.set(self.wait_depth.get() - 1);
-    }
-
-    /// Spins, then sleeps, until `is_done` returns true. Runs no tasks.
-    fn spin_until(&self, is_done: impl Fn() -> bool) {
-        let mut spins = 0;
-        while !is_done() {
-            match spins < SPINS {
-                true => hint::spin_loop(),
-                false => {
-                    self.sleep(SleepFor::SomeTasks, &is_done);
-                }
-            }
-            spins += 1;
-        }
     }
 }
 
