@@ -100,9 +100,9 @@ impl ThreadPoolBuilder {
         Self::default()
     }
 
-    /// Creates a pool, calls `with_pool` with the pool, and waits for the end of the pool's threads.
-    /// Each thread calls `wrapper`, which must call [`ThreadBuilder::run`]. The threads are scoped
-    /// threads, so `wrapper` may borrow local variables.
+    /// Creates a pool, calls `with_pool` with the pool, and waits for the end of the pool's
+    /// threads. Each thread calls `wrapper`, which must call [`ThreadBuilder::run`]. The threads
+    /// are scoped threads, so `wrapper` may borrow local variables.
     ///
     /// # Errors
     /// If the pool cannot be created.
@@ -175,7 +175,8 @@ impl<S> ThreadPoolBuilder<S> {
         }
     }
 
-    /// Sets the names of the threads. The argument is the index of a thread. The default is no name.
+    /// Sets the names of the threads. The argument is the index of a thread. The default is no
+    /// name.
     #[must_use]
     pub fn thread_name<F>(mut self, closure: F) -> Self
     where

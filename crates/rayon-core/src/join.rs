@@ -28,7 +28,8 @@ impl FnContext {
     }
 }
 
-/// Runs both functions, at the same time if a thread of the pool is idle, and returns their results.
+/// Runs both functions, at the same time if a thread of the pool is idle, and returns their
+/// results.
 ///
 /// # Panics
 /// If one of the functions panics, after both have ended. If the first function panics, the second

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher-rayon`: the public functions of rayon-core 1.13, on the workers of `usher-tasks`. Programs
-//! that use rayon run unmodified on these workers if `Cargo.toml` has the lines
+//! `usher-rayon`: the public functions of rayon-core 1.13, on the workers of `usher-tasks`.
+//! Programs that use rayon run unmodified on these workers if `Cargo.toml` has the lines
 //!
 //! ```toml
 //! [patch.crates-io]
@@ -14,8 +14,8 @@
 //!    the global pool, and wait until a worker has run the function.
 //! 3. `join`, scopes and broadcasts are those of `usher-tasks`.
 //!
-//! Rayon functions that are called inside a task of another runtime of `usher-tasks` use the workers
-//! of that runtime.
+//! Rayon functions that are called inside a task of another runtime of `usher-tasks` use the
+//! workers of that runtime.
 //!
 //! # Differences from rayon-core
 //!
@@ -26,7 +26,11 @@
 //! - A thread that runs a long task publishes only some of the tasks that `join` has queued. A task
 //!   that blocks until such a task has run may wait forever, where rayon-core would run both.
 //! - The deprecated functions (`initialize`, `Configuration`, `breadth_first`) are missing.
-//! - In a forked child, functions run in the calling thread instead of waiting forever.
+//! - [`yield_now`] and [`yield_local`] run no task if the waits of the thread are nested too
+//!   deeply.
+//! - [`spawn_broadcast`] occupies one thread until all calls have ended.
+//! - In a forked child, functions run in the calling thread instead of waiting forever, except
+//!   spawned tasks, which never run.
 
 mod broadcast;
 mod builder;

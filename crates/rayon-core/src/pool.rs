@@ -37,7 +37,8 @@ impl ThreadPool {
         self.runtime.run_on_worker(op)
     }
 
-    /// Calls a function once on each thread of this pool, as [`broadcast`](crate::broadcast()) does.
+    /// Calls a function once on each thread of this pool, as [`broadcast`](crate::broadcast())
+    /// does.
     ///
     /// # Panics
     /// If a call panics, after all calls have ended.
@@ -61,7 +62,8 @@ impl ThreadPool {
         self.runtime.worker_index()
     }
 
-    /// Returns whether the calling thread has tasks in its queues; `None` if it is not in this pool.
+    /// Returns whether the calling thread has tasks in its queues; `None` if it is not in this
+    /// pool.
     pub fn current_thread_has_pending_tasks(&self) -> Option<bool> {
         self.if_current(current::current_thread_has_pending_tasks)
     }
@@ -154,12 +156,14 @@ impl ThreadPool {
         self.spawn(move || broadcast_caught(op));
     }
 
-    /// Calls [`yield_now()`](crate::yield_now()) if the calling thread is in this pool; returns `None` otherwise.
+    /// Calls [`yield_now()`](crate::yield_now()) if the calling thread is in this pool; returns
+    /// `None` otherwise.
     pub fn yield_now(&self) -> Option<Yield> {
         self.if_current(current::yield_now)
     }
 
-    /// Calls [`yield_local()`](crate::yield_local()) if the calling thread is in this pool; returns `None` otherwise.
+    /// Calls [`yield_local()`](crate::yield_local()) if the calling thread is in this pool; returns
+    /// `None` otherwise.
     pub fn yield_local(&self) -> Option<Yield> {
         self.if_current(current::yield_local)
     }

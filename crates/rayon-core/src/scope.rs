@@ -89,8 +89,8 @@ type FifoTask<'scope> = Box<dyn FnOnce(&ScopeFifo<'scope>) + Send + 'scope>;
 pub struct ScopeFifo<'scope> {
     /// The scope. It is null until the scope is open.
     scope: AtomicPtr<usher_tasks::TaskScope<'scope>>,
-    /// The functions that have not begun: a queue for each thread of the pool, and one for all other
-    /// threads.
+    /// The functions that have not begun: a queue for each thread of the pool, and one for all
+    /// other threads.
     fifos: Box<[Mutex<VecDeque<FifoTask<'scope>>>]>,
 }
 
@@ -181,8 +181,8 @@ impl fmt::Debug for ScopeFifo<'_> {
     }
 }
 
-/// Opens a scope as [`scope()`] does. The tasks of each thread begin in the order in which the thread
-/// has spawned them.
+/// Opens a scope as [`scope()`] does. The tasks of each thread begin in the order in which the
+/// thread has spawned them.
 ///
 /// # Panics
 /// If the function or a task of the scope panics.

@@ -56,8 +56,8 @@ where
     });
 }
 
-/// Spawns a task as [`spawn`] does. Tasks that one thread spawns by this function begin in the order
-/// in which they were spawned.
+/// Spawns a task as [`spawn`] does. Tasks that one thread spawns by this function begin in the
+/// order in which they were spawned.
 pub fn spawn_fifo<F>(func: F)
 where
     F: FnOnce() + Send + 'static,

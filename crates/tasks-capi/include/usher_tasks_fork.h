@@ -35,7 +35,9 @@ extern "C" {
 /*
  * Runs both functions and returns after both have ended. If a worker is idle,
  * the second function runs at the same time as the first. The functions may
- * call usher_tasks_join() themselves. Allocates no memory.
+ * call usher_tasks_join() themselves. Allocates no memory. If tasks of the
+ * runtime wait for the runtime of the calling task, both functions run in the
+ * calling thread, one after the other.
  *
  * Errors before any function runs: NULL, ENDED. FAILED if a function failed;
  * usher_tasks_last_error() contains its message. Both functions run even if the

@@ -6,9 +6,9 @@
  * A loop runs over the items begin to end - 1; it runs no item if end <= begin.
  * The library divides the range into blocks and calls a function for each
  * block. It finds the lengths of the blocks while the loop runs, so that a
- * block takes about 8 to 64 microseconds. Items may differ in their costs. Under the
- * default policy, idle workers take a part of the range; under other policies,
- * and with a single worker, the whole range is one block.
+ * block takes about 8 to 64 microseconds. Items may differ in their costs.
+ * Under the default policy, idle workers take a part of the range; under other
+ * policies, and with a single worker, the whole range is one block.
  *
  * Any thread and any task may run loops, and a loop may run loops and graphs
  * inside. If a task of the runtime calls, the loop begins on the worker of the
@@ -28,7 +28,9 @@
 #ifndef USHER_TASKS_LOOPS_H
 #define USHER_TASKS_LOOPS_H
 
-#include "usher_tasks.h"
+#ifndef USHER_TASKS_H
+#error "include usher_tasks.h instead of usher_tasks_loops.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,8 +2,9 @@
 //! C functions for join and scopes, which `include/usher_tasks_fork.h` specifies.
 //!
 //! The functions and tasks count as tasks of the runtime, so `usher_tasks_current` and
-//! `usher_tasks_fail` work in them. A scope handle is in the stack frame of `usher_tasks_scope_run`,
-//! which returns only after all tasks of the scope have ended. Spawning takes constant time.
+//! `usher_tasks_fail` work in them. A scope handle is in the stack frame of
+//! `usher_tasks_scope_run`, which returns only after all tasks of the scope have ended. Spawning
+//! takes constant time.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `libusher_tasks`: the task runtime for C and C++.
 //!
-//! `include/usher_tasks.h` and the header that it includes specify the functions that this crate implements. Three rules apply to
-//! each function:
+//! `include/usher_tasks.h` and the headers that it includes specify the functions that this crate
+//! implements. Three rules apply to each function:
 //!
 //! - No panic unwinds into the caller ([`error::boundary`]).
 //! - A pointer may be null. If it is not null, the caller guarantees that it is valid.

@@ -10,8 +10,8 @@
 //!    consumes its second argument. After a failure, accumulators are still combined, so that the
 //!    caller's result always owns what they own.
 //!
-//! If there is no memory for an accumulator, the blocks for it are left out, and the call returns an
-//! error. An accumulator is allocated for each piece of the range, not for each block.
+//! If there is no memory for an accumulator, the blocks for it are left out, and the call returns
+//! an error. An accumulator is allocated for each piece of the range, not for each block.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{c_int, c_void};
@@ -108,8 +108,8 @@ fn items(block: &Range<u64>) -> String {
 /// Calls a function with a runtime that may wait for its tasks.
 ///
 /// # Errors
-/// If the runtime is null or being destroyed, if it belongs to the parent of this process, or if its
-/// tasks wait for the calling task.
+/// If the runtime is null or being destroyed, if it belongs to the parent of this process, or if
+/// its tasks wait for the calling task.
 ///
 /// # Safety
 /// `runtime` is null or was returned by this crate.
@@ -229,8 +229,8 @@ impl Reduction {
     fn init(&self, accumulator: *mut c_void) {
         let (init, arg) = (self.functions.init, self.calls.arg());
         let what = || "the init function of a reduction".to_owned();
-        // SAFETY: the memory has the size of an accumulator. The caller guarantees that the function
-        // may be called with its argument, on any thread.
+        // SAFETY: the memory has the size of an accumulator. The caller guarantees that the
+        // function may be called with its argument, on any thread.
         self.calls.call(what, || unsafe { init(accumulator, arg) });
     }
 

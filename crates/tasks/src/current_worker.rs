@@ -60,8 +60,8 @@ pub(crate) fn current_registry() -> *const Registry {
     CURRENT_WORKER.get().0
 }
 
-/// Records that the calling thread waits for the runtime of `registry`, if the thread is a worker of
-/// another runtime.
+/// Records that the calling thread waits for the runtime of `registry`, if the thread is a worker
+/// of another runtime.
 pub(crate) fn record_wait_for(registry: &Registry) -> Option<RuntimeWait> {
     let from = current_registry();
     let is_other = !from.is_null() && !ptr::eq(from, registry);
@@ -83,8 +83,8 @@ pub(crate) struct ThisWorker<'a> {
     worker: &'a Worker<'a>,
 }
 
-/// Calls a function with the worker of the calling thread; with `None` if the thread is no worker of
-/// any runtime.
+/// Calls a function with the worker of the calling thread; with `None` if the thread is no worker
+/// of any runtime.
 #[inline]
 pub(crate) fn with<R>(function: impl FnOnce(Option<ThisWorker<'_>>) -> R) -> R {
     let (registry, worker) = CURRENT_WORKER.get();

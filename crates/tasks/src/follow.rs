@@ -7,21 +7,21 @@
 //!
 //! 1. The limit is the number of CPUs in the observer's affinity mask. If the CPU quota of the
 //!    process's cgroups is lower, it is the limit, rounded down, but at least 1. The quota is read
-//!    every 50 ms ([`QUOTA_INTERVAL`]) and after each change of the mask; the kernel itself
+//!    every 50 ms ([`QUOTA_ITERATIONS`]) and after each change of the mask; the kernel itself
 //!    accounts for quotas in periods of 100 ms.
 //! 2. If tasks are visible while workers sleep, each running worker that is blocked in a task (the
 //!    kernel reports another state than "running") permits one more. If all running workers are
 //!    blocked, the limit doubles.
-//! 3. If no task has begun for 100 ms ([`STALL`]) while tasks are visible, the running tasks may
-//!    wait for tasks that have not begun, for example in a loop. The limit then rises by half of the
-//!    running workers, at least one, every 100 ms. The rise ends when no task is visible, or after
-//!    1 s in which tasks have begun regularly ([`PROGRESS`]).
+//! 3. If no task has begun for 100 ms ([`STALL_ITERATIONS`]) while tasks are visible, the running
+//!    tasks may wait for tasks that have not begun, for example in a loop. The limit then rises by
+//!    half of the running workers, at least one, every 100 ms. The rise ends when no task is
+//!    visible, or after 1 s in which tasks have begun regularly ([`PROGRESS_ITERATIONS`]).
 //! 4. After an increase, the observer wakes workers. After a decrease, each surplus worker sleeps
 //!    after its current task, and other workers take its queued tasks. A worker in a nested wait
 //!    continues until the wait ends.
 //!
-//! The observer sleeps while no worker has run for 100 ms ([`STALL`]). It ends with the workers. If
-//! it cannot be started, or the affinity mask cannot be read, all workers may run.
+//! The observer sleeps while no worker has run for 100 ms ([`STALL_ITERATIONS`]). It ends with the
+//! workers. If it cannot be started, or the affinity mask cannot be read, all workers may run.
 //!
 //! An iteration takes about 5 µs, and one that reads the quota 40 µs, together 0.2 % of a CPU. Step
 //! 2 adds about 10 µs for each running worker.
@@ -38,12 +38,12 @@ use crate::worker::Registry;
 /// The time between two iterations.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Iterations without a new task before the limit rises (100 ms).
-const STALL: u32 = 20;
+const STALL_ITERATIONS: u32 = 20;
 /// Iterations with new tasks after which a rise ends (1 s).
-const PROGRESS: u32 = 200;
+const PROGRESS_ITERATIONS: u32 = 200;
 
 /// Iterations between two readings of the quota (50 ms).
-const QUOTA_INTERVAL: u32 = 10;
+const QUOTA_ITERATIONS: u32 = 10;
 
 /// Starts the observer of a runtime; `None` if it cannot be started.
 pub(crate) fn start(registry: &Arc<Registry>) -> Option<JoinHandle<()>> {
@@ -51,7 +51,8 @@ pub(crate) fn start(registry: &Arc<Registry>) -> Option<JoinHandle<()>> {
     let thread = thread::Builder::new().name("usher-tasks-cpus".to_owned());
     // The observer calls no functions of the program.
     let thread = thread.stack_size(256 << 10);
-    // The workers of a runtime that a bound worker creates are not bound to the CPUs of that worker.
+    // The workers of a runtime that a bound worker creates are not bound to the CPUs of that
+    // worker.
     let unbound = places::unbound_cpus();
     let body = move || {
         places::bind_worker(None, unbound);
@@ -74,7 +75,7 @@ fn observe(registry: &Registry) {
             0 => idle + 1,
             _ => 0,
         };
-        match idle < STALL || registry.is_closing() {
+        match idle < STALL_ITERATIONS || registry.is_closing() {
             true => thread::park_timeout(INTERVAL),
             false => running.park_observer(),
         }
@@ -97,7 +98,7 @@ impl UsableCpus {
         let mask = rustix::thread::sched_getaffinity(None);
         let in_mask = mask.ok().map(|mask| mask.count());
         self.since_quota += 1;
-        if in_mask.is_none() || in_mask != self.in_mask || self.since_quota >= QUOTA_INTERVAL {
+        if in_mask.is_none() || in_mask != self.in_mask || self.since_quota >= QUOTA_ITERATIONS {
             self.in_mask = in_mask;
             self.since_quota = 0;
             self.count = usable_cpus();
@@ -167,8 +168,8 @@ struct LimitRule {
     rise: usize,
     tasks: u64,
     /// Consecutive samples without and with a new task.
-    without: u32,
-    with: u32,
+    without_progress: u32,
+    with_progress: u32,
 }
 
 impl LimitRule {
@@ -178,15 +179,15 @@ impl LimitRule {
             return sample.cpus;
         }
         match sample.tasks == self.tasks {
-            true => (self.without, self.with) = (self.without + 1, 0),
-            false => (self.without, self.with) = (0, self.with + 1),
+            true => (self.without_progress, self.with_progress) = (self.without_progress + 1, 0),
+            false => (self.without_progress, self.with_progress) = (0, self.with_progress + 1),
         }
         self.tasks = sample.tasks;
-        if self.without >= STALL {
-            self.without = 0;
+        if self.without_progress >= STALL_ITERATIONS {
+            self.without_progress = 0;
             self.rise += (sample.running / 2).max(1);
         }
-        if self.with >= PROGRESS {
+        if self.with_progress >= PROGRESS_ITERATIONS {
             self.rise = 0;
         }
         let permitted = sample.cpus.saturating_add(sample.blocked);
@@ -244,14 +245,22 @@ mod tests {
         let mut rule = LimitRule::default();
         limits(&mut rule, BUSY, true, 5);
         let waits = Sample { tasks: 6, ..BUSY };
-        let before = limits(&mut rule, waits, false, STALL - 1);
+        let before = limits(&mut rule, waits, false, STALL_ITERATIONS - 1);
         assert_eq!((before.last(), rule.limit(&waits)), (Some(&2), 3));
         let more = Sample {
             running: 8,
             ..waits
         };
-        assert_eq!(limits(&mut rule, more, false, STALL).last(), Some(&7));
-        let after = limits(&mut rule, Sample { tasks: 7, ..more }, true, PROGRESS);
+        assert_eq!(
+            limits(&mut rule, more, false, STALL_ITERATIONS).last(),
+            Some(&7)
+        );
+        let after = limits(
+            &mut rule,
+            Sample { tasks: 7, ..more },
+            true,
+            PROGRESS_ITERATIONS,
+        );
         assert_eq!((after[0], after.last()), (7, Some(&2)), "tasks begin again");
     }
 

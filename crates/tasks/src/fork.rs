@@ -3,8 +3,8 @@
 //! join, scopes, broadcasts, and a function on any worker. The modules `join` and `scope` implement
 //! them.
 //!
-//! A thread that is no worker of the runtime passes a function to the runtime as a task and waits. A
-//! worker of another runtime runs tasks of its own runtime meanwhile, except in `join`, where it
+//! A thread that is no worker of the runtime passes a function to the runtime as a task and waits.
+//! A worker of another runtime runs tasks of its own runtime meanwhile, except in `join`, where it
 //! sleeps. In a forked child, all functions run in the calling thread.
 
 use std::iter;
@@ -57,8 +57,8 @@ impl Runtime {
     ///
     /// The rule about locks of [`Self::join`] applies to callers that are workers. Tasks that a
     /// worker runs during such a wait may wait in the same way. The depth of these waits has no
-    /// limit: a program that makes tens of thousands of tasks ready, each of which waits for another
-    /// runtime, overflows the stack.
+    /// limit: a program that makes tens of thousands of tasks ready, each of which waits for
+    /// another runtime, overflows the stack.
     ///
     /// # Panics
     /// If the function panics.
@@ -79,8 +79,8 @@ impl Runtime {
     }
 
     /// Opens a scope: calls `body` with the scope, waits until all tasks that were spawned in the
-    /// scope have ended, and returns the result of the body. Tasks of the scope may borrow data that
-    /// exist before the call.
+    /// scope have ended, and returns the result of the body. Tasks of the scope may borrow data
+    /// that exist before the call.
     ///
     /// A task of this runtime that calls runs the body itself. For another thread, the body runs on
     /// a worker, and the thread waits. Scopes may be nested: a task of a scope may spawn tasks in
@@ -189,8 +189,8 @@ pub(crate) fn spawn_calls<'scope, F, R>(
     });
 }
 
-/// Returns the results of a broadcast. The scope of the broadcast has not panicked, so each call has
-/// stored its result.
+/// Returns the results of a broadcast. The scope of the broadcast has not panicked, so each call
+/// has stored its result.
 pub(crate) fn all_of<R>(results: Results<R>) -> Vec<R> {
     let results = results.into_iter();
     results

@@ -429,7 +429,7 @@ fn a_task_runs_while_surplus_workers_sleep() {
 /// The only running worker waits for a task that it may not run itself. Another worker is woken for
 /// the task, whether the task becomes ready before or after the worker sleeps.
 #[test]
-fn a_waiting_worker_leaves_its_place_to_another() {
+fn a_waiting_worker_lets_another_run() {
     bounded().check(|| {
         let limited = Limited::new(2);
         let has_run = |limited: &Limited| limited.run.load(Ordering::Acquire) > 0;

@@ -15,9 +15,9 @@
 //! As in other fork-join pools, the tasks of step 4 use the stack of the waiting task, and each of
 //! them may recurse and wait again. To bound the stack, a worker with 16 nested waits on its stack
 //! (`NESTED_WAITS_MAX`, fewer with small stacks) runs in step 4 only the forked task for which it
-//! waits (`worker/forks.rs`). A policy with a global queue would give each waiting worker the oldest
-//! task, so all workers would often reach the limit. Under such a policy, and with a single worker, the caller therefore calls the
-//! functions one after the other.
+//! waits (`worker/forks.rs`). A policy with a global queue would give each waiting worker the
+//! oldest task, so all workers would often reach the limit. Under such a policy, and with a single
+//! worker, the caller therefore calls the functions one after the other.
 
 use std::any::Any;
 use std::cell::UnsafeCell;

@@ -19,8 +19,8 @@ use crate::worker::Registry;
 /// - A task has the same value from beginning to end ([`Runtime::worker_index`]).
 /// - Other tasks use the same value before and after a task. They also use it during a task that
 ///   calls [`Runtime::run`], [`Runtime::join`] or [`Runtime::scope`], which run other tasks on the
-///   same worker. Hold no borrow of a `RefCell` over such a call, because a second borrow panics. Destructors of tasks use
-///   it during a call of [`Runtime::cancel`].
+///   same worker. Hold no borrow of a `RefCell` over such a call, because a second borrow panics.
+///   Destructors of tasks use it during a call of [`Runtime::cancel`].
 ///
 /// The owner can also read the values after the drop of the runtime.
 ///

@@ -130,15 +130,15 @@ impl RuntimeBuilder {
         }
     }
 
-    /// Sets whether the number of running workers follows the CPUs that the process may use. This is
-    /// the default. If it is off, all workers run whenever there are tasks.
+    /// Sets whether the number of running workers follows the CPUs that the process may use. This
+    /// is the default. If it is off, all workers run whenever there are tasks.
     ///
-    /// A runtime may have more workers than the process has CPUs, for example after its CPU affinity
-    /// was reduced. Of these workers, as many run as there are CPUs, and the others sleep. A change
-    /// of the affinity takes effect within 10 ms, but not during a task; a change of the CPU quota
-    /// (cgroups) within 60 ms. Tasks that block do not hinder others: while ready tasks wait, each
-    /// worker that is blocked permits one more. If tasks wait in a loop for tasks that have not begun, more
-    /// workers run after 100 ms.
+    /// A runtime may have more workers than the process has CPUs, for example after its CPU
+    /// affinity was reduced. Of these workers, as many run as there are CPUs, and the others sleep.
+    /// A change of the affinity takes effect within 10 ms, but not during a task; a change of the
+    /// CPU quota (cgroups) within 60 ms. Tasks that block do not hinder others: while ready tasks
+    /// wait, each worker that is blocked permits one more. If tasks wait in a loop for tasks that
+    /// have not begun, more workers run after 100 ms.
     ///
     /// A runtime with one worker does not follow the CPUs. Other runtimes have one additional
     /// thread, `usher-tasks-cpus`, which takes about 0.2 % of a CPU while workers run.
@@ -338,8 +338,8 @@ impl Runtime {
     }
 
     /// Returns the number of workers that do not sleep: they run tasks or search for tasks. The
-    /// number follows the CPUs that the process may use; see [`RuntimeBuilder::follow_cpus`]. It may
-    /// be outdated when the function returns.
+    /// number follows the CPUs that the process may use; see [`RuntimeBuilder::follow_cpus`]. It
+    /// may be outdated when the function returns.
     pub fn running_workers(&self) -> usize {
         self.registry.running().count()
     }
@@ -383,9 +383,9 @@ impl Runtime {
     /// worker runs other tasks during the wait, beginning with tasks of this graph. If it is
     /// another runtime, the worker of the calling task only waits.
     ///
-    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks use.
-    /// The worker runs other tasks inside the call. If such a task locks a mutex that the calling
-    /// task holds, the worker waits for itself forever.
+    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks
+    /// use. The worker runs other tasks inside the call. If such a task locks a mutex that the
+    /// calling task holds, the worker waits for itself forever.
     ///
     /// # Errors
     /// - A task panicked. Tasks that had not begun by then are not run.
@@ -455,9 +455,9 @@ impl Runtime {
     /// - if a task of another runtime calls while tasks of this runtime wait for that other
     ///   runtime; the functions run in the calling thread.
     ///
-    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks use.
-    /// The worker runs other tasks while it waits for the second function. If such a task locks a
-    /// mutex that the calling task holds, the worker waits for itself forever.
+    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks
+    /// use. The worker runs other tasks while it waits for the second function. If such a task
+    /// locks a mutex that the calling task holds, the worker waits for itself forever.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
@@ -605,8 +605,8 @@ impl Runtime {
         handle::submit(&self.registry, TaskHint::Data(data), entry)
     }
 
-    /// Returns how registered and submitted tasks without groups are grouped at present; `None` under policies
-    /// that do not group such tasks.
+    /// Returns how registered and submitted tasks without groups are grouped at present; `None`
+    /// under policies that do not group such tasks.
     pub fn current_grouping(&self) -> Option<Grouping> {
         (self.registry.finds_groups()).then(|| self.registry.guess.current())
     }
@@ -637,8 +637,8 @@ impl Runtime {
         self.wait_with(|tokens| tokens.wait())
     }
 
-    /// Waits until no registered or submitted task is ready or running. Does not report unfinished tasks and
-    /// panics; the next [`Self::wait`] reports them. Allocates no memory.
+    /// Waits until no registered or submitted task is ready or running. Does not report unfinished
+    /// tasks and panics; the next [`Self::wait`] reports them. Allocates no memory.
     ///
     /// # Errors
     /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], in the same cases

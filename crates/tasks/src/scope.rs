@@ -13,9 +13,9 @@
 //! Each task ends with an atomic decrement of the count, and does not access the scope after it.
 //!
 //! A *serial* scope runs its tasks one after the other in the thread of its caller, in the order in
-//! which they were spawned, after the body has ended. A scope is serial under policies with a global
-//! queue, because a waiting worker would run the oldest task of the queue, which may wait itself.
-//! It is also serial in a forked child, which has no workers.
+//! which they were spawned, after the body has ended. A scope is serial under policies with a
+//! global queue, because a waiting worker would run the oldest task of the queue, which may wait
+//! itself. It is also serial in a forked child, which has no workers.
 //!
 //! Spawning takes constant time and one allocation. If there is no memory, `spawn` ends the
 //! process, and `try_spawn` returns the closure. The number of tasks is limited by memory only.
@@ -52,8 +52,8 @@ pub struct TaskScope<'scope> {
 
 /// The state of a scope, which its tasks access.
 struct ScopeState {
-    /// The registry of the workers that run the tasks. It exists until the scope ends: the caller of
-    /// the scope is a worker of this registry or borrows its runtime.
+    /// The registry of the workers that run the tasks. It exists until the scope ends: the caller
+    /// of the scope is a worker of this registry or borrows its runtime.
     registry: NonNull<Registry>,
     /// Number of unfinished tasks, plus 1 for the body.
     unfinished: AtomicUsize,
@@ -217,8 +217,8 @@ impl<'scope> TaskScope<'scope> {
     }
 
     /// Spawns a task of the scope. The task may begin at once, and ends before the scope ends. Its
-    /// argument is the scope, in which the task may spawn further tasks. A task sees all writes that
-    /// its spawner made before.
+    /// argument is the scope, in which the task may spawn further tasks. A task sees all writes
+    /// that its spawner made before.
     ///
     /// Without idle workers, a worker runs the tasks that it has spawned last first.
     ///

@@ -42,8 +42,8 @@ impl RuntimeWait {
         Ok(Self(from, to))
     }
 
-    /// Records a wait as [`Self::begin`] does, also if it closes a cycle. Used for waits during which
-    /// the worker of the task runs other tasks.
+    /// Records a wait as [`Self::begin`] does, also if it closes a cycle. Used for waits during
+    /// which the worker of the task runs other tasks.
     pub fn record(from: usize, to: usize) -> Self {
         WAITS.lock().push((from, to));
         Self(from, to)

@@ -16,9 +16,9 @@
 //! three times. A sleep has no time limit.
 //!
 //! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
-//! submodule `share` publishes tasks for other workers and steals their tasks; the submodules `wait`
-//! and `forks` run other tasks while a task waits; the submodule `running` limits the number of
-//! running workers.
+//! submodule `share` publishes tasks for other workers and steals their tasks; the submodules
+//! `wait` and `forks` run other tasks while a task waits; the submodule `running` limits the number
+//! of running workers.
 
 mod forks;
 mod running;
@@ -195,8 +195,8 @@ impl Registry {
         self.sleepers.wake_all();
     }
 
-    /// Returns whether the calling process is a forked child of the process that created the runtime.
-    /// A forked child has no workers.
+    /// Returns whether the calling process is a forked child of the process that created the
+    /// runtime. A forked child has no workers.
     pub fn is_in_forked_child(&self) -> bool {
         self.creator_pid != process::id()
     }
@@ -228,8 +228,8 @@ impl Drop for Registry {
         // The drop of a task cannot add tasks, because no reference to the registry is left.
         for job in self.injector.take() {
             // SAFETY: each worker owns a reference to the registry, so no worker exists. Graphs and
-            // forks borrow their runtime until they end, so the injector contains only tasks of this
-            // registry. This thread holds the task.
+            // forks borrow their runtime until they end, so the injector contains only tasks of
+            // this registry. This thread holds the task.
             unsafe { self.tokens.discard_submitted(job) };
         }
         if let Some(global_queue) = &self.global_queue {
@@ -404,8 +404,8 @@ impl<'a> Worker<'a> {
     fn sleep(&self, sleep_for: SleepFor, has_work: impl FnOnce() -> bool) -> ParkResult {
         let begin = || {
             self.begin_sleep();
-            // This worker cannot run some of the visible tasks. Other threads may have left them to
-            // it, because the limit of running workers was reached.
+            // This worker cannot run some of the visible tasks. Other threads may have woken no
+            // worker for them, because the limit of running workers was reached.
             if sleep_for == SleepFor::SomeTasks && self.registry.running().is_limited() {
                 self.forward_wakeup();
             }
@@ -716,8 +716,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns whether any task is visible to this worker: visible to all workers, or in the mailbox
-    /// of this worker.
+    /// Returns whether any task is visible to this worker: visible to all workers, or in the
+    /// mailbox of this worker.
     fn sees_work(&self) -> bool {
         !self.shared.mailbox.is_empty() || self.registry.sees_work()
     }

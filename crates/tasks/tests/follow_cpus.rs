@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests that the number of running workers follows the CPUs that the process may use. The tests
-//! change the affinity of all threads of this process, so they run one after the other, in one test.
+//! change the affinity of all threads of this process, so they run one after the other, in one
+//! test.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
@@ -227,6 +228,6 @@ fn workers_follow_the_cpus() {
     scopes_end_while_cpus_change(&cpus);
     cpus.bind_to(cpus.0.len());
     if cpus.0.len() == 1 {
-        usher_skip::skip!("with one CPU, the number of CPUs cannot change");
+        usher_skip::skip!("the parts in which the number of CPUs changes: there is one CPU");
     }
 }

@@ -375,7 +375,8 @@ fn broadcasts_reach_workers_in_deep_waits() {
     let calls = AtomicUsize::new(0);
     let of_two = |body: &(dyn Fn(usize) + Sync)| {
         let mut graph = GraphBuilder::new();
-        (graph.task(), graph.task());
+        graph.task();
+        graph.task();
         runtime.run(&mut graph.build(body).unwrap()).unwrap();
     };
     let inner = |_| {

@@ -28,18 +28,18 @@ impl Runtime {
     /// Calls `body` for each item of a range, in parallel. Returns when all calls have ended. The
     /// function may borrow from the caller.
     ///
-    /// Idle workers take parts of the range. The items of a part run in ascending order. The runtime
-    /// finds the sizes of the parts while the loop runs, by measuring
-    /// how long items take. Items may differ in their costs. Loops may be nested, and called inside
-    /// tasks and by any thread.
+    /// Idle workers take parts of the range. The items of a part run in ascending order. The
+    /// runtime finds the sizes of the parts while the loop runs, by measuring how long items take.
+    /// Items may differ in their costs. Loops may be nested, and called inside tasks and by any
+    /// thread.
     ///
     /// If a task of this runtime calls, the loop begins on the task's worker. If another thread
     /// calls, the whole loop runs as a task of the runtime, and the thread waits. The items run one
     /// after the other in the cases in which the functions of [`Self::join`] do.
     ///
-    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks use.
-    /// The worker runs other tasks while it waits for parts that other workers have taken. If such a
-    /// task locks a mutex that the calling task holds, the worker waits for itself forever.
+    /// **Hold no lock over this call in a task**, and no borrow of a `RefCell` that other tasks
+    /// use. The worker runs other tasks while it waits for parts that other workers have taken. If
+    /// such a task locks a mutex that the calling task holds, the worker waits for itself forever.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +60,8 @@ impl Runtime {
 
     /// Calls `body` for blocks of a range, in parallel, as [`Self::for_each`] does. The blocks are
     /// disjoint and not empty, and together they are the range. The runtime chooses the blocks so
-    /// that a block takes about 64 µs, and 8 µs near the ends of the parts. With one worker, the whole
-    /// range is one block.
+    /// that a block takes about 64 µs, and 8 µs near the ends of the parts. With one worker, the
+    /// whole range is one block.
     ///
     /// A body that needs scratch memory or loads constants uses this function, and does so once per
     /// block.

@@ -25,9 +25,9 @@
 //!    begins. The panic continues in the caller after all pieces have ended.
 //!
 //! Bounds: if no other worker steals, a loop of n items forks at most log2(n) times. A piece is
-//! halved at most 24 times ([`HALVINGS_MAX`]), which bounds the depth of the stack. A check for thieves takes some
-//! loads, and a measurement takes a clock read. A single expensive item cannot be split, and a
-//! block may take longer than 64 µs if the items become more expensive.
+//! halved at most 24 times ([`HALVINGS_MAX`]), which bounds the depth of the stack. A check for
+//! thieves takes some loads, and a measurement takes a clock read. A single expensive item cannot
+//! be split, and a block may take longer than 64 µs if the items become more expensive.
 //!
 //! Limits: as with `join`, only the policy `usher` with several workers runs loops in parallel.
 //! Otherwise the whole range is one block. Where the range is split depends on the run, so a
@@ -202,8 +202,8 @@ fn run_here<A>(
 
 /// The lengths of the blocks of a piece, found by measuring.
 ///
-/// 1. The first block of a piece is a short block: the items of the piece may take longer than those
-///    that were measured before.
+/// 1. The first block of a piece is a short block: the items of the piece may take longer than
+///    those that were measured before.
 /// 2. The first block is measured alone, and later blocks in groups of 4
 ///    ([`BLOCKS_PER_CLOCK_READ`]), or alone while blocks grow.
 /// 3. After each measurement, the length of a long block becomes the number of items that last 64

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The number of running workers, and its limit.
 //!
-//! A worker *runs* while it searches for tasks or runs one, also if the task blocks. If more workers
-//! than CPUs run, they only take turns on the CPUs: each of them searches the queues of all others,
-//! and a wake-up of a further worker is wasted. The limit is therefore the number of CPUs plus the
-//! number of blocked workers ([`crate::follow`]); without that module it is the number of workers.
+//! A worker *runs* while it searches for tasks or runs one, also if the task blocks. If more
+//! workers than CPUs run, they only share the CPUs by time slices: each of them searches the queues of all
+//! others, and a wake-up of a further worker is wasted. The limit is therefore the number of CPUs
+//! plus the number of blocked workers ([`crate::follow`]); without that module it is the number of
+//! workers.
 //!
 //! The limit is not exact: two threads may each wake a worker at the same time where one more may
-//! run, and a worker that is woken for its condition runs in any case. A surplus worker sleeps after
-//! its current task.
+//! run, and a worker that is woken for its condition runs in any case. A surplus worker sleeps
+//! after its current task.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize as Hint};
@@ -22,12 +23,12 @@ use crate::sync::{AtomicIsize, Ordering, fence};
 #[repr(align(128))]
 pub(crate) struct RunningWorkers {
     /// A thread that wakes a worker counts the worker only after it has removed the worker from the
-    /// set of sleepers, and the worker may end before. The number is therefore too low, or negative,
-    /// for a moment. If it were too high, a thread could leave all workers asleep.
+    /// set of sleepers, and the worker may end before. The number is therefore too low, or
+    /// negative, for a moment. If it were too high, a thread could leave all workers asleep.
     running: AtomicIsize,
     /// From 1 to the number of workers.
     limit: AtomicIsize,
-    /// Running workers that have searched for work in vain for a while. Only a hint.
+    /// Running workers that have searched for work without a result for a while. Only a hint.
     searching: Hint,
     workers: isize,
     observer: Observer,
@@ -131,7 +132,7 @@ impl RunningWorkers {
     }
 
     /// Counts a worker as searching until the guard is dropped. Used by a worker that has searched
-    /// for work in vain for a while, and continues to search.
+    /// for work without a result for a while, and continues to search.
     pub fn begin_search(&self) -> SearchGuard<'_> {
         self.searching.fetch_add(1, Ordering::Relaxed);
         SearchGuard(&self.searching)

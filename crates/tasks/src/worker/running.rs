@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The limit of running workers ([`crate::follow`]): surplus workers sleep, and sleeping workers are
-//! woken when the limit rises.
+//! The limit of running workers ([`crate::follow`]): surplus workers sleep, and sleeping workers
+//! are woken when the limit rises.
 //!
 //! A worker checks the limit before a task that it takes from a queue at every
 //! [`CHECK_INTERVAL`]-th task, or when the observer requests a check. A surplus worker moves its
-//! queued tasks to the injected tasks, where other workers find them, and sleeps until fewer workers
-//! run than the limit permits. If tasks are left in the inboxes or steal slots of sleeping workers,
-//! the observer lets a running worker move them to the injected tasks, so that they do not starve.
+//! queued tasks to the injected tasks, where other workers find them, and sleeps until fewer
+//! workers run than the limit permits. If tasks are left in the inboxes or steal slots of sleeping
+//! workers, the observer lets a running worker move them to the injected tasks, so that they do not
+//! starve.
 
 use super::{CHECK_INTERVAL, Registry, Worker, WorkerShared, some};
 use crate::sleep::RunningWorkers;
@@ -32,8 +33,8 @@ impl Registry {
                 worker.until_check.store(1, Ordering::Relaxed);
             }
         }
-        // Other threads may have left tasks to the running workers. Each woken worker wakes the next
-        // one if there are more tasks.
+        // Other threads may have left tasks to the running workers. Each woken worker wakes the
+        // next one if there are more tasks.
         let order = 0..self.workers();
         self.sleepers.wake_if(|| self.sees_work(), order);
     }
@@ -79,9 +80,9 @@ impl Registry {
 }
 
 impl Worker<'_> {
-    /// Moves the tasks of sleeping workers to the injected tasks if the observer has found such tasks.
-    /// A running worker takes tasks of other workers only if it has none of its own, but it checks
-    /// regularly for injected tasks.
+    /// Moves the tasks of sleeping workers to the injected tasks if the observer has found such
+    /// tasks. A running worker takes tasks of other workers only if it has none of its own, but it
+    /// checks regularly for injected tasks.
     pub(super) fn take_from_sleepers(&self) {
         let registry = self.registry;
         if !registry.must_take_from_sleepers() {
@@ -122,8 +123,8 @@ impl Worker<'_> {
     }
 
     /// Notes and returns whether more workers run than the limit permits, so that this worker
-    /// sleeps before its next task. A worker that waits inside a task does not sleep, because the task
-    /// waits for it.
+    /// sleeps before its next task. A worker that waits inside a task does not sleep, because the
+    /// task waits for it.
     pub(super) fn check_surplus(&self) -> bool {
         let is_surplus = self.wait_depth.get() == 0
             && !self.waits_across.get()

@@ -11,9 +11,9 @@
 //!
 //! To bound the stack, a wait that is nested more than 16 times (fewer with small stacks) is
 //! *deep*. In a deep wait for a graph, the worker runs only tasks of that graph; the module `forks`
-//! describes deep waits for forked tasks. The limit is one wait per 128 KiB of the stack, and at most 16.
-//! A wait has no time limit. If there is no memory for the queues of step 1, the run of the graph
-//! is an error.
+//! describes deep waits for forked tasks. The limit is one wait per 128 KiB of the stack, and at
+//! most 16. A wait has no time limit. If there is no memory for the queues of step 1, the run of
+//! the graph is an error.
 
 use super::{Worker, lock};
 use crate::job::JobRef;
