@@ -664,8 +664,7 @@ impl<'a> Worker<'a> {
         let checks = self.checks.get().wrapping_add(1);
         self.checks.set(checks);
         if checks.is_multiple_of(AGE_INTERVAL) {
-            // Published tasks may have waited longer than queued tasks.
-            self.reclaim_published();
+            self.reclaim_oldest();
             return self.local_queues.borrow_mut().pop_in_turn();
         }
         let mut chain = self.take_injected()?;

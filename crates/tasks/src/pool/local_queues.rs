@@ -113,6 +113,20 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
+    /// Enqueues a task before all tasks of its queue, as the task that has waited longest.
+    fn push_oldest(&mut self, task: T) {
+        self.len += 1;
+        match task.groups().t as usize {
+            0 => self.others.push_front(task),
+            _ if task.is_forked() => self.forked.push_front(task),
+            t => {
+                let queue = t % T_QUEUES;
+                self.queues[queue].push_front(task);
+                self.filled[queue / 64] |= 1 << (queue % 64);
+            }
+        }
+    }
+
     /// Enqueues tasks that other workers have published or sent.
     pub fn push_all(&mut self, tasks: impl IntoIterator<Item = T>) {
         tasks.into_iter().for_each(|task| self.push(task));
@@ -259,6 +273,12 @@ impl LocalQueues<JobRef> {
     /// the same order in the queues as before the split.
     pub fn requeue(&mut self, chain: Chain) {
         self.push_all(chain.reversed());
+    }
+
+    /// Enqueues the tasks of a chain from [`Self::split`] that no other worker took, before all tasks
+    /// that became ready since the split.
+    pub fn requeue_oldest(&mut self, chain: Chain) {
+        chain.into_iter().for_each(|job| self.push_oldest(job));
     }
 
     /// Removes the newest forked task if it is `job`.

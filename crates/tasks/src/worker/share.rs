@@ -80,6 +80,15 @@ impl Worker<'_> {
         }
     }
 
+    /// Takes back all published tasks that were not stolen, as the tasks that have waited longest.
+    /// Otherwise they would starve while new tasks become ready.
+    pub(super) fn reclaim_oldest(&self) {
+        // The chain that was published first is taken back last.
+        while let Some(chain) = self.shared.steal_slots.reclaim() {
+            self.local_queues.borrow_mut().requeue_oldest(chain);
+        }
+    }
+
     /// Removes a forked task if it is the newest forked task in the queues. Returns whether it was
     /// removed.
     pub fn pop_fork(&self, job: NonNull<Job>) -> bool {
