@@ -38,7 +38,9 @@ PARTS := tasks programs $(if $(HAS_EVIDENCE),bench)
 SANITIZED := usher-heartbeat usher-act usher-meter usher-rules usher-tasks usher-tasks-capi
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # The sanitizer's runtime comes with stable Rust, the flag that links it does not.
-ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer"
+# Tests request more memory than there is, and expect an error.
+ASAN := RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer" \
+  ASAN_OPTIONS=allocator_may_return_null=1
 # Lock-free code; in a target directory of its own, as the flags differ. Without
 # backtraces, which the standard library makes behind a lock that the sanitizer cannot see.
 RACED := usher-heartbeat usher-tasks

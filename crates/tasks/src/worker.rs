@@ -664,8 +664,16 @@ impl<'a> Worker<'a> {
         let checks = self.checks.get().wrapping_add(1);
         self.checks.set(checks);
         if checks.is_multiple_of(AGE_INTERVAL) {
-            self.reclaim_oldest();
-            return self.local_queues.borrow_mut().pop_in_turn();
+            // The queues have their turn, too: tasks of the active group are published last.
+            let is_turn_of_queues = (checks / AGE_INTERVAL).is_multiple_of(4);
+            let published = match is_turn_of_queues {
+                true => {
+                    self.reclaim_oldest();
+                    None
+                }
+                false => self.take_oldest_published(),
+            };
+            return published.or_else(|| self.local_queues.borrow_mut().pop_in_turn());
         }
         let mut chain = self.take_injected()?;
         self.take_ownership(&chain);

@@ -81,12 +81,29 @@ impl Worker<'_> {
     }
 
     /// Takes back all published tasks that were not stolen, as the tasks that have waited longest.
-    /// Otherwise they would starve while new tasks become ready.
     pub(super) fn reclaim_oldest(&self) {
         // The chain that was published first is taken back last.
         while let Some(chain) = self.shared.steal_slots.reclaim() {
             self.local_queues.borrow_mut().requeue_oldest(chain);
         }
+    }
+
+    /// Takes the task that was published first, and takes back the other published tasks. Published
+    /// tasks have waited longer than queued tasks. Without this function they would starve while
+    /// new tasks become ready.
+    pub(super) fn take_oldest_published(&self) -> Option<JobRef> {
+        let steal_slots = &self.shared.steal_slots;
+        let mut oldest_chain = steal_slots.reclaim()?;
+        while let Some(older) = steal_slots.reclaim() {
+            let newer = std::mem::replace(&mut oldest_chain, older);
+            self.local_queues.borrow_mut().requeue_oldest(newer);
+        }
+        // The first task of a chain was removed from the queues last.
+        let mut from_oldest = oldest_chain.reversed();
+        let oldest = from_oldest.pop();
+        let others = from_oldest.reversed();
+        self.local_queues.borrow_mut().requeue_oldest(others);
+        oldest
     }
 
     /// Removes a forked task if it is the newest forked task in the queues. Returns whether it was
