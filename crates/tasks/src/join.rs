@@ -69,8 +69,8 @@ impl WaitingThread {
     /// Wakes the thread, for which `registry` has run the last task.
     pub fn wake(self, registry: &Registry) {
         match self {
-            Self::Worker(index) => registry.wake(index),
-            Self::OtherWorker(registry, index) => registry.wake(index),
+            Self::Worker(index) => registry.wake_worker(index),
+            Self::OtherWorker(registry, index) => registry.wake_worker(index),
             Self::Outside(latch) => latch.open(),
         }
     }

@@ -426,9 +426,11 @@ impl<'a> Worker<'a> {
         parked
     }
 
-    /// Wakes a worker that waits for a condition. The caller has made the condition true before.
-    pub fn wake(&self, worker: usize) {
-        self.registry.sleepers.wake_worker(worker);
+    /// Wakes the nearest worker that sleeps for any task, if the limit of running workers permits.
+    /// The caller has made a task visible before.
+    fn wake_near(&self) -> bool {
+        let registry = self.registry;
+        registry.sleepers.wake_one(registry.near(self.index))
     }
 
     #[inline]

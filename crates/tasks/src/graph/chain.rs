@@ -134,7 +134,7 @@ unsafe fn end<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>) {
     };
     done.open();
     if let Some(waiter) = waiter {
-        worker.wake(waiter);
+        worker.registry().wake_worker(waiter);
     }
 }
 

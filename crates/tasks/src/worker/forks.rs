@@ -39,14 +39,14 @@ use crate::sync::thread;
 
 impl Registry {
     /// Wakes a worker that waits for a condition. The caller has made the condition true before.
-    pub fn wake(&self, worker: usize) {
+    pub fn wake_worker(&self, worker: usize) {
         self.sleepers.wake_worker(worker);
     }
 
     /// Adds a task that only worker number `worker` may run.
     pub fn send_mail(&self, worker: usize, job: JobRef) {
         self.worker_shared[worker].mailbox.push(job);
-        self.wake(worker);
+        self.wake_worker(worker);
     }
 
     /// Injects a forked task, for which a worker in a deep wait may wait.
@@ -96,7 +96,7 @@ impl Worker<'_> {
                         if has_injected {
                             // This worker does not count as running at this point, so that another
                             // worker may be woken for the tasks, and needs the CPU.
-                            registry.sleepers.wake_one(registry.near(self.index));
+                            self.wake_near();
                             thread::yield_now();
                         }
                         has_injected
@@ -249,7 +249,7 @@ impl Worker<'_> {
 
     fn wake_for_injected(&self) {
         let registry = self.registry;
-        registry.sleepers.wake_one(registry.near(self.index));
+        self.wake_near();
         registry.sleepers.wake_all_waiting();
     }
 }

@@ -59,7 +59,7 @@ impl Worker<'_> {
         }
         self.shared.steal_slots.push_overflow(job);
         self.overflow_used.set(true);
-        registry.sleepers.wake_one(registry.near(self.index));
+        self.wake_near();
     }
 
     /// Returns whether other workers may steal from this worker.
@@ -117,9 +117,7 @@ impl Worker<'_> {
     pub fn unpublish(&self, job: NonNull<Job>) -> bool {
         let outcome = self.shared.steal_slots.remove(job);
         if outcome.republished {
-            self.registry
-                .sleepers
-                .wake_one(self.registry.near(self.index));
+            self.wake_near();
         }
         outcome.found || self.local_queues.borrow_mut().remove_fork(job)
     }
@@ -196,9 +194,7 @@ impl Worker<'_> {
         }
         drop((own, outer_queues));
         if has_published {
-            self.registry
-                .sleepers
-                .wake_one(self.registry.near(self.index));
+            self.wake_near();
         }
     }
 
