@@ -41,7 +41,7 @@ pub use nesting::nesting_error;
 pub use observation::{
     DemandReading, Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource,
 };
-pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
+pub use plan::{Decision, Loan, Note, NoteTopic, Plan, SampleScope, Seat, SeatMode};
 pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;
 pub use program::{

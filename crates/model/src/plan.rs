@@ -85,6 +85,32 @@ pub struct Note {
     pub program: Option<ProgramId>,
     /// The sentence.
     pub text: String,
+    /// What the sentence is about.
+    #[serde(default)]
+    pub topic: NoteTopic,
+}
+
+impl Note {
+    /// Returns a note about a decision.
+    pub fn new(program: Option<ProgramId>, text: String) -> Self {
+        Self {
+            program,
+            text,
+            topic: NoteTopic::default(),
+        }
+    }
+}
+
+/// The subject of a note.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoteTopic {
+    /// A decision and its cause.
+    #[default]
+    Decision,
+    /// The size of a fixed seat. The note is true until the next note with this topic about the same
+    /// program.
+    FixedSeat,
 }
 
 /// Scope of the next sample, if no event happens before the sample is due.

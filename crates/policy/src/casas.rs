@@ -187,10 +187,7 @@ impl Casas {
     fn learn(&mut self, program: ProgramId, curve: Option<Curve>, reason: &str) {
         let curve = curve.unwrap_or_else(|| {
             let text = format!("Usher assumes that the program scales perfectly: {reason}");
-            self.notes.push(Note {
-                program: Some(program),
-                text,
-            });
+            self.notes.push(Note::new(Some(program), text));
             linear(&self.topology)
         });
         self.curves.insert(program, curve);
@@ -226,12 +223,9 @@ impl Casas {
         let plan = match seat(&self.topology, &requests) {
             Ok(seating) => seating.plan,
             Err(error) => {
-                self.notes.push(Note {
-                    program: None,
-                    text: format!(
-                        "no program has a seat, and all programs share all CPUs: {error}"
-                    ),
-                });
+                let text =
+                    format!("no program has a seat, and all programs share all CPUs: {error}");
+                self.notes.push(Note::new(None, text));
                 shared_plan(&self.topology, self.programs.keys())
             }
         };

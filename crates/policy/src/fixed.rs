@@ -27,8 +27,8 @@ pub mod placement;
 use std::collections::BTreeMap;
 
 use usher_model::{
-    Action, CpuSet, Decision, Event, FailedAction, Note, Observation, Plan, Program, ProgramId,
-    ProgramSample, Seat, SeatMode, Topology,
+    Action, CpuSet, Decision, Event, FailedAction, Note, NoteTopic, Observation, Plan, Program,
+    ProgramId, ProgramSample, Seat, SeatMode, Topology,
 };
 
 use self::placement::{FixedRequest, place};
@@ -207,6 +207,7 @@ impl<P: Policy> FixedSeats<P> {
                 notes.push(Note {
                     program: Some(request.id),
                     text: seat_note(request.cores, actual),
+                    topic: NoteTopic::FixedSeat,
                 });
             }
         }
@@ -326,15 +327,6 @@ impl<P: Policy> Policy for FixedSeats<P> {
     }
 }
 
-/// The first words of every note about a new seat.
-const SEAT_NOTE: &str = "the seat is fixed at";
-
-/// Returns whether a note reports the size of a fixed seat. Such a note is true only until the next
-/// note of this kind about the same program.
-pub fn is_seat_note(text: &str) -> bool {
-    text.starts_with(SEAT_NOTE)
-}
-
 /// Describes a new seat.
 fn seat_note(requested: usize, actual: usize) -> String {
     let cores = |count: usize| match count {
@@ -343,10 +335,13 @@ fn seat_note(requested: usize, actual: usize) -> String {
     };
     match actual < requested {
         true => format!(
-            "{SEAT_NOTE} {}, because the program may use no more; --cores or a rule requests {}",
+            "the seat is fixed at {}, because the program may use no more; --cores or a rule requests {}",
             cores(actual),
             cores(requested)
         ),
-        false => format!("{SEAT_NOTE} {} by --cores or a rule", cores(requested)),
+        false => format!(
+            "the seat is fixed at {} by --cores or a rule",
+            cores(requested)
+        ),
     }
 }

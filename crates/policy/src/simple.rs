@@ -114,10 +114,7 @@ impl Policy for Equal {
             Err(error) => {
                 let text =
                     format!("no program has a seat, and all programs share all CPUs: {error}");
-                let note = Note {
-                    program: None,
-                    text,
-                };
+                let note = Note::new(None, text);
                 (shared_plan(&topology, self.programs.keys()), vec![note])
             }
         };

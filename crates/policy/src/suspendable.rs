@@ -156,10 +156,8 @@ impl SuspendablePolicy {
             });
             decision.actions = undone.collect();
             decision.wake_after_ns = Some(PAUSE_MIN_NS);
-            decision.notes.push(Note {
-                program: None,
-                text: format!("Usher assigns no CPUs to programs: {reason}"),
-            });
+            let text = format!("Usher assigns no CPUs to programs: {reason}");
+            decision.notes.push(Note::new(None, text));
         }
         decision
     }

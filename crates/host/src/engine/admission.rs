@@ -139,7 +139,7 @@ impl RealWorld {
         self.report_placement(id, held);
         if let Some(text) = review {
             let program = Some(id);
-            self.keep_note(now_ns(), Note { program, text }, true);
+            self.keep_note(now_ns(), Note::new(program, text), true);
         }
         Ok(adopted)
     }
@@ -184,11 +184,7 @@ impl RealWorld {
         if in_place.failed {
             self.warn_about(WarningTopic::Program(id), text.clone());
         }
-        let note = Note {
-            program: Some(id),
-            text,
-        };
-        self.keep_note(now_ns(), note, true);
+        self.keep_note(now_ns(), Note::new(Some(id), text), true);
     }
 
     fn arrive(&mut self, arriving: ArrivingProgram, home: ProcessTree, watch: ProgramObserver) {
@@ -330,7 +326,7 @@ impl RealWorld {
              arguments, and requires a higher predicted gain"
         );
         let program = Some(program);
-        self.keep_note(at_ns, Note { program, text }, true);
+        self.keep_note(at_ns, Note::new(program, text), true);
     }
 }
 

@@ -101,10 +101,8 @@ impl RealWorld {
     /// Keeps the notes of a decision.
     pub fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
         for note in &decision.notes {
-            let note = Note {
-                program: note.program,
-                text: self.state.background.with_device_names(&note.text),
-            };
+            let text = self.state.background.with_device_names(&note.text);
+            let note = Note { text, ..*note };
             self.keep_note(at_ns, note, false);
         }
     }

@@ -257,7 +257,8 @@ impl Regulator {
             };
             let text = format!("{what}: {}", failure.error);
             let message = member.logs[log].log(at_ns, text);
-            self.notes.extend(message.map(|text| note(id, text)));
+            self.notes
+                .extend(message.map(|text| Note::new(Some(id), text)));
         }
     }
 
@@ -310,7 +311,8 @@ impl Regulator {
         for (id, change) in changes {
             if let Some(member) = self.members.get_mut(&id) {
                 let message = member.change(at_ns, change);
-                self.notes.extend(message.map(|text| note(id, text)));
+                self.notes
+                    .extend(message.map(|text| Note::new(Some(id), text)));
             }
         }
     }
@@ -355,12 +357,5 @@ impl Regulator {
         }
         self.reported = Some((at_ns, now.clone()));
         Some(now)
-    }
-}
-
-fn note(program: ProgramId, text: String) -> Note {
-    Note {
-        program: Some(program),
-        text,
     }
 }

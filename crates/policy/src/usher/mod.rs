@@ -200,10 +200,7 @@ impl Usher {
     }
 
     fn log(&mut self, program: Option<ProgramId>, text: impl Into<String>) {
-        self.notes.push(Note {
-            program,
-            text: text.into(),
-        });
+        self.notes.push(Note::new(program, text.into()));
     }
 
     fn request_replan(&mut self, replan_reason: ReplanReason) {

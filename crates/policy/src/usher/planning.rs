@@ -453,13 +453,10 @@ impl Usher {
             Abstention::FailedActions(_) => "assigning a seat has failed too often for",
             _ => "there is neither a profile nor sufficient progress of",
         };
-        Note {
-            program: None,
-            text: format!(
-                "no program has a seat, and all programs share all CPUs: {why} '{}'",
-                names.join("', '")
-            ),
-        }
+        let names = names.join("', '");
+        let text =
+            format!("no program has a seat, and all programs share all CPUs: {why} '{names}'");
+        Note::new(None, text)
     }
 }
 

@@ -32,11 +32,9 @@ fn a_fixed_program_gets_its_cores_without_a_profile() {
         assert!(!plan.abstains, "{name}");
         let notes = &world.log[0].1.notes;
         let note = "the seat is fixed at 3 cores by --cores or a rule";
-        assert!(
-            notes.iter().any(|one| one.text == note),
-            "{name}: {notes:?}"
-        );
-        assert!(usher_policy::fixed::is_seat_note(note));
+        let note = notes.iter().find(|one| one.text == note);
+        let note = note.unwrap_or_else(|| panic!("{name}: {notes:?}"));
+        assert_eq!(note.topic, NoteTopic::FixedSeat, "{name}");
     }
 }
 

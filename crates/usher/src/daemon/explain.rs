@@ -16,8 +16,7 @@
 mod place;
 
 use usher_host::engine::{ProgramStatus, Status};
-use usher_model::{ProfileMatch, Topology};
-use usher_policy::fixed::is_seat_note;
+use usher_model::{NoteTopic, ProfileMatch, Topology};
 use usher_report::text;
 
 use self::place::{named, place};
@@ -68,7 +67,7 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
     let own_notes = own_notes
         .filter(|note| note.note.program == Some(program.id))
         // The description of the seat states its present size.
-        .filter(|note| !is_seat_note(&note.note.text))
+        .filter(|note| note.note.topic != NoteTopic::FixedSeat)
         .take(NOTES_MAX);
     let mut notes: Vec<String> = own_notes.map(|note| note.note.text.clone()).collect();
     notes.reverse();
@@ -378,6 +377,9 @@ mod tests {
             "the threads use all cores",
         ];
         status.notes = notes.map(|text| timed_note(&status, text)).to_vec();
+        for about_seat in &mut status.notes[..2] {
+            about_seat.note.topic = NoteTopic::FixedSeat;
+        }
         let stated = |status: &Status| {
             let reason = explain(status, &machine, None).unwrap().reasons.remove(0);
             assert_eq!(reason.notes, ["the threads use all cores"]);
@@ -394,10 +396,7 @@ mod tests {
     fn timed_note(status: &Status, text: &str) -> TimedNote {
         TimedNote {
             at_seconds: 1.0,
-            note: Note {
-                program: Some(status.programs[0].id),
-                text: text.to_owned(),
-            },
+            note: Note::new(Some(status.programs[0].id), text.to_owned()),
             lasting: false,
         }
     }
