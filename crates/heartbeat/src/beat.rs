@@ -76,6 +76,30 @@ impl Heartbeat {
         }
     }
 
+    /// Sets only the name of a unit, of which 31 bytes are kept.
+    pub fn name_unit(&self, unit: &str) {
+        if let Some(page) = &self.page {
+            write_text(page, UNIT_AT, UNIT_BYTES, unit);
+        }
+    }
+
+    /// Returns the name of a unit; empty if it has no name, or without a page. During a change of
+    /// the name, the result may be a mixture of the old and the new name.
+    pub fn unit(&self) -> String {
+        let Some(page) = &self.page else {
+            return String::new();
+        };
+        let bytes = (0..UNIT_BYTES).map(|i| page.byte(UNIT_AT + i).load(Relaxed));
+        let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Returns the units of work done so far, by all processes that use the page; 0 without a page.
+    pub fn work(&self) -> u64 {
+        let work = |page: &Mapping| page.word(WORK_AT).load(Relaxed);
+        self.page.as_ref().map_or(0, work)
+    }
+
     /// Claims a slot for the useful and waiting time of the calling thread, for runtimes that
     /// measure these times, such as OpenMP's. Returns `None` without a page, or if all slots are
     /// taken.

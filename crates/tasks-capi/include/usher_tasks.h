@@ -235,6 +235,11 @@ typedef struct usher_tasks_options {
 	 * nested, or fewer if the stack has less than 128 KiB for each. Waits
 	 * that the program itself nests come in addition. */
 	size_t stack_bytes;
+	/* 0: the tasks are reported on the heartbeat page that `usher run`
+	 * creates, every 20 ms, unless the program names a unit of its own
+	 * there; 1: not. */
+	uint32_t progress;
+	uint32_t reserved; /* 0 */
 } usher_tasks_options;
 
 /*
@@ -245,7 +250,7 @@ typedef struct usher_tasks_options {
 	{ \
 		sizeof(usher_tasks_options), (workers), \
 			USHER_TASKS_POLICY_USHER, 0, 0, \
-			USHER_TASKS_BINDING_LLC, 0, 0 \
+			USHER_TASKS_BINDING_LLC, 0, 0, 0, 0 \
 	}
 
 /*

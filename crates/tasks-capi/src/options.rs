@@ -42,6 +42,10 @@ pub struct Options {
     pub running: u32,
     /// Size of each worker's stack in bytes; 0 means 2 MiB.
     pub stack_bytes: usize,
+    /// Whether the runtime reports its tasks on the heartbeat page: 0 if it does, 1 if not.
+    pub progress: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Size of the structure in bytes in the first version of the library.
@@ -59,6 +63,8 @@ impl Options {
             binding: 0,
             running: 0,
             stack_bytes: 0,
+            progress: 0,
+            reserved: 0,
         }
     }
 
@@ -125,16 +131,13 @@ impl Options {
                 return Err(Failure::new(ErrorCode::Options, text));
             }
         };
-        let follow_cpus = match self.running {
-            0 => true,
-            1 => false,
-            other => {
-                let text = format!("the option running must be 0 or 1, not {other}");
-                return Err(Failure::new(ErrorCode::Options, text));
-            }
-        };
         let builder = builder.policy(policy).stack_bytes(self.stack_bytes);
-        let builder = builder.follow_cpus(follow_cpus);
+        let builder = builder.follow_cpus(is_zero("running", self.running)?);
+        let builder = builder.report_progress(is_zero("progress", self.progress)?);
+        if self.reserved != 0 {
+            let text = format!("the option reserved must be 0, not {}", self.reserved);
+            return Err(Failure::new(ErrorCode::Options, text));
+        }
         Ok(builder.build()?)
     }
 
@@ -156,6 +159,17 @@ impl Options {
         };
         policy.check()?;
         Ok(policy)
+    }
+}
+
+/// Returns whether an option that must be 0 or 1 is 0.
+fn is_zero(option: &str, value: u32) -> Result<bool, Failure> {
+    match value {
+        0 | 1 => Ok(value == 0),
+        other => {
+            let text = format!("the option {option} must be 0 or 1, not {other}");
+            Err(Failure::new(ErrorCode::Options, text))
+        }
     }
 }
 

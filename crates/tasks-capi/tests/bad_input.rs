@@ -85,25 +85,44 @@ fn options_of_other_versions_are_read() {
     fails(
         new(whole, [0, 0, 1 << 8]),
         ErrorCode::Options,
-        "byte 57 of the options is set, but version 0.1.0 of the library knows only 40 bytes",
+        "byte 65 of the options is set, but version 0.1.0 of the library knows only 48 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
-        let text = format!("options.size is {size}, but usher_tasks_options has 40 bytes");
+        let text = format!("options.size is {size}, but usher_tasks_options has 48 bytes");
         fails(new(size, [0; 3]), ErrorCode::Options, &text);
     }
 }
 
 #[test]
-fn bindings_and_limits_are_read() {
-    for (binding, running, text) in [
-        (0, 0, None),
-        (1, 1, None),
-        (2, 0, Some("the option binding must be 0 or 1, not 2")),
-        (0, 2, Some("the option running must be 0 or 1, not 2")),
+fn options_after_those_of_the_first_version_are_read() {
+    for (binding, running, [progress, reserved], text) in [
+        (0, 0, [0, 0], None),
+        (1, 1, [1, 0], None),
+        (
+            2,
+            0,
+            [0, 0],
+            Some("the option binding must be 0 or 1, not 2"),
+        ),
+        (
+            0,
+            2,
+            [0, 0],
+            Some("the option running must be 0 or 1, not 2"),
+        ),
+        (
+            0,
+            0,
+            [2, 0],
+            Some("the option progress must be 0 or 1, not 2"),
+        ),
+        (0, 0, [0, 3], Some("the option reserved must be 0, not 3")),
     ] {
         let bound = Options {
             binding,
             running,
+            progress,
+            reserved,
             ..options(2, 0, (0, 0))
         };
         let (code, runtime) = runtime_new(&bound);

@@ -71,6 +71,8 @@ static void abi(void)
 	OFFSET(usher_tasks_options, binding);
 	OFFSET(usher_tasks_options, running);
 	OFFSET(usher_tasks_options, stack_bytes);
+	OFFSET(usher_tasks_options, progress);
+	OFFSET(usher_tasks_options, reserved);
 	VALUE(options.size);
 	VALUE(options.workers);
 	VALUE(sizeof(usher_tasks_unfinished));

@@ -17,7 +17,10 @@ use crate::places::WorkerDistance;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AtomicWorkerCounters {
+    /// Tasks run, except stolen functions of `join`.
     pub tasks: RelaxedCounter,
+    /// Functions of `join` that were run as tasks. Their number depends on the workers.
+    pub forks: RelaxedCounter,
     pub steals: [RelaxedCounter; WorkerDistance::ALL.len()],
     pub outside: RelaxedCounter,
     pub sent: RelaxedCounter,
@@ -96,9 +99,13 @@ impl SleepTime {
 }
 
 impl AtomicWorkerCounters {
+    pub fn tasks_and_forks(&self) -> u64 {
+        self.tasks.get() + self.forks.get()
+    }
+
     pub fn read(&self) -> Counters {
         Counters {
-            tasks: self.tasks.get(),
+            tasks: self.tasks_and_forks(),
             steals: std::array::from_fn(|distance| self.steals[distance].get()),
             outside: self.outside.get(),
             sent: self.sent.get(),

@@ -20,6 +20,8 @@
 //!    after its current task, and other workers take its queued tasks. A worker in a nested wait
 //!    continues until the wait ends.
 //!
+//! The observer also reports the tasks that have begun ([`crate::progress`]).
+//!
 //! The observer sleeps while no worker has run for 100 ms ([`STALL_ITERATIONS`]). It ends with the
 //! workers. If it cannot be started, or the affinity mask cannot be read, all workers may run.
 //!
@@ -33,6 +35,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::places;
+use crate::progress::ProgressReport;
 use crate::worker::Registry;
 
 /// The time between two iterations.
@@ -45,8 +48,19 @@ const PROGRESS_ITERATIONS: u32 = 200;
 /// Iterations between two readings of the quota (50 ms).
 const QUOTA_ITERATIONS: u32 = 10;
 
-/// Starts the observer of a runtime; `None` if it cannot be started.
-pub(crate) fn start(registry: &Arc<Registry>) -> Option<JoinHandle<()>> {
+/// Iterations between two reports of progress (20 ms).
+const REPORT_ITERATIONS: u32 = 4;
+
+/// Starts the observer of a runtime. It limits the running workers if `follows` is true, and reports
+/// progress if there is a report. Returns `None` if it has nothing to do or cannot be started.
+pub(crate) fn start(
+    registry: &Arc<Registry>,
+    follows: bool,
+    report: Option<ProgressReport>,
+) -> Option<JoinHandle<()>> {
+    if !follows && report.is_none() {
+        return None;
+    }
     let registry = Arc::clone(registry);
     let thread = thread::Builder::new().name("usher-tasks-cpus".to_owned());
     // The observer calls no functions of the program.
@@ -56,21 +70,27 @@ pub(crate) fn start(registry: &Arc<Registry>) -> Option<JoinHandle<()>> {
     let unbound = places::unbound_cpus();
     let body = move || {
         places::bind_worker(None, unbound);
-        observe(&registry);
+        observe(&registry, follows, report);
     };
     thread.spawn(body).ok()
 }
 
-fn observe(registry: &Registry) {
+fn observe(registry: &Registry, follows: bool, report: Option<ProgressReport>) {
     let running = registry.running();
     running.register_observer();
     let mut rule = LimitRule::default();
     let mut cpus = UsableCpus::default();
+    let mut reports = Reports {
+        report,
+        iterations: 0,
+    };
     let mut idle = 0;
     while !registry.has_ended() {
-        let cpus = cpus.count();
-        let limit = rule.limit(&sample(registry, cpus));
-        registry.limit_running(limit);
+        if follows {
+            let limit = rule.limit(&sample(registry, cpus.count()));
+            registry.limit_running(limit);
+        }
+        reports.iterate(registry);
         idle = match running.count() {
             0 => idle + 1,
             _ => 0,
@@ -81,6 +101,31 @@ fn observe(registry: &Registry) {
         }
     }
     registry.limit_running(registry.workers());
+    reports.update(registry);
+}
+
+/// The reports of progress at some of the iterations.
+#[derive(Debug)]
+struct Reports {
+    report: Option<ProgressReport>,
+    /// Iterations since the last report.
+    iterations: u32,
+}
+
+impl Reports {
+    fn iterate(&mut self, registry: &Registry) {
+        self.iterations += 1;
+        if self.iterations >= REPORT_ITERATIONS {
+            self.update(registry);
+        }
+    }
+
+    fn update(&mut self, registry: &Registry) {
+        self.iterations = 0;
+        if let Some(report) = &mut self.report {
+            report.update(registry.progress());
+        }
+    }
 }
 
 /// The number of CPUs that the calling thread may use, by its affinity mask and its CPU quota.

@@ -121,7 +121,7 @@ impl<F: FnOnce(bool) -> R + Send, R: Send> Forked<F, R> {
 /// # Safety
 /// The job is the first field of a [`Forked`] of these types.
 unsafe fn run<F: FnOnce(bool) -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
-    worker.count_task();
+    worker.count_fork();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
     // SAFETY: the caller guarantees that the forked function exists until `done` is set, and this
     // worker holds its job.

@@ -52,6 +52,7 @@ mod per_worker;
 mod places;
 mod policy;
 mod pool;
+mod progress;
 mod runtime;
 mod scope;
 mod slab;

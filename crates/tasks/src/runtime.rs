@@ -29,6 +29,7 @@ use crate::handle::{self, Handle, TaskHint};
 use crate::levels::NoMemory;
 use crate::places::{self, CpuClaim, WorkerPlaces};
 use crate::policy::Policy;
+use crate::progress::ProgressReport;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
 use crate::waits::{DeadlockCycle, RuntimeWait};
@@ -82,6 +83,7 @@ pub struct RuntimeBuilder {
     policy: Policy,
     stack_bytes: usize,
     follow_cpus: bool,
+    report_progress: bool,
     pub(crate) hooks: ThreadHooks,
 }
 
@@ -98,6 +100,7 @@ impl RuntimeBuilder {
             policy: Policy::default(),
             stack_bytes: 0,
             follow_cpus: true,
+            report_progress: true,
             hooks: ThreadHooks::default(),
         }
     }
@@ -145,6 +148,21 @@ impl RuntimeBuilder {
     pub fn follow_cpus(self, follow_cpus: bool) -> Self {
         Self {
             follow_cpus,
+            ..self
+        }
+    }
+
+    /// Sets whether the runtime reports its tasks on the heartbeat page of the program, which `usher
+    /// run` creates. This is the default; it has no effect on other programs.
+    ///
+    /// Every 20 ms, the number of new tasks of graphs, tokens, submissions and scopes is added to
+    /// the page, with the unit "tasks". The rate of progress is right if the tasks are similar.
+    /// Parallel loops and `join` are not reported. If the program has named a unit of its own on
+    /// the page, or has counted units before the first task, the runtime reports nothing. The
+    /// report needs the additional thread of [`Self::follow_cpus`].
+    pub fn report_progress(self, report_progress: bool) -> Self {
+        Self {
+            report_progress,
             ..self
         }
     }
@@ -241,9 +259,9 @@ impl Runtime {
             claim: Some(claim),
             creator_pid: process::id(),
         };
-        if builder.follow_cpus && workers > 1 {
-            runtime.observer = follow::start(&runtime.registry);
-        }
+        let follows = builder.follow_cpus && workers > 1;
+        let report = builder.report_progress.then(ProgressReport::open).flatten();
+        runtime.observer = follow::start(&runtime.registry, follows, report);
         let hooks = &builder.hooks;
         for (index, cpus) in of_worker.into_iter().enumerate() {
             let worker = WorkerThread {

@@ -349,11 +349,11 @@ impl<'a> Worker<'a> {
             return run();
         }
         self.since_sample.set(0);
-        let before = self.counts().tasks.get();
+        let before = self.counts().tasks_and_forks();
         let begun = Instant::now();
         run();
         let ns = begun.elapsed().as_nanos();
-        if self.counts().tasks.get() == before {
+        if self.counts().tasks_and_forks() == before {
             self.registry
                 .guess
                 .record(u64::try_from(ns).unwrap_or(u64::MAX));
@@ -442,6 +442,12 @@ impl<'a> Worker<'a> {
     #[inline]
     pub fn count_task(&self) {
         self.counts().tasks.add(1);
+    }
+
+    /// Counts a function of `join` that this worker is about to run as a task.
+    #[inline]
+    pub fn count_fork(&self) {
+        self.counts().forks.add(1);
     }
 
     /// Returns whether tracing is on.

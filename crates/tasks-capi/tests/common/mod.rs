@@ -49,6 +49,8 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
         binding: 0,
         running: 0,
         stack_bytes: 0,
+        progress: 0,
+        reserved: 0,
     }
 }
 

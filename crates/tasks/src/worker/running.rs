@@ -64,6 +64,13 @@ impl Registry {
     /// Returns the number of tasks that have begun.
     pub fn tasks_begun(&self) -> u64 {
         (self.worker_shared.iter())
+            .map(|shared| shared.counts.tasks_and_forks())
+            .sum()
+    }
+
+    /// Returns the number of tasks that have begun, except stolen functions of `join`.
+    pub fn progress(&self) -> u64 {
+        (self.worker_shared.iter())
             .map(|shared| shared.counts.tasks.get())
             .sum()
     }
