@@ -716,6 +716,9 @@ fn programs_keep_an_ignored_sigchld_and_a_umask_that_restricts_the_owner() {
         // SAFETY: both functions may be called between fork and exec.
         unsafe {
             command.pre_exec(|| {
+                // A shell that starts the test in the background ignores these signals.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::signal(libc::SIGQUIT, libc::SIG_DFL);
                 libc::signal(libc::SIGCHLD, libc::SIG_IGN);
                 libc::umask(0o777);
                 Ok(())
