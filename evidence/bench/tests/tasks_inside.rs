@@ -114,6 +114,20 @@ fn registered_tasks_take_memory_and_all_run() {
 }
 
 #[test]
+fn many_workers_run_all_tasks_and_report_times() {
+    for workers in [1, 2, 64] {
+        let reported = lines(&format!("workers {workers} 1000"));
+        let names: Vec<&str> = reported.iter().map(|line| line[0].as_str()).collect();
+        assert_eq!(names, ["cpu", "elapsed"]);
+        assert!(
+            reported
+                .iter()
+                .all(|line| line[1].parse::<f64>().unwrap() > 0.0)
+        );
+    }
+}
+
+#[test]
 fn invalid_workloads_are_rejected() {
     for words in [
         "usher 0 0 1 wavefront 2 2 2 empty",

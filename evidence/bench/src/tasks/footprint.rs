@@ -6,14 +6,13 @@
 //! of its resident memory per task. The growth includes the overhead of the allocator and free
 //! entries of the hash table. The bar is 96 bytes.
 
-use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 use usher_report::text;
 
-use super::{inside, rounds};
+use super::{inside, numbers, rounds};
 use crate::bars::{Bar, Part, Table};
 
 /// Number of tasks that are registered at the same time to measure their memory.
@@ -90,13 +89,4 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     part.notes.extend(failed);
     part.raw = json!({ "bytes": bytes, "flight": flight, "ran": ran });
     Ok(part)
-}
-
-/// Parses lines that consist of a name and a number.
-fn numbers(text: &str) -> BTreeMap<String, f64> {
-    let number = |line: &str| {
-        let (name, number) = line.split_once(' ')?;
-        Some((name.to_owned(), number.parse().ok()?))
-    };
-    text.lines().filter_map(number).collect()
 }

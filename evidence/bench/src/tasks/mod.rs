@@ -24,8 +24,10 @@ mod show;
 mod study;
 mod taskflow;
 mod toolchain;
+mod workers;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -57,6 +59,8 @@ pub enum TasksPart {
     Compute,
     /// Memory per task, and ten million tasks in flight
     Footprint,
+    /// CPU time of more workers than CPUs
+    Workers,
 }
 
 /// A runtime that a separate C++ program uses.
@@ -153,8 +157,10 @@ impl TasksArgs {
             Some(peers) => peers.iter().flatten().copied().collect(),
             None => all().collect(),
         };
-        let compared =
-            |which: &TasksPart| !matches!(which, TasksPart::Misses | TasksPart::Footprint);
+        let compared = |which: &TasksPart| {
+            use TasksPart::{Footprint, Misses, Workers};
+            !matches!(which, Misses | Footprint | Workers)
+        };
         let parts = TasksPart::value_variants()
             .iter()
             .filter(|&&which| self.wants(which));
@@ -252,6 +258,7 @@ fn part(args: &TasksArgs, which: TasksPart, programs: &Programs, scratch: &Path)
         TasksPart::Misses => misses::run(programs, scratch)?,
         TasksPart::Compute => compute::run(programs, &settings),
         TasksPart::Footprint => footprint::run(settings.threads_max(), args.quick)?,
+        TasksPart::Workers => workers::run(&settings)?,
     })
 }
 
@@ -284,4 +291,13 @@ fn print_line(args: &TasksArgs, text: &str) -> Result<()> {
     }
     eprintln!("{text}");
     Ok(())
+}
+
+/// Parses lines that consist of a name and a number.
+fn numbers(text: &str) -> BTreeMap<String, f64> {
+    let number = |line: &str| {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.to_owned(), number.parse().ok()?))
+    };
+    text.lines().filter_map(number).collect()
 }

@@ -10,7 +10,7 @@ use usher_tasks::{GraphBuilder, Groups, Runtime};
 
 use crate::machine::print_line;
 
-fn number(words: &[String], at: usize) -> Result<u64> {
+pub fn number(words: &[String], at: usize) -> Result<u64> {
     let word = words.get(at).context("how many?")?;
     word.parse()
         .with_context(|| format!("'{word}' is not a number"))

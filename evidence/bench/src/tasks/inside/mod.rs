@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The hidden command `usher-bench tasks-inside FORM`, which runs one contestant in a process of
 //! its own: usher-tasks, rayon, loops in a fixed order, or threads without a runtime. The C++
-//! programs have the same command line. Two further forms measure the memory of registered tasks.
+//! programs have the same command line. Two further forms measure the memory of registered tasks, and one the CPU time of many
+//! workers.
 
 mod by_hand;
 mod counters;
@@ -9,6 +10,7 @@ mod footprint;
 mod order;
 mod ours;
 mod rayon;
+mod workers;
 
 pub use ours::CHOSEN;
 
@@ -54,6 +56,8 @@ pub enum Form {
     Footprint,
     /// Registers tasks, resolves each, and counts those that ran
     Flight,
+    /// Runs tasks of an outside thread on many workers, and prints the CPU time
+    Workers,
 }
 
 /// Arguments of the hidden command.
@@ -70,6 +74,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
     match args.form {
         Form::Footprint => return footprint::footprint(&args.words),
         Form::Flight => return footprint::flight(&args.words),
+        Form::Workers => return workers::run(&args.words),
         _ => {}
     }
     let work = Workload::begin(&args.words)?;
@@ -114,6 +119,6 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         Form::OrderStages => order::run(work, order::by_stage(work)),
         Form::ByHand => by_hand::run(work),
         Form::UsherBlocks | Form::RayonChunks => bail!("this form of the runtime runs only loops"),
-        Form::Footprint | Form::Flight => Ok(()),
+        Form::Footprint | Form::Flight | Form::Workers => Ok(()),
     }
 }
