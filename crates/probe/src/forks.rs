@@ -38,7 +38,7 @@ use crate::file;
 use crate::text;
 use crate::tree::{read_stat, tasks};
 use files::{
-    by_start, executable_mappings, is_process, last_pid, library_kb, shape, working_threads,
+    LastPid, by_start, executable_mappings, is_process, library_kb, shape, working_threads,
 };
 use orphans::{Origin, OrphanRules};
 use unread::{UnreadNumber, UnreadNumbers};
@@ -70,6 +70,7 @@ pub struct ForkScan {
     ns_per_tick: u64,
     root: ProcessId,
     orphans: OrphanRules,
+    last_pid_file: LastPid,
     last_pid: Option<i32>,
     /// The last number at the last check at which the program was at rest, if no other check or scan
     /// followed.
@@ -111,12 +112,14 @@ impl ForkScan {
     /// Starts to follow the tree below a process. `is_launched`: the process has no children yet, so
     /// that the first scan need not list all processes.
     pub fn new(proc_root: &Path, root: ProcessId, is_launched: bool) -> Self {
+        let mut last_pid = LastPid::new(proc_root);
         Self {
+            last_pid: is_launched.then(|| last_pid.read()).flatten(),
+            last_pid_file: last_pid,
             proc_root: proc_root.to_owned(),
             ns_per_tick: 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1),
             root,
             orphans: OrphanRules::new(proc_root, root),
-            last_pid: is_launched.then(|| last_pid(proc_root)).flatten(),
             rest: None,
             listed_ns: None,
             known: BTreeMap::new(),
@@ -140,7 +143,7 @@ impl ForkScan {
         if self.known.is_empty() || self.last_pid.is_none() {
             return true;
         }
-        let last = last_pid(&self.proc_root);
+        let last = self.last_pid_file.read();
         if is_at_rest {
             self.skip_before_last_rest(last);
             return false;
@@ -190,7 +193,7 @@ impl ForkScan {
 
     /// Updates the tree. Returns whether a new process was found.
     pub fn scan(&mut self, at_ns: u64) -> bool {
-        let last = last_pid(&self.proc_root);
+        let last = self.last_pid_file.read();
         self.rest = None;
         self.refresh(at_ns);
         if let Some(root) = self.known.get(&self.root.pid) {

@@ -2,12 +2,12 @@
 //! Reads the files of `/proc` about the processes of one program: numbers, threads, mappings, and the
 //! command line. A file of a process that has ended counts as empty.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use usher_model::TreeProcess;
 
 use super::THREADS_MAX;
-use crate::file;
+use crate::file::{self, OpenFile};
 use crate::text;
 use crate::tree::{read_stat, tasks};
 
@@ -17,10 +17,31 @@ const WORK_SHARE: f64 = 0.05;
 /// Upper limit of the length of a shape, in bytes.
 const SHAPE_MAX: usize = 1024;
 
-/// Returns the number that the kernel assigned last to a process or thread.
-pub(super) fn last_pid(proc_root: &Path) -> Option<i32> {
-    let text = file::read(&proc_root.join("loadavg")).ok()?;
-    text.split_whitespace().last()?.parse().ok()
+/// The file with the number that the kernel assigned last to a process or thread. It stays open,
+/// because it is read at each check of an idle program.
+#[derive(Debug)]
+pub(super) struct LastPid {
+    path: PathBuf,
+    file: Option<OpenFile>,
+}
+
+impl LastPid {
+    pub(super) fn new(proc_root: &Path) -> Self {
+        Self {
+            path: proc_root.join("loadavg"),
+            file: None,
+        }
+    }
+
+    /// Returns the number; `None` if the file cannot be read.
+    pub(super) fn read(&mut self) -> Option<i32> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(OpenFile::open(self.path.clone()).ok()?),
+        };
+        let number = |text: &str| text.split_whitespace().last()?.parse().ok();
+        file.parse("the last process number", number).ok()
+    }
 }
 
 /// Returns all processes, the oldest first, so that parents precede their children.
