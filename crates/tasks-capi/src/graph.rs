@@ -36,6 +36,7 @@ pub struct Builder {
     groups: Vec<Groups>,
     /// Dependencies: pairs of a task and of a task that runs before it.
     dependencies: Vec<(usize, usize)>,
+    keeps_order: bool,
 }
 
 /// The interface of graphs with bodies of any type, for trait objects.
@@ -88,6 +89,9 @@ impl Builder {
         }
         for &(task, before) in &self.dependencies {
             builder.after(task, before);
+        }
+        if self.keeps_order {
+            builder.keep_order();
         }
         let calls = Arc::new(GraphCalls {
             calls: self.calls.as_slice().into(),
@@ -221,6 +225,17 @@ pub unsafe extern "C" fn usher_tasks_builder_after(
         reserved
             .map_err(|_| no_memory(&format!("the dependency of task {task} on task {before}")))?;
         builder.dependencies.push((task, before));
+        Ok(())
+    })
+}
+
+/// Makes graphs keep the declared order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_builder_keep_order(builder: *mut Builder) -> c_int {
+    boundary(|| {
+        // SAFETY: `builder` is null or valid, and no other thread uses it, as the caller
+        // guarantees.
+        unsafe { builder_of(builder) }?.keeps_order = true;
         Ok(())
     })
 }

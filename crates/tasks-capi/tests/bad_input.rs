@@ -247,6 +247,7 @@ fn null_graphs_and_reports_are_errors() {
             ptr::null_mut(),
         ));
         null(usher_tasks_builder_after(ptr::null_mut(), 1, 0));
+        null(usher_tasks_builder_keep_order(ptr::null_mut()));
         let mut built = ptr::dangling_mut();
         null(usher_tasks_builder_build(
             ptr::null(),

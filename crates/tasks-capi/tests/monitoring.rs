@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +20,11 @@ unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
 
 /// Creates a runtime of two workers, and a graph that is a chain of tasks without groups.
 fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
+    new_graph(false)
+}
+
+/// Creates a runtime of two workers and a graph, which keeps the declared order on request.
+fn new_graph(keeps_order: bool) -> (*mut RuntimeHandle, *mut GraphHandle) {
     let (mut runtime, mut builder, mut graph) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let options = common::options(2, 0, (0, 0));
     // SAFETY: the out-pointers refer to local variables, and the tasks may be called with a null
@@ -31,7 +36,8 @@ fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
         );
         assert_eq!(usher_tasks_builder_new(&raw mut builder), 0);
         for task in 0..TASKS {
-            let arg = ptr::without_provenance_mut(task * 64);
+            // The order of the data differs from the declared order.
+            let arg = ptr::without_provenance_mut((TASKS - task) * 64);
             let number = ptr::null_mut();
             assert_eq!(
                 usher_tasks_builder_task(builder, Some(nothing), arg, 0, 0, number),
@@ -40,6 +46,9 @@ fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
             if task > 0 {
                 assert_eq!(usher_tasks_builder_after(builder, task, task - 1), 0);
             }
+        }
+        if keeps_order {
+            assert_eq!(usher_tasks_builder_keep_order(builder), 0);
         }
         assert_eq!(
             usher_tasks_builder_build(builder, &raw mut graph, ptr::null_mut()),
@@ -210,6 +219,28 @@ fn a_graph_can_be_explained_while_it_runs() {
         assert_eq!(busy, 0);
     });
     end((runtime, graph));
+}
+
+#[test]
+fn other_orders_are_tried_unless_the_graph_keeps_its_order() {
+    for (keeps_order, orders) in [(false, 2..9), (true, 1..2)] {
+        let (runtime, graph) = new_graph(keeps_order);
+        for _ in 0..100 {
+            // SAFETY: the handles are valid.
+            assert_eq!(
+                unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) },
+                0
+            );
+        }
+        let mut text = [0_u8; 2048];
+        // SAFETY: the graph is valid, and the buffer has the stated size.
+        unsafe { usher_tasks_graph_explain(graph, text.as_mut_ptr().cast(), text.len()) };
+        let text = CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap();
+        let tried = text.lines().skip(1).count();
+        assert!(orders.contains(&tried), "{keeps_order}: {text}");
+        assert!(!keeps_order || text.contains("> as declared"), "{text}");
+        end((runtime, graph));
+    }
 }
 
 #[test]

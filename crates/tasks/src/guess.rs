@@ -10,7 +10,7 @@
 //!
 //! `trials` compares the groupings by the run times of tasks, and selects the fastest. One task in
 //! 64 ([`SAMPLE`]) is timed. The mean of 256 timed tasks ([`SAMPLES`]) is the result of one trial,
-//! and then `trials` selects the grouping of the next trial. A task that became ready under one
+//! and then `trials` selects the grouping of the next trial. The baseline is the grouping by time. A task that became ready under one
 //! grouping may run during the trial of the next grouping, and is then counted there. Compared with
 //! the length of a trial, such tasks are few. The first choice follows after 9 trials, which are
 //! about 150,000 tasks. A guess takes constant time and writes no data that all threads share,
@@ -75,7 +75,8 @@ struct Measurements {
 impl Default for GroupGuesser {
     fn default() -> Self {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
-        let trials = AlternativeTrials::new(GROUPINGS.len());
+        // The times are means over many tasks.
+        let trials = AlternativeTrials::new(GROUPINGS.len(), 0).without_short_runs();
         Self {
             grouping: AtomicUsize::new(trials.current()),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),

@@ -445,14 +445,14 @@ fn declared_groups_determine_the_order() {
 }
 
 #[test]
-fn hints_work_on_small_graphs_and_need_a_task() {
+fn small_graphs_keep_the_declared_order_and_hints_need_a_task() {
     let mut builder = GraphBuilder::new();
     let task = builder.task();
     builder.on(task, 0x1000).runs(task, 1);
     let mut graph = builder.build(|_| ()).unwrap();
     let runtime = Runtime::new(1).unwrap();
     (0..5).for_each(|_| runtime.run(&mut graph).unwrap());
-    assert_eq!(graph.explain().chosen, Some(TaskOrder::Data));
+    assert_eq!(graph.explain().chosen, Some(TaskOrder::Declared));
     let mut builder = GraphBuilder::new();
     builder.on(3, 0x1000);
     let error = builder.build(|_| ()).unwrap_err();

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds a fast order for a graph without groups, by trials during the runs of the graph.
 //!
-//! 1. The first run uses the order of the data addresses if they are known, else the declared
-//!    order. A graph that runs once therefore does not pay for a search.
+//! 1. The first run uses the declared order. A graph that runs once therefore does not pay for a
+//!    search.
 //! 2. Before the second run, `order` proposes up to 8 candidate orders.
 //! 3. Each following run uses a candidate that `trials` selects, and `trials` gets the run's time.
-//! 4. After enough runs `trials` chooses the fastest order, which later runs use.
+//! 4. After enough runs `trials` chooses the fastest order, which later runs use, if it is at least
+//!    5 % faster than the declared order. Otherwise, it chooses the declared order.
 //!
 //! An order gives each task a rank. Ranks become temporal and spatial groups of the tasks
 //! ([`groups_of`]), which the workers obey. Each number of workers has a search of its own, because
 //! the fastest order may depend on it. Graphs with fewer than 256 tasks ([`TASKS_MIN`]) keep the
 //! order of step 1, because their run times vary too much for comparisons.
 //!
-//! Bounds: With 8 candidates, a search takes 24 trial runs; repeated searches are described in
-//! `trials`. Proposing the candidates takes about 8 times the time of computing an order (`order`).
-//! A change of the order takes time in proportion to n log n + d log d for n tasks and d
-//! dependencies. If there is no memory for the ranks, the order stays unchanged. The searches of
-//! all numbers of workers are kept as long as the graph.
+//! Bounds: With 8 candidates, a search takes at most 24 trial runs, or 72 if they take less than 2
+//! ms each; repeated searches and the cost of trials are described in `trials`. Proposing the
+//! candidates takes about 8 times the time of computing an order (`order`). A change of the order
+//! takes time in proportion to n log n + d log d for n tasks and d dependencies. If there is no
+//! memory for the ranks, the order stays unchanged. The searches of all numbers of workers are kept
+//! as long as the graph.
 
 use std::fmt;
 
@@ -27,7 +29,7 @@ use crate::pool::T_QUEUES;
 use crate::trials::AlternativeTrials;
 
 /// Minimum number of tasks of a graph for a search. The run times of smaller graphs vary too much,
-/// so smaller graphs always run in their default order.
+/// so smaller graphs always run in the declared order.
 const TASKS_MIN: usize = 256;
 
 /// The candidate orders of a graph, and the state of their trials.
@@ -36,6 +38,8 @@ pub(super) struct OrderFinder {
     after: Successors,
     data: Vec<usize>,
     code: Vec<usize>,
+    /// Whether the graph keeps the declared order, without a search.
+    keeps_order: bool,
     /// The searches, each with its number of workers. The best order may depend on the number of
     /// workers. A graph that runs alternately on two runtimes continues both searches.
     searches: Vec<(usize, OrderSearch)>,
@@ -54,8 +58,9 @@ struct OrderSearch {
 }
 
 impl OrderSearch {
-    fn new(orders: Vec<TaskOrder>) -> Self {
-        let trials = AlternativeTrials::new(orders.len());
+    /// `baseline` is the index of the declared order.
+    fn new(orders: Vec<TaskOrder>, baseline: usize) -> Self {
+        let trials = AlternativeTrials::new(orders.len(), baseline);
         Self {
             orders,
             trials,
@@ -70,9 +75,18 @@ impl OrderFinder {
             after,
             data,
             code,
+            keeps_order: false,
             searches: Vec::new(),
             current: 0,
             applied: None,
+        }
+    }
+
+    /// Returns a finder that always uses the declared order.
+    pub fn that_keeps_order(after: Successors) -> Self {
+        Self {
+            keeps_order: true,
+            ..Self::new(after, Vec::new(), Vec::new())
         }
     }
 
@@ -85,14 +99,14 @@ impl OrderFinder {
             .iter()
             .position(|(count, _)| *count == workers);
         self.current = known.unwrap_or(self.searches.len());
-        // The first run uses the default order, because a graph that is run once must not pay for a
-        // search.
+        // The first run uses the declared order, because a graph that is run once must not pay for
+        // a search.
         if known.is_none() {
-            let search = OrderSearch::new(vec![self.default_order()]);
+            let search = OrderSearch::new(vec![TaskOrder::Declared], 0);
             self.searches.push((workers, search));
         } else if self.searches[self.current].1.runs == 1 && self.is_worth_trials() {
-            let orders = self.info().orders()?;
-            self.searches[self.current].1 = OrderSearch::new(orders);
+            let (orders, declared) = self.info().orders()?;
+            self.searches[self.current].1 = OrderSearch::new(orders, declared);
             self.searches[self.current].1.runs = 1;
         }
         let search = &mut self.searches[self.current].1;
@@ -107,14 +121,7 @@ impl OrderFinder {
     }
 
     fn is_worth_trials(&self) -> bool {
-        self.after.count() >= TASKS_MIN
-    }
-
-    fn default_order(&self) -> TaskOrder {
-        match self.data.is_empty() {
-            true => TaskOrder::Declared,
-            false => TaskOrder::Data,
-        }
+        !self.keeps_order && self.after.count() >= TASKS_MIN
     }
 
     fn info(&self) -> GraphInfo<'_> {
@@ -236,6 +243,20 @@ impl fmt::Display for Explanation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_graph_keeps_its_order_on_request() {
+        let after = Successors::new(2 * TASKS_MIN, &[(0, TASKS_MIN)]);
+        let mut finder = OrderFinder::that_keeps_order(after);
+        for run in 0..100 {
+            finder.prepare(1);
+            assert_eq!(finder.applied, Some(TaskOrder::Declared), "run {run}");
+            finder.record(100.0);
+        }
+        let explained = finder.explain();
+        assert_eq!(explained.chosen, Some(TaskOrder::Declared));
+        assert_eq!(explained.orders.len(), 1);
+    }
 
     #[test]
     fn each_number_of_workers_has_trials_of_its_own() {

@@ -80,9 +80,9 @@ pub(super) struct GraphInfo<'a> {
 }
 
 impl GraphInfo<'_> {
-    /// Returns the candidate orders, sorted by expected speed. Of orders with equal ranks, only the
-    /// first is returned. `None` if there is no memory.
-    pub fn orders(&self) -> Option<Vec<TaskOrder>> {
+    /// Returns the candidate orders, sorted by expected speed, and the index of the declared order.
+    /// Of orders with equal ranks, only the first is returned. `None` if there is no memory.
+    pub fn orders(&self) -> Option<(Vec<TaskOrder>, usize)> {
         let mut orders = try_collect(ORDERS_MAX, [])?;
         if has_distinct(self.data) {
             orders.push(TaskOrder::Data);
@@ -103,7 +103,9 @@ impl GraphInfo<'_> {
                 found.push(order);
             }
         }
-        Some(found)
+        let is_declared = |ranks: &Vec<u32>| ranks.is_sorted();
+        let declared = seen.iter().position(is_declared)?;
+        Some((found, declared))
     }
 
     /// Returns the rank of each task, from 0. `None` if there is no memory.
@@ -253,7 +255,12 @@ mod tests {
             code: &[],
         };
         let step = ROWS * COLUMNS;
-        assert!(info.orders().unwrap().contains(&TaskOrder::Chains { step }));
+        assert!(
+            info.orders()
+                .unwrap()
+                .0
+                .contains(&TaskOrder::Chains { step })
+        );
         let ranks = info.ranks(TaskOrder::Chains { step }).unwrap();
         let in_order: Vec<u32> = all()
             .map(|(row, column, stage)| ranks[by_stage(row, column, stage)])
@@ -270,8 +277,8 @@ mod tests {
             data: &data,
             code: &[7; ROWS * COLUMNS * STAGES],
         };
-        let orders = info.orders().unwrap();
-        assert_eq!(orders[0], TaskOrder::Data);
+        let (orders, declared) = info.orders().unwrap();
+        assert_eq!((orders[0], declared), (TaskOrder::Data, 0));
         assert!(!orders.contains(&TaskOrder::Declared) && !orders.contains(&TaskOrder::Code));
         assert!(!orders.contains(&TaskOrder::Chains { step: 1 }));
     }
@@ -287,7 +294,7 @@ mod tests {
             let edges: Vec<(usize, usize)> = forward.collect();
             let after = Successors::new(count, &edges);
             let info = GraphInfo { after: &after, data: &data[..count], code: &data[80 - count..] };
-            for order in info.orders().unwrap() {
+            for order in info.orders().unwrap().0 {
                 let mut ranks = info.ranks(order).unwrap();
                 if order == TaskOrder::Depth {
                     prop_assert!(edges.iter().all(|&(a, b)| ranks[a] < ranks[b]));
