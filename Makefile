@@ -24,6 +24,9 @@ BIN = $(TARGET)/$(PROFILE:dev=debug)
 # Absolute, because installed files contain it; it may have spaces.
 override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-symlinks -- "$(PREFIX)"))
 STAGE = $(TARGET)/stage
+# The C library of the task runtime is small in this profile only, and is built quickly.
+TASKS_PROFILE = $(if $(filter dev,$(PROFILE)),dev,dist)
+TASKS_BIN = $(TARGET)/$(TASKS_PROFILE:dev=debug)
 
 # The second workspace: benchmarks and models of the papers' machines. The product builds, tests
 # and installs without it. In the same target folder, crates of the registry are built once.
@@ -68,7 +71,7 @@ UNDO := --package usher-act --package usher --tests
 TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19:clang-19 lib:hwloc:libhwloc-dev \
   lib:libelf:libelf-dev lib:zlib:zlib1g-dev lib:libudev:libudev-dev
 # What packages contain beside usher-bench.
-SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
+SHIPPED := --package usher --package usher-ompt
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples setup-compared lint fmt clippy deny unit fuzz loom fuzz-loom doc \
   sanitize asan tsan c-examples valgrind bless install install-tasks uninstall \
@@ -116,8 +119,8 @@ build-run:
 
 # The C library of the task runtime.
 build-tasks:
-	@scripts/need cargo:https://rustup.rs cc:gcc strip:binutils objcopy:binutils
-	@scripts/stage "build of libusher_tasks" $(CARGO) build --locked --profile $(PROFILE) --package usher-tasks-capi
+	@scripts/need cargo:https://rustup.rs cc:gcc strip:binutils objcopy:binutils ld:binutils ar:binutils nm:binutils
+	@scripts/stage "build of libusher_tasks" scripts/tasks-library build $(TASKS_PROFILE)
 
 lint: setup fmt clippy
 
@@ -129,6 +132,11 @@ fmt:
 clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@$(call evidence,lints,clippy,--workspace --all-targets -- -D warnings)
+	@for features in "" trace-json trace-svg tsc; do \
+	  scripts/stage "lints of usher-tasks with features: $${features:-none}" $(CARGO) clippy --locked \
+	    --package usher-model --package usher-tasks --no-default-features \
+	    --features "$${features:+usher-tasks/$$features}" --lib -- -D warnings || exit; \
+	done
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab --test hosts -- -D warnings
 	@$(call evidence,lints of guests,clippy,--workspace --test baselines -- -D warnings)
 
@@ -214,6 +222,7 @@ doc:
 c-examples: build-tasks
 	@mkdir -p $(TARGET)/c-examples
 	@$(MAKE) --no-print-directory install-tasks PREFIX=$(STAGED) DESTDIR= >/dev/null
+	@[ $(TASKS_PROFILE) = dev ] || scripts/tasks-library check $(STAGED)/lib
 	@scripts/stage "C examples" sh -ec '\
 	  cd $(TARGET)/c-examples; src=$(CURDIR); own="-I $(CURDIR)/crates/tasks-capi/include"; \
 	  installed() { PKG_CONFIG_PATH=$(STAGED)/lib/pkgconfig pkg-config "$$@" usher-tasks; }; \
@@ -226,7 +235,7 @@ c-examples: build-tasks
 	  cc $(C_FLAGS) $$src/examples/tasks/wavefront.c -o wavefront-static \
 	    $$(installed --static --cflags --libs | sed s/-lusher_tasks/-l:libusher_tasks.a/); \
 	  for compile in "cc $$src/examples/tasks/wavefront.c" "c++ $$src/examples/tasks/lambdas.cpp"; do \
-	    $$compile $(C_FLAGS) $$own $(abspath $(BIN))/libusher_tasks_capi.a -lpthread -lm -ldl \
+	    $$compile $(C_FLAGS) $$own $(abspath $(TASKS_BIN))/libusher_tasks_capi.a -lpthread -lm -ldl \
 	      -o $$(basename $${compile#* } | cut -d. -f1)-uninstalled; \
 	  done; \
 	  export LD_LIBRARY_PATH=$(STAGED)/lib; \
@@ -277,11 +286,11 @@ run: setup-examples build-run
 
 # The files that are installed are listed once, in scripts/install.
 install-tasks: build-tasks
-	@scripts/install gather $(BIN) $(VERSION) $(STAGE)-tasks tasks
+	@scripts/install gather $(TASKS_BIN) $(VERSION) $(STAGE)-tasks tasks
 	@scripts/install put $(STAGE)-tasks "$(PREFIX)" "$(DESTDIR)"
 
-install: build
-	@scripts/install gather $(BIN) $(VERSION) $(STAGE) $(PARTS)
+install: build build-tasks
+	@scripts/install gather --library $(TASKS_BIN) $(BIN) $(VERSION) $(STAGE) $(PARTS)
 	@scripts/install put $(STAGE) "$(PREFIX)" "$(DESTDIR)"
 
 uninstall:
@@ -292,6 +301,7 @@ deb: PROFILE = dist
 deb:
 	@scripts/need $(TOOLS) dpkg-buildpackage:dpkg-dev dh:debhelper
 	@scripts/stage build $(CARGO) build --locked --profile $(PROFILE) $(SHIPPED)
+	@scripts/stage "build of libusher_tasks" scripts/tasks-library build $(PROFILE)
 	@$(call evidence,build,build,--profile $(PROFILE) --package usher-bench)
 	@scripts/stage "Debian packages" scripts/deb $(BIN) $(VERSION) $(TARGET)/deb
 

@@ -11,7 +11,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "full")]
 use schemars::JsonSchema;
+#[cfg(feature = "full")]
 use serde::{Deserialize, Serialize};
 
 /// A logical CPU (hwloc: PU) by its operating-system number.
@@ -27,10 +29,12 @@ const BITS: usize = u64::BITS as usize;
 /// A set of logical CPUs.
 ///
 /// A set is printed and serialised in the kernel's list format, such as `0-3,8`.
-#[derive(
-    Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "full",
+    derive(Serialize, Deserialize, JsonSchema),
+    serde(try_from = "String", into = "String")
 )]
-#[serde(try_from = "String", into = "String")]
 pub struct CpuSet {
     /// Bit `i % 64` of word `i / 64` is CPU `i`; the last word is never zero.
     words: Vec<u64>,

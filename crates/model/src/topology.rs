@@ -14,7 +14,9 @@
 //! remains. The indices in the types are valid only within one topology: [`Topology::restrict`]
 //! renumbers cores, domains and packages.
 
+#[cfg(feature = "full")]
 use schemars::JsonSchema;
+#[cfg(feature = "full")]
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::{CpuId, CpuSet};
@@ -30,7 +32,8 @@ pub type PackageId = usize;
 pub type NodeId = usize;
 
 /// A logical CPU (hwloc: PU).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct Cpu {
     /// The operating system's number.
     pub os: CpuId,
@@ -39,7 +42,8 @@ pub struct Cpu {
 }
 
 /// A physical core.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct Core {
     /// Hardware threads of the core.
     pub cpus: CpuSet,
@@ -50,7 +54,8 @@ pub struct Core {
 }
 
 /// A cache, by level and size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct Cache {
     /// Level of the cache: 2 for an L2, 3 for an L3, and so on.
     pub level: u8,
@@ -59,7 +64,8 @@ pub struct Cache {
 }
 
 /// The cores that share one last-level cache: the unit of seating.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct Domain {
     /// Logical CPUs of all cores of the domain.
     pub cpus: CpuSet,
@@ -74,7 +80,8 @@ pub struct Domain {
 }
 
 /// A processor package (socket).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct Package {
     /// Logical CPUs of the package.
     pub cpus: CpuSet,
@@ -87,7 +94,8 @@ pub struct Package {
 }
 
 /// A NUMA node: memory with its controller.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct NumaNode {
     /// The operating system's number.
     pub os: u32,
@@ -98,7 +106,8 @@ pub struct NumaNode {
 }
 
 /// A machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "full", derive(Serialize, Deserialize, JsonSchema))]
 pub struct Topology {
     /// Origin of the topology, for people: a host name, a file, a description.
     pub name: String,

@@ -57,6 +57,7 @@ mod runtime;
 mod scope;
 mod slab;
 mod sleep;
+mod sort;
 mod sync;
 mod tokens;
 mod trace;
@@ -82,7 +83,9 @@ pub use places::{WorkerDistance, WorkerPlaces};
 pub use policy::Policy;
 pub use runtime::{Runtime, RuntimeBuilder, WORKERS_MAX};
 pub use scope::{NoMemoryForTask, TaskScope};
-pub use trace::{ColorBy, TaskSpan, Trace, TraceError};
+#[cfg(feature = "trace-svg")]
+pub use trace::ColorBy;
+pub use trace::{TaskSpan, Trace, TraceError};
 pub use worker_thread::WorkerThread;
 
 #[cfg(all(test, feature = "loom"))]

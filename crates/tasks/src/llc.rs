@@ -13,7 +13,6 @@
 //! the whole machine at start-up. A program that has a [`Topology`] from hwloc can pass it to
 //! [`WorkerPlaces::on`](crate::WorkerPlaces::on).
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -42,7 +41,7 @@ pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
         }
         let dir = all.join(format!("cpu{cpu}"));
         let shared = last_level(&dir)?.and(cpus);
-        let cores: Option<BTreeSet<CpuId>> = shared.iter().map(|cpu| core(&all, cpu)).collect();
+        let cores: Option<CpuSet> = shared.iter().map(|cpu| core(&all, cpu)).collect();
         found.push(Llc {
             cores: cores?.len(),
             package: value(&dir.join("topology/physical_package_id"))?,
@@ -85,6 +84,8 @@ fn value<T: FromStr>(path: &Path) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use flate2::read::GzDecoder;
     use usher_topology::{Source, load};
 

@@ -19,7 +19,7 @@
 //! thread that creates it. If that thread is itself a bound worker, the runtime uses the CPUs that
 //! were allowed for the thread before it was bound.
 //!
-//! For w workers, the placement takes O(w^2 log w) time and O(w^2) memory, because each worker has
+//! For w workers, the placement takes O(w^2) time and memory, because each worker has
 //! a list of the others. A thread that cannot be bound runs on the CPUs that are allowed; this is
 //! no error.
 
@@ -101,13 +101,14 @@ impl WorkerPlaces {
     fn new(cpus: Vec<Option<CpuSet>>, distance: impl Fn(usize, usize) -> WorkerDistance) -> Self {
         let workers = cpus.len();
         let of = |worker: usize| {
-            let others = (1..workers).map(|step| (worker + step) % workers);
-            let mut near: Vec<_> = others
-                .map(|other| (other, distance(worker, other)))
-                .collect();
             // At equal distance, the list of each worker begins with a different other worker, so
             // that idle workers do not all try the same worker first.
-            near.sort_by_key(|&(_, distance)| distance);
+            let others = (1..workers).map(|step| (worker + step) % workers);
+            let others = others.map(|other| (other, distance(worker, other)));
+            let mut near = Vec::with_capacity(workers);
+            for wanted in WorkerDistance::ALL {
+                near.extend(others.clone().filter(|&(_, distance)| distance == wanted));
+            }
             near
         };
         let near = (0..workers).map(of).collect();
@@ -243,9 +244,9 @@ fn assign_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSe
     let taken = times(&|llc| llcs[llc].cores - free[llc]);
     let siblings = times(&|llc| llcs[llc].cpus.len().saturating_sub(llcs[llc].cores));
     let all = by_core.into_iter().chain(taken).chain(siblings);
-    let mut of_worker: Vec<usize> = all.take(workers).collect();
-    of_worker.sort_by_key(|llc| order.iter().position(|other| other == llc));
-    of_worker
+    let of_workers: Vec<usize> = all.take(workers).collect();
+    let count = |llc: usize| of_workers.iter().filter(|&&other| other == llc).count();
+    times(&count)
 }
 
 /// Returns the number of cores of an LLC that are not assigned to workers of other runtimes.
@@ -270,8 +271,10 @@ fn order(llcs: &[Llc], free: &[usize], home: Option<CpuId>) -> Vec<usize> {
         false => home,
     };
     let package = llcs[first].package;
-    let mut order: Vec<usize> = (0..count).collect();
-    order.sort_by_key(|&llc| (llcs[llc].package != package, (llc + count - first) % count));
+    let from_first = (0..count).map(|step| (first + step) % count);
+    let (mut order, others): (Vec<usize>, Vec<usize>) =
+        from_first.partition(|&llc| llcs[llc].package == package);
+    order.extend(others);
     order
 }
 

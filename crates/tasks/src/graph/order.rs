@@ -25,11 +25,11 @@
 //! graph show which order is fastest (`trials`). If there is no memory, the functions return
 //! `None`.
 
-use std::cmp::Reverse;
 use std::fmt;
 use std::iter::repeat_n;
 
 use super::successors::Successors;
+use crate::sort;
 
 /// Maximum number of steps along which an order is tried.
 const STEPS_MAX: usize = 4;
@@ -131,8 +131,9 @@ impl GraphInfo<'_> {
 
     fn sorted_by(&self, keys: &[usize]) -> Option<Vec<u32>> {
         let mut sequence = self.declared()?;
-        // The sort is unstable, because a stable sort would allocate memory and abort without it.
-        sequence.sort_unstable_by_key(|&task| (keys.get(task as usize), task));
+        // A missing key counts as 0.
+        let key = |task: u32| keys.get(task as usize).map_or(0, |&key| key as u64);
+        sort::by_key(&mut sequence, &key);
         Some(sequence)
     }
 
@@ -143,16 +144,18 @@ impl GraphInfo<'_> {
             let next = self.after.of(task).iter();
             next.filter_map(move |&next| (next as usize).checked_sub(task))
         };
-        let mut all = try_collect(self.after.tasks.len(), tasks.flat_map(of))?;
-        all.sort_unstable();
+        let all = tasks.flat_map(of).map(|step| (step, 0));
+        let mut all = try_collect(self.after.tasks.len(), all)?;
+        sort::pairs(&mut all);
         let least = (self.after.count() / STEP_SHARE).max(1);
         let usual = all
             .chunk_by(|one, other| one == other)
-            .map(|same| (same[0], same.len()))
-            .filter(|&(_, count)| count >= least);
+            .filter(|same| same.len() >= least)
+            // The most frequent step comes first, and of equally frequent steps the shortest.
+            .map(|same| (usize::MAX - same.len(), same[0].0));
         let mut steps = try_collect(all.len() / least, usual)?;
-        steps.sort_unstable_by_key(|&(step, count)| (Reverse(count), step));
-        try_collect(STEPS_MAX, steps.into_iter().map(|(step, _)| step))
+        sort::pairs(&mut steps);
+        try_collect(STEPS_MAX, steps.into_iter().map(|(_, step)| step))
     }
 
     /// Returns the order along a step. From each task that is not yet in the sequence, the function

@@ -19,9 +19,8 @@
 //! A reset takes time linear in the number of tasks, and sorting the successors O(d log d) for d
 //! dependencies. Ending a task and resolving a dependency take constant time.
 
-use std::cmp::Reverse;
-
 use super::successors::Successors;
+use crate::sort;
 use crate::sync::{AtomicU8, AtomicU32, Ordering, StoreMut};
 
 /// Number of consecutive tasks in a part of a graph. All sinks of a part, which are its tasks
@@ -176,7 +175,8 @@ impl Plan {
     pub fn unsort(&mut self) {
         self.is_sorted = false;
         for ends in self.first.windows(2) {
-            self.successors[ends[0] as usize..ends[1] as usize].sort_unstable();
+            let successors = &mut self.successors[ends[0] as usize..ends[1] as usize];
+            sort::by_key(successors, &u64::from);
         }
     }
 
@@ -210,10 +210,11 @@ impl Plan {
         for (task, ends) in self.first.windows(2).enumerate() {
             let successors = &mut self.successors[ends[0] as usize..ends[1] as usize];
             let (own_rank, own_s) = (rank(task), s(task));
-            successors.sort_unstable_by_key(|&next| {
+            sort::by_key(successors, &|next| {
                 let next = next as usize;
                 let later = rank(next).wrapping_sub(own_rank);
-                Reverse((s(next) != own_s, later))
+                // In descending order of the group, then of the distance.
+                !(u64::from(s(next) != own_s) << 32 | u64::from(later))
             });
         }
     }

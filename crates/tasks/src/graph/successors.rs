@@ -7,6 +7,8 @@
 //! and d dependencies. A dependency that is declared repeatedly counts once. Finding the successors
 //! of a task takes constant time.
 
+use crate::sort;
+
 /// The successors of each task, and the number of its dependencies.
 #[derive(Debug)]
 pub(super) struct Successors {
@@ -21,7 +23,7 @@ impl Successors {
     /// Inverts the dependencies. The caller has checked that the numbers fit into 32 bits.
     pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
         let mut edges = edges.to_vec();
-        edges.sort_unstable();
+        sort::pairs(&mut edges);
         edges.dedup();
         let mut waits = vec![0; count];
         let mut first = vec![0; count + 1];

@@ -5,18 +5,21 @@
 //! its own (`ring`), which the caller sizes. Memory is therefore bounded, and tracing can stay on.
 //! Buffers are freed only with the runtime; a larger buffer is at least twice as large as the
 //! former. Any thread can read the latest spans at any time, and write them as a file for Perfetto
-//! or Chrome ([`Trace::write_chrome`]) or as a picture like figure 13 of paper 5
-//! ([`Trace::write_svg`]).
+//! or Chrome (`Trace::write_chrome`, feature `trace-json`) or as a picture like figure 13 of paper 5
+//! (`Trace::write_svg`, feature `trace-svg`).
 
+#[cfg(feature = "trace-json")]
 mod chrome;
+mod clock;
+#[cfg(feature = "trace-svg")]
 mod picture;
 mod ring;
 
 use std::ptr;
 use std::sync::Arc;
 
-use quanta::Clock;
-
+pub(crate) use clock::Clock;
+#[cfg(feature = "trace-svg")]
 pub use picture::ColorBy;
 pub(crate) use ring::SpanRing;
 

@@ -5,13 +5,15 @@
 //! tasks small. A picture is 1200 pixels wide and 34 pixels high per worker; its legend shows at
 //! most 12 groups. Drawing takes O(n log n) for n tasks, and the whole picture is in memory.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use svg::Document;
-use svg::node::element::{Circle, Group, Line, Rectangle, Text, Title};
+use svg::node::Node as _;
+use svg::node::Text;
+use svg::node::element::Element;
 
 use super::{TaskSpan, Trace};
+use crate::sort;
 
 /// The kind of groups that colours represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,36 +61,45 @@ impl Trace {
             ns: end.saturating_sub(begin).max(1),
         };
         let rows_end = TOP + self.workers as f64 * (ROW + ROW_GAP);
-        let height = rows_end + BELOW + LEGEND;
-        let mut picture = Document::new()
-            .set("viewBox", (0, 0, WIDTH, height))
-            .set("width", WIDTH)
-            .set("height", height)
-            .set("font-family", "sans-serif")
-            .set("font-size", 13)
-            .add(
-                Rectangle::new()
-                    .set("width", "100%")
-                    .set("height", "100%")
-                    .set("fill", "#fff"),
-            )
-            .add(text(LEFT, TOP - 16.0, &self.title(color_by)));
-        let mut rows = vec![Vec::new(); self.workers];
-        for span in &self.spans {
-            if let Some(row) = rows.get_mut(span.worker) {
-                row.push(*span);
-            }
+        let (width, height) = (px(WIDTH), px(rows_end + BELOW + LEGEND));
+        let frame = [
+            ("viewBox", format!("0 0 {width} {height}")),
+            ("width", width),
+            ("height", height),
+            ("font-family", "sans-serif".to_owned()),
+            ("font-size", "13".to_owned()),
+        ];
+        let mut picture = Document::new();
+        for (name, value) in frame {
+            picture.assign(name, value);
         }
-        for (worker, mut row) in rows.into_iter().enumerate() {
-            // A task that encloses other tasks is drawn before them, so that they stay visible.
-            row.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
+        let background = [("width", "100%"), ("height", "100%"), ("fill", "#fff")];
+        let background = background.map(|(name, value)| (name, value.to_owned()));
+        picture = picture.add(element("rect", background));
+        picture = picture.add(text(LEFT, TOP - 16.0, &self.title(color_by)));
+        for (worker, row) in self.rows().iter().enumerate() {
             let y = TOP + worker as f64 * (ROW + ROW_GAP);
             picture = picture
                 .add(text(8.0, y + ROW * 0.65, &format!("worker {worker}")))
-                .add(draw_row(&row, y, color_by, axis));
+                .add(self.draw_row(row, y, color_by, axis));
         }
-        axis.add_to(picture, rows_end)
-            .add(self.legend(color_by, rows_end + BELOW))
+        let picture = axis.add_to(picture, rows_end);
+        picture.add(self.legend(color_by, rows_end + BELOW))
+    }
+
+    /// Returns the start of each span of a worker, and the complement of the span's index, in the
+    /// order in which the spans are drawn. A task that encloses other tasks is drawn before them, so
+    /// that they stay visible. Of tasks with the same start, it has the highest index, because the
+    /// spans of a worker are sorted by their ends.
+    fn rows(&self) -> Vec<Vec<(usize, usize)>> {
+        let mut rows = vec![Vec::new(); self.workers];
+        for (index, span) in self.spans.iter().enumerate() {
+            if let Some(row) = rows.get_mut(span.worker) {
+                row.push((span.start_ns as usize, !index));
+            }
+        }
+        rows.iter_mut().for_each(|row| sort::pairs(row));
+        rows
     }
 
     fn title(&self, color_by: ColorBy) -> String {
@@ -108,11 +119,12 @@ impl Trace {
     }
 
     /// Draws the legend: the colour of each group.
-    fn legend(&self, color_by: ColorBy, y: f64) -> Group {
-        let numbers: BTreeSet<u32> = (self.spans.iter())
-            .map(|span| number(span, color_by))
-            .collect();
-        let mut legend = Group::new();
+    fn legend(&self, color_by: ColorBy, y: f64) -> Element {
+        let numbers = self.spans.iter().map(|span| number(span, color_by));
+        let mut numbers: Vec<u32> = numbers.collect();
+        sort::by_key(&mut numbers, &u64::from);
+        numbers.dedup();
+        let mut legend = Element::new("g");
         for (at, &number) in numbers.iter().take(LEGEND_GROUPS).enumerate() {
             let x = LEFT + at as f64 * LEGEND_WIDTH;
             let label = match (number, color_by) {
@@ -120,24 +132,41 @@ impl Trace {
                 (number, ColorBy::T) => format!("T {number}"),
                 (number, ColorBy::S) => format!("S {number}"),
             };
-            let dot = Circle::new()
-                .set("cx", x + 5.0)
-                .set("cy", y + 5.0)
-                .set("r", 5)
-                .set("fill", color(number));
-            legend = legend.add(dot).add(text(x + 14.0, y + 10.0, &label));
+            let dot = [
+                ("cx", px(x + 5.0)),
+                ("cy", px(y + 5.0)),
+                ("r", "5".to_owned()),
+                ("fill", color(number)),
+            ];
+            legend.append(element("circle", dot));
+            legend.append(text(x + 14.0, y + 10.0, &label));
         }
-        match numbers.len() > LEGEND_GROUPS {
-            true => {
-                let x = LEFT + LEGEND_GROUPS as f64 * LEGEND_WIDTH;
-                legend.add(text(
-                    x,
-                    y + 10.0,
-                    &format!("… ({} groups in all)", numbers.len()),
-                ))
-            }
-            false => legend,
+        if numbers.len() > LEGEND_GROUPS {
+            let x = LEFT + LEGEND_GROUPS as f64 * LEGEND_WIDTH;
+            let label = format!("… ({} groups in all)", numbers.len());
+            legend.append(text(x, y + 10.0, &label));
         }
+        legend
+    }
+
+    fn draw_row(&self, row: &[(usize, usize)], y: f64, color_by: ColorBy, axis: Axis) -> Element {
+        let mut group = Element::new("g");
+        let mut open: Option<Bar> = None;
+        for &(_, index) in row {
+            let bar = Bar::of(&self.spans[!index], color_by, axis);
+            open = match open {
+                Some(before) if before.takes(&bar) => Some(before.with(&bar)),
+                Some(before) => {
+                    group.append(before.draw(y));
+                    Some(bar)
+                }
+                None => Some(bar),
+            };
+        }
+        if let Some(last) = open {
+            group.append(last.draw(y));
+        }
+        group
     }
 }
 
@@ -145,26 +174,6 @@ fn number(span: &TaskSpan, color_by: ColorBy) -> u32 {
     match color_by {
         ColorBy::T => span.groups.t,
         ColorBy::S => span.groups.s,
-    }
-}
-
-fn draw_row(spans: &[TaskSpan], y: f64, color_by: ColorBy, axis: Axis) -> Group {
-    let mut group = Group::new();
-    let mut open: Option<Bar> = None;
-    for span in spans {
-        let bar = Bar::of(span, color_by, axis);
-        open = match open {
-            Some(before) if before.takes(&bar) => Some(before.with(&bar)),
-            Some(before) => {
-                group = group.add(before.draw(y));
-                Some(bar)
-            }
-            None => Some(bar),
-        };
-    }
-    match open {
-        Some(last) => group.add(last.draw(y)),
-        None => group,
     }
 }
 
@@ -201,19 +210,26 @@ impl Bar {
         }
     }
 
-    fn draw(self, y: f64) -> Rectangle {
+    fn draw(self, y: f64) -> Element {
         let tasks = match self.tasks {
             1 => "1 task".to_owned(),
             tasks => format!("{tasks} tasks"),
         };
         let label = format!("group {}, {tasks}", self.number);
-        Rectangle::new()
-            .set("x", rounded(self.from))
-            .set("y", y)
-            .set("width", rounded((self.to - self.from).max(0.2)))
-            .set("height", ROW)
-            .set("fill", color(self.number))
-            .add(Title::new(label))
+        let mut bar = element(
+            "rect",
+            [
+                ("x", px(self.from)),
+                ("y", px(y)),
+                ("width", px((self.to - self.from).max(0.2))),
+                ("height", px(ROW)),
+                ("fill", color(self.number)),
+            ],
+        );
+        let mut title = Element::new("title");
+        title.append(Text::new(label));
+        bar.append(title);
+        bar
     }
 }
 
@@ -228,12 +244,29 @@ fn color(number: u32) -> String {
     }
 }
 
-fn rounded(points: f64) -> f64 {
-    (points * 100.0).round() / 100.0
+/// Formats a coordinate with at most two decimals.
+fn px(points: f64) -> String {
+    ((points * 100.0).round() / 100.0).to_string()
 }
 
-fn text(x: f64, y: f64, words: &str) -> Text {
-    Text::new(words).set("x", x).set("y", y)
+/// Creates an element. The methods of the elements of the crate svg are generic functions, of which
+/// the library would contain an instance for each type of a value.
+fn element<const N: usize>(name: &str, attributes: [(&'static str, String); N]) -> Element {
+    element_of(name, &mut attributes.into_iter())
+}
+
+fn element_of(name: &str, attributes: &mut dyn Iterator<Item = (&'static str, String)>) -> Element {
+    let mut element = Element::new(name);
+    for (name, value) in attributes {
+        element.assign(name, value);
+    }
+    element
+}
+
+fn text(x: f64, y: f64, words: &str) -> Element {
+    let mut text = element("text", [("x", px(x)), ("y", px(y))]);
+    text.append(Text::new(words));
+    text
 }
 
 /// The time axis, from left to right.
@@ -253,16 +286,17 @@ impl Axis {
     fn add_to(self, mut picture: Document, y: f64) -> Document {
         let step = step_ns(self.ns);
         for tick in 0..=self.ns / step {
-            let x = rounded(self.x(self.begin + tick * step));
-            let line = Line::new()
-                .set("x1", x)
-                .set("x2", x)
-                .set("y1", y)
-                .set("y2", y + 5.0)
-                .set("stroke", "#000");
-            picture = picture
-                .add(line)
-                .add(text(x, y + 20.0, &time(tick * step)).set("text-anchor", "middle"));
+            let x = self.x(self.begin + tick * step);
+            let line = [
+                ("x1", px(x)),
+                ("x2", px(x)),
+                ("y1", px(y)),
+                ("y2", px(y + 5.0)),
+                ("stroke", "#000".to_owned()),
+            ];
+            let mut label = text(x, y + 20.0, &time(tick * step));
+            label.assign("text-anchor", "middle".to_owned());
+            picture = picture.add(element("line", line)).add(label);
         }
         picture
     }
