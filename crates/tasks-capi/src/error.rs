@@ -208,9 +208,10 @@ impl From<RuntimeError> for Failure {
     fn from(error: RuntimeError) -> Self {
         let code = match error {
             RuntimeError::Workers { .. } => ErrorCode::Workers,
+            RuntimeError::DenseTokens { .. } => ErrorCode::Options,
             RuntimeError::Groups { .. } => ErrorCode::Groups,
             RuntimeError::Thread { .. } => ErrorCode::Thread,
-            RuntimeError::Memory { .. } => ErrorCode::Memory,
+            RuntimeError::Memory { .. } | RuntimeError::DenseMemory { .. } => ErrorCode::Memory,
         };
         Self::of(code, &error)
     }

@@ -11,6 +11,7 @@
 //! value is an error, and no runtime is created.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::{ptr, slice, thread};
 
 use usher_tasks::{Policy, Runtime, RuntimeBuilder, WORKERS_MAX, WorkerPlaces};
@@ -46,6 +47,10 @@ pub struct Options {
     pub progress: u32,
     /// 0.
     pub reserved: u32,
+    /// The first dense token.
+    pub dense_first: u64,
+    /// Number of dense tokens; 0 means that all tokens are free.
+    pub dense_count: u64,
 }
 
 /// Size of the structure in bytes in the first version of the library.
@@ -65,6 +70,8 @@ impl Options {
             stack_bytes: 0,
             progress: 0,
             reserved: 0,
+            dense_first: 0,
+            dense_count: 0,
         }
     }
 
@@ -138,7 +145,22 @@ impl Options {
             let text = format!("the option reserved must be 0, not {}", self.reserved);
             return Err(Failure::new(ErrorCode::Options, text));
         }
-        Ok(builder.build()?)
+        Ok(builder.dense_tokens(self.dense_tokens()?).build()?)
+    }
+
+    /// Returns the range of dense tokens.
+    ///
+    /// # Errors
+    /// If the range would contain numbers above those of tokens.
+    fn dense_tokens(&self) -> Result<Range<u64>, Failure> {
+        let (first, count) = (self.dense_first, self.dense_count);
+        let end = first.checked_add(count).ok_or_else(|| {
+            let text = format!(
+                "{count} dense tokens from {first} on: the last one exceeds the largest token"
+            );
+            Failure::new(ErrorCode::Options, text)
+        })?;
+        Ok(first..end)
     }
 
     /// Returns the policy.

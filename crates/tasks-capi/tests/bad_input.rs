@@ -85,10 +85,10 @@ fn options_of_other_versions_are_read() {
     fails(
         new(whole, [0, 0, 1 << 8]),
         ErrorCode::Options,
-        "byte 65 of the options is set, but version 0.1.0 of the library knows only 48 bytes",
+        "byte 81 of the options is set, but version 0.1.0 of the library knows only 64 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
-        let text = format!("options.size is {size}, but usher_tasks_options has 48 bytes");
+        let text = format!("options.size is {size}, but usher_tasks_options has 64 bytes");
         fails(new(size, [0; 3]), ErrorCode::Options, &text);
     }
 }
@@ -183,6 +183,30 @@ fn stacks_have_the_requested_size() {
     assert_eq!(code, OK);
     // SAFETY: the runtime was created above, and is not used after this call.
     assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
+}
+
+#[test]
+fn dense_tokens_work_and_wrong_ranges_are_errors() {
+    let dense = |dense_first, dense_count| Options {
+        dense_first,
+        dense_count,
+        ..options(1, 0, (0, 0))
+    };
+    let owner = OwnedRuntime::with(&dense(5, 10));
+    for token in 0..20 {
+        assert_eq!(register(&owner, token, 1, nothing, ptr::null_mut()), OK);
+    }
+    let expected: Vec<_> = (0..20).map(|token| common::unresolved(token, 1)).collect();
+    assert_eq!(owner.wait(), (ErrorCode::Unfinished as c_int, expected));
+    let (code, runtime) = runtime_new(&dense(u64::MAX, 2));
+    let text =
+        "2 dense tokens from 18446744073709551615 on: the last one exceeds the largest token";
+    fails(code, ErrorCode::Options, text);
+    assert!(runtime.is_null());
+    let (code, _) = runtime_new(&dense(0, 1 << 40));
+    let text = "invalid range of dense tokens 0..1099511627776: the end must be at least the start, and \
+                at most 4294967296 more";
+    fails(code, ErrorCode::Options, text);
 }
 
 fn null(code: c_int) {

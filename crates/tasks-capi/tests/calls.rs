@@ -191,13 +191,16 @@ fn random_options_are_rejected_or_create_a_runtime() {
     each_seed(300, |random| {
         let any =
             |random: &mut Rand64, of: &[u64]| of[random.rand_range(0..of.len() as u64) as usize];
-        let mut bytes = [0_u64; 7];
+        let mut bytes = [0_u64; 9];
         let beyond = any(random, &[0, 0, 0, 1 << 47]);
         let binding = any(random, &[0, 0, 1, 2]);
         bytes[3] = binding;
         bytes[5] = any(random, &[0, 0, 1, 2]);
-        bytes[3 + random.rand_range(0..4) as usize] |= beyond;
-        let size = any(random, &[24, 24, 32, 40, 48, 56, 0, 23, 4097, u64::MAX]);
+        bytes[3 + random.rand_range(0..6) as usize] |= beyond;
+        let size = any(
+            random,
+            &[24, 24, 32, 40, 48, 56, 64, 72, 0, 23, 4097, u64::MAX],
+        );
         let workers = any(random, &[1, 2, 3, 0, 1025, u64::from(u32::MAX)]) as u32;
         let policy = any(random, &[0, 1, 2, 3, 4, u64::from(u32::MAX)]) as u32;
         let group = [0, 1, 7, 1 << 6, 1 << 12, u64::from(u32::MAX)];
@@ -205,15 +208,17 @@ fn random_options_are_rejected_or_create_a_runtime() {
         bytes[0] = size;
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
-        let known = (size as usize / 8).clamp(3, 7);
+        let known = (size as usize / 8).clamp(3, 9);
         // The fourth word contains the binding and the limit of running workers. The fifth word
         // contains the size of the stacks, which may be too large, and the sixth the report of
-        // progress.
+        // progress. The seventh word contains the first dense token, and the eighth word their
+        // number, which may be too large.
         let running = bytes[3] >> 32;
-        let is_known = (24..=4096).contains(&size) && (known < 7 || bytes[6] == 0);
+        let is_known = (24..=4096).contains(&size) && (known < 9 || bytes[8] == 0);
         let is_valid = known < 4 || (binding < 2 && running < 2);
         let is_valid = is_valid && (known < 6 || bytes[5] < 2);
         let has_stacks = known < 5 || bytes[4] == 0;
+        let has_dense_tokens = known < 8 || bytes[7] == 0;
         let queues = groups[0].max(1) * groups[1].max(1);
         let expected = match (workers, policy) {
             _ if !is_known => ErrorCode::Options as c_int,
@@ -222,6 +227,7 @@ fn random_options_are_rejected_or_create_a_runtime() {
             _ if !is_valid => ErrorCode::Options as c_int,
             (0 | 1025.., _) => ErrorCode::Workers as c_int,
             _ if !has_stacks => ErrorCode::Thread as c_int,
+            _ if !has_dense_tokens => ErrorCode::Options as c_int,
             _ => OK,
         };
         let (code, runtime) = runtime_new(bytes.as_ptr().cast());

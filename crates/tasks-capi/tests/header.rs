@@ -63,7 +63,7 @@ USHER_TASKS_UNFINISHED_UNREGISTERED 3
 USHER_TASKS_UNFINISHED_CYCLE 4
 USHER_TASKS_UNFINISHED_SUBMITTED_FAILED 5
 USHER_COLORING_LINE_BYTES 64
-sizeof(usher_tasks_options) 48
+sizeof(usher_tasks_options) 64
 usher_tasks_options.size 0+8
 usher_tasks_options.workers 8+4
 usher_tasks_options.policy 12+4
@@ -74,7 +74,9 @@ usher_tasks_options.running 28+4
 usher_tasks_options.stack_bytes 32+8
 usher_tasks_options.progress 40+4
 usher_tasks_options.reserved 44+4
-options.size 48
+usher_tasks_options.dense_first 48+8
+usher_tasks_options.dense_count 56+8
+options.size 64
 options.workers 3
 sizeof(usher_tasks_unfinished) 24
 usher_tasks_unfinished.task 0+8
@@ -210,7 +212,7 @@ fn offsets() -> String {
     let made = common::options(3, 0, (0, 0));
     [
         offsets!("usher_tasks_options", Options: size, workers, policy, t_groups, s_groups,
-            binding, running, stack_bytes, progress, reserved),
+            binding, running, stack_bytes, progress, reserved, dense_first, dense_count),
         format!(
             "options.size {}\noptions.workers {}\n",
             made.size, made.workers

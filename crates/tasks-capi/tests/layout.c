@@ -73,6 +73,8 @@ static void abi(void)
 	OFFSET(usher_tasks_options, stack_bytes);
 	OFFSET(usher_tasks_options, progress);
 	OFFSET(usher_tasks_options, reserved);
+	OFFSET(usher_tasks_options, dense_first);
+	OFFSET(usher_tasks_options, dense_count);
 	VALUE(options.size);
 	VALUE(options.workers);
 	VALUE(sizeof(usher_tasks_unfinished));

@@ -39,6 +39,25 @@ pub enum RuntimeError {
         /// The number of queues.
         queues: u64,
     },
+    /// The range of dense tokens ends before it begins, or is too long.
+    #[error(
+        "invalid range of dense tokens {start}..{end}: the end must be at least the start, and at \
+         most {max} more"
+    )]
+    DenseTokens {
+        /// The first token of the range.
+        start: u64,
+        /// The first token after the range.
+        end: u64,
+        /// Upper limit of the number of tokens.
+        max: u64,
+    },
+    /// There is no memory for the dense tokens.
+    #[error("out of memory: the runtime cannot allocate {tokens} dense tokens of 64 bytes each")]
+    DenseMemory {
+        /// The number of tokens.
+        tokens: u64,
+    },
     /// The system could not start a thread for a worker.
     #[error("starting the thread of worker {worker}: {source}")]
     Thread {

@@ -13,13 +13,15 @@
 //! 4. After the task has run, it is removed from the table. The token may then be used for another
 //!    task.
 //!
-//! The module `submitted` adds ready tasks without tokens to the shards.
+//! The module `submitted` adds ready tasks without tokens to the shards. The module `dense` keeps
+//! tasks whose tokens are in a declared range in an array instead of the shards.
 //!
 //! Registration and resolution take constant time on average. A wait and a cancellation take time
 //! linear in the number of tokens in use, and a wait has no time limit. A task waits for at most
 //! 2^32 - 1 resolutions. A token in use, too many resolutions and lack of memory for a task are
 //! errors.
 
+mod dense;
 mod submitted;
 
 use std::hash::BuildHasher;
@@ -27,6 +29,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
+use dense::DenseTokens;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::closure::{Closure, ClosureStorage, ClosureVtable, NO_CLOSURE};
@@ -39,7 +42,7 @@ use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering}
 use crate::worker::Worker;
 
 /// Number of shards, each with a lock. With many shards, two threads rarely need the same lock.
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(feature = "loom") { 1 } else { 64 };
 
 /// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,11 +175,14 @@ struct Shard {
 /// All tokens in use.
 pub(crate) struct Tokens {
     shards: Box<[Mutex<Shard>]>,
+    /// The tokens of the declared range, which are in no shard.
+    dense: DenseTokens,
     /// The source of memory for tasks; `None` if it could not be allocated.
     blocks: Option<Blocks>,
     hasher: DefaultHashBuilder,
-    /// Number of shards with ready or running tasks. It changes only when a shard gets its first
-    /// ready task or ends its last running task, which is rare if there are many tasks.
+    /// Number of shards, and of blocks of dense tokens, with ready or running tasks. It changes only
+    /// when a shard or block gets its first ready task or ends its last running task, which is rare
+    /// if there are many tasks.
     busy: AtomicUsize,
     /// The thread that ends the last task locks this mutex to notify waiting threads. A thread that
     /// waits for the end of all tasks holds the mutex from its check of `busy` until it sleeps.
@@ -193,6 +199,7 @@ impl Default for Tokens {
             shards: std::iter::repeat_with(Mutex::default)
                 .take(SHARDS)
                 .collect(),
+            dense: DenseTokens::default(),
             blocks: slab::blocks().ok(),
             hasher: DefaultHashBuilder::default(),
             busy: AtomicUsize::new(0),
@@ -220,6 +227,9 @@ impl Tokens {
         groups: Groups,
         entry: Closure,
     ) -> Result<Option<JobRef>, TaskError> {
+        if let Some(index) = self.dense.index_of(token) {
+            return self.register_dense(index, count, groups, entry);
+        }
         let (hash, mut shard) = self.shard(token);
         let found = shard
             .table
@@ -247,6 +257,9 @@ impl Tokens {
     /// Resolves one dependency of a task, and returns the task's job if this was the last missing
     /// resolution.
     pub fn resolve(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
+        if let Some(index) = self.dense.index_of(token) {
+            return self.resolve_dense(index);
+        }
         let (hash, mut shard) = self.shard(token);
         let found = shard
             .table
@@ -364,9 +377,14 @@ impl Tokens {
         let was_last = shard.active == 0 && self.busy.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(shard);
         if was_last {
-            drop(self.idle.lock());
-            self.became_idle.notify_all();
+            self.notify_idle();
         }
+    }
+
+    /// Wakes the threads that wait for the end of all tasks.
+    fn notify_idle(&self) {
+        drop(self.idle.lock());
+        self.became_idle.notify_all();
     }
 
     /// Runs the closure of a task, or drops it after [`Self::cancel`].
@@ -417,6 +435,7 @@ impl Tokens {
                 }
             }
         }
+        self.list_dense(&mut unresolved, &mut unregistered);
         let mut panicked = self.panicked.lock();
         if !unresolved.is_whole() || !unregistered.is_whole() {
             return Err(WaitError::Memory {
@@ -454,6 +473,7 @@ impl Tokens {
     /// Drops all tasks that are not ready, and returns their number. A chain links the tasks,
     /// because there may be no memory for a list.
     fn drop_waiting(&self) -> usize {
+        self.begin_cancel_dense();
         let mut waiting = Chain::EMPTY;
         let mut count = 0;
         for shard in &self.shards {
@@ -479,7 +499,7 @@ impl Tokens {
                 self.call(token, false, || drop(closure));
             }
         }
-        count
+        count + self.drop_cancelled_dense()
     }
 
     /// Moves the closure out of a task and frees the task.
@@ -537,6 +557,7 @@ impl<T: Ord> FallibleList<T> {
 impl Drop for Tokens {
     /// Drops the remaining tasks. No workers exist any more, so even ready tasks cannot run.
     fn drop(&mut self) {
+        self.drop_dense();
         for shard in &self.shards {
             let table = mem::take(&mut shard.lock().table);
             for task_ptr in table {
@@ -557,23 +578,36 @@ impl Drop for Tokens {
 /// `SUBMITTED` whether the task has no token.
 ///
 /// # Safety
-/// The job is the first field of a [`Task`] of this worker's runtime.
+/// The job is the first field of a [`Task`], or of the slot of a dense token, of this worker's
+/// runtime.
 pub(crate) unsafe fn run<const GUESSED: bool, const SUBMITTED: bool>(
     job: JobRef,
     worker: &Worker<'_>,
 ) {
     worker.count_task();
-    let task_ptr = TaskPtr(job.as_ptr().cast());
-    // SAFETY: the task is ready, and this worker holds it, so only this worker may access the
-    // closure.
-    let entry = unsafe { Task::closure(task_ptr.0.as_ptr()) };
     let tokens = worker.tokens();
-    let (token, groups) = (task_ptr.token(), job.groups());
+    let (task_ptr, groups) = (TaskPtr(job.as_ptr().cast()), job.groups());
+    let dense = match SUBMITTED {
+        true => None,
+        false => tokens.dense.index_of_job(&job),
+    };
+    let (token, entry) = match dense {
+        // SAFETY: the task is ready, and this worker holds it.
+        Some(index) => unsafe { tokens.take_dense(index) },
+        // SAFETY: the task is ready, and this worker holds it, so only this worker may access the
+        // closure.
+        None => (task_ptr.token(), unsafe {
+            Task::closure(task_ptr.0.as_ptr())
+        }),
+    };
     let call = || tokens.run(token, SUBMITTED, entry);
     worker.trace(token, groups, || match GUESSED {
         true => worker.run_sampled(call),
         false => call(),
     });
+    if let Some(index) = dense {
+        return tokens.end_dense(index);
+    }
     match SUBMITTED {
         // SAFETY: the task was submitted to these `Tokens`, and its closure was moved out above. Only
         // this worker has its address.

@@ -51,6 +51,8 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
         stack_bytes: 0,
         progress: 0,
         reserved: 0,
+        dense_first: 0,
+        dense_count: 0,
     }
 }
 
