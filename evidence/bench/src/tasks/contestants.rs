@@ -307,6 +307,33 @@ pub const LOOPS: [Contestant; 7] = [
     ),
 ];
 
+/// usher-tasks with tokens of a declared range.
+pub const DENSE: Contestant = contestant(
+    Runtime::Usher,
+    Program::Own,
+    "usher-dense",
+    "usher-tasks, dense tokens",
+);
+/// usher-tasks with other tokens.
+pub const FREE: Contestant = contestant(
+    Runtime::Usher,
+    Program::Own,
+    "usher-tokens",
+    "usher-tasks, free tokens",
+);
+/// oneTBB with an array of counters.
+pub const TBB_COUNTERS: Contestant = WAVEFRONT_PEERS[0];
+/// oneTBB with counters that it finds by the number of the task.
+pub const TBB_MAP: Contestant = contestant(
+    Runtime::OneTbb,
+    Program::OneTbb,
+    "map",
+    "oneTBB, task_group and counters in a concurrent_hash_map",
+);
+
+/// Contestants that run the wavefront by single tasks instead of a graph.
+pub const TOKENS: [Contestant; 4] = [DENSE, FREE, TBB_COUNTERS, TBB_MAP];
+
 /// The loop over macroblocks. Its time is the time of the tasks without a runtime.
 pub const ORDER_TS: Contestant = order("order-ts", "loop over the macroblocks (T/S order)");
 
@@ -349,6 +376,7 @@ mod tests {
             .chain(SPAWNING_PEERS)
             .chain(FORK_JOIN)
             .chain(LOOPS)
+            .chain(TOKENS)
             .chain(ORDERS);
         for one in all.filter(|one| one.program == Program::Own) {
             assert!(Form::from_str(one.form, false).is_ok(), "{}", one.form);

@@ -23,6 +23,7 @@ mod rounds;
 mod show;
 mod study;
 mod taskflow;
+mod tokens;
 mod toolchain;
 mod workers;
 mod workload;
@@ -51,6 +52,8 @@ pub enum TasksPart {
     ForkJoin,
     /// Parallel loops and reductions over ten million items
     Loops,
+    /// Tasks by token, dense and free
+    Tokens,
     /// A 4K frame with memory-bound tasks: the gain by the order of tasks
     Memory,
     /// Cache misses and instructions, counted by cachegrind
@@ -254,6 +257,7 @@ fn part(args: &TasksArgs, which: TasksPart, programs: &Programs, scratch: &Path)
         TasksPart::Grain => grain::run(programs, &settings),
         TasksPart::ForkJoin => fork_join::run(programs, &settings),
         TasksPart::Loops => loops::run(programs, &settings),
+        TasksPart::Tokens => tokens::run(programs, &settings),
         TasksPart::Memory => memory::run(programs, &settings, args.quick),
         TasksPart::Misses => misses::run(programs, scratch)?,
         TasksPart::Compute => compute::run(programs, &settings),

@@ -147,7 +147,7 @@ fn compile<'a>(folder: &Path, compiler: &str, words: impl Iterator<Item = &'a st
 mod tests {
     use super::*;
     use crate::tasks::contestants::{
-        Contestant, FORK_JOIN, LOOPS, SPAWNING_PEERS, WAVEFRONT_PEERS,
+        Contestant, FORK_JOIN, LOOPS, SPAWNING_PEERS, TOKENS, WAVEFRONT_PEERS,
     };
 
     /// Compiles the peers that have their libraries installed. Each program checks its own results.
@@ -175,6 +175,7 @@ mod tests {
         for one in WAVEFRONT_PEERS
             .iter()
             .chain(&SPAWNING_PEERS)
+            .chain(&TOKENS)
             .filter(is_foreign)
         {
             run(one, "wavefront 20 12 4 empty compute:9 memory:192");

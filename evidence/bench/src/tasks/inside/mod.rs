@@ -10,6 +10,7 @@ mod footprint;
 mod order;
 mod ours;
 mod rayon;
+mod tokens;
 mod workers;
 
 pub use ours::CHOSEN;
@@ -34,6 +35,10 @@ pub enum Form {
     UsherHints,
     /// Our runtime: loops by `for_each_block` and `reduce_blocks`
     UsherBlocks,
+    /// Our runtime: tasks by token, of a declared range
+    UsherDense,
+    /// Our runtime: tasks by token, without a declared range
+    UsherTokens,
     /// Our runtime with the paper's dispatcher: T is the row, S the stage
     UsherPaper,
     /// rayon: a scope with counters; for fib, `join`; for loops, parallel iterators
@@ -111,6 +116,8 @@ pub fn run(args: &InsideArgs) -> Result<()> {
                 Groups::new(row(task) + 1, task % work.stages() + 1)
             })
         }
+        Form::UsherDense => tokens::wavefront(work, true),
+        Form::UsherTokens => tokens::wavefront(work, false),
         Form::Rayon => rayon::wavefront::<true>(work),
         Form::RayonSpawn => rayon::wavefront::<false>(work),
         Form::OrderTs => order::run(work, (0..work.tasks()).collect()),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Runs the workload on oneTBB: the wavefront by a task_group with counters of dependencies, and
- * by a flow graph; fib by task_group and by parallel_invoke; loops by parallel_for and
+ * Runs the workload on oneTBB: the wavefront by a task_group with counters of dependencies (in
+ * an array, or found through a concurrent_hash_map), and by a flow graph; fib by task_group and by parallel_invoke; loops by parallel_for and
  * parallel_reduce, with three partitioners.
  */
 #include "peer.h"
@@ -10,6 +10,7 @@
 #include <functional>
 #include <string_view>
 
+#include <tbb/concurrent_hash_map.h>
 #include <tbb/flow_graph.h>
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
@@ -46,6 +47,72 @@ template <peer::First first> class Grouped
 	}
 
 	peer::Counters counters;
+	tbb::task_group group;
+};
+
+/*
+ * The wavefront with counters that are found by the number of a task, as programs do whose tasks
+ * have no numbers in a known range. Each frame inserts all counters. The last predecessor of a task
+ * erases its counter, and runs the first task that becomes ready itself.
+ */
+class Mapped
+{
+      public:
+	explicit Mapped(const workload &work) : work(work)
+	{
+	}
+
+	uint64_t operator()()
+	{
+		for (uint32_t task = 0; task < work.tasks; task++)
+			if (task != peer::source)
+				pending.insert({task, work.waits[task]});
+		spawn(peer::source);
+		group.wait();
+		return 0;
+	}
+
+      private:
+	using Map = tbb::concurrent_hash_map<uint32_t, uint32_t>;
+
+	void spawn(uint32_t task)
+	{
+		group.run([this, task] { run_from(task); });
+	}
+
+	void run_from(uint32_t task)
+	{
+		while (task != peer::none) {
+			workload_task(task);
+			uint32_t next = peer::none;
+			for (uint32_t i = work.first[task];
+			     i < work.first[task + 1]; i++) {
+				uint32_t successor = work.successors[i];
+				if (!resolve(successor))
+					continue;
+				if (next == peer::none)
+					next = successor;
+				else
+					spawn(successor);
+			}
+			task = next;
+		}
+	}
+
+	/* Counts a finished predecessor; returns whether it was the last. */
+	bool resolve(uint32_t task)
+	{
+		Map::accessor counter;
+
+		pending.find(counter, task);
+		if (--counter->second > 0)
+			return false;
+		pending.erase(counter);
+		return true;
+	}
+
+	const workload &work;
+	Map pending;
 	tbb::task_group group;
 };
 
@@ -145,6 +212,8 @@ int measure(const workload &work, std::string_view form)
 		return peer::measure(Grouped<peer::First::run>(work));
 	if (form == "spawn" && !work.fib)
 		return peer::measure(Grouped<peer::First::spawn>(work));
+	if (form == "map" && !work.fib)
+		return peer::measure(Mapped(work));
 	if (form == "flow" && !work.fib)
 		return peer::measure(Flow(work));
 	if (form == "group" && work.fib)
