@@ -74,14 +74,14 @@ TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19
 SHIPPED := --package usher --package usher-ompt
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples setup-compared lint fmt clippy deny unit fuzz loom fuzz-loom doc \
-  sanitize asan tsan c-examples valgrind bless install install-tasks uninstall \
+  sanitize asan tsan c-examples valgrind media bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests hosts lab \
   new-skips skips loc mutants
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: new-skips setup setup-compared fmt clippy packages deny unit fuzz-loom deb-test guests doc c-examples valgrind sanitize skips
+test: new-skips setup setup-compared fmt clippy packages deny unit fuzz-loom deb-test guests doc c-examples valgrind media sanitize skips
 	@echo "make test: everything passed"
 
 # Tests that cannot run on this machine append themselves to this file (crates/skip).
@@ -104,9 +104,9 @@ setup-lab:
 setup-examples:
 	@scripts/stage setup scripts/setup build examples
 
-# What the tests of examples/compare run.
+# What the tests of examples/compare and examples/media run.
 setup-compared:
-	@scripts/stage "setup of examples" scripts/setup pytest transcode
+	@scripts/stage "setup of examples" scripts/setup pytest transcode media
 
 build:
 	@scripts/need $(TOOLS) strip:binutils objcopy:binutils
@@ -259,6 +259,10 @@ valgrind: c-examples
 	  done; \
 	  USHER_CALLS_CASES=20 $(RUNNER)="$(VALGRIND_TESTS)" $(CARGO) test --locked \
 	    --package usher-tasks-capi --test bad_input --test callbacks --test calls --test storm'
+
+# FFmpeg's VVC decoder and kvazaar on the C library: the sources are fetched and built once.
+media: setup-compared
+	@scripts/stage "media programs" integrations/tests/media
 
 # Side by side, as the thread sanitizer runs one test at a time.
 sanitize:
