@@ -299,7 +299,7 @@ fn tasks_were(tasks: u64) -> String {
     }
 }
 
-fn forked(creator_pid: u32) -> String {
+pub(crate) fn forked(creator_pid: u32) -> String {
     format!(
         "the runtime has no workers in this process: process {creator_pid} created the runtime, \
          and this process was forked from it"

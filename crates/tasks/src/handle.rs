@@ -199,6 +199,16 @@ pub(crate) fn submit(
     hint: TaskHint,
     entry: impl FnOnce() + Send + 'static,
 ) -> Result<(), SubmitError> {
+    submit_numbered(registry, hint, entry, |_| ())
+}
+
+/// Submits a ready task. Calls `begin` with the number of the task before the task can run.
+pub(crate) fn submit_numbered(
+    registry: &Arc<Registry>,
+    hint: TaskHint,
+    entry: impl FnOnce() + Send + 'static,
+    begin: impl FnOnce(u64),
+) -> Result<(), SubmitError> {
     if is_closed_for_caller(registry) {
         return Err(SubmitError::Ended);
     }
@@ -209,7 +219,8 @@ pub(crate) fn submit(
             s_groups: invalid.s_groups,
         })?;
     let entry = Closure::without_token(entry, is_guessed).ok_or(SubmitError::Memory)?;
-    let job = registry.tokens.submit(groups, entry)?;
+    let (job, number) = registry.tokens.submit(groups, entry)?;
+    begin(number);
     make_ready(registry, Some(job));
     Ok(())
 }

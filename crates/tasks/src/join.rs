@@ -32,7 +32,7 @@ use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::pool::FORKED;
 use crate::sync::{AtomicBool, Ordering};
-use crate::worker::{JobVtable, Registry, Worker};
+use crate::worker::{Creator, JobVtable, Registry, Worker};
 
 /// The payload of a panic.
 pub(crate) type Payload = Box<dyn Any + Send>;
@@ -51,6 +51,8 @@ struct Forked<F, R> {
     outcome: UnsafeCell<Option<Outcome<R>>>,
     done: AtomicBool,
     caller: WaitingThread,
+    /// The task with a future of which the function is a part.
+    creator: Creator,
 }
 
 /// The thread that waits for the function and may sleep.
@@ -79,7 +81,7 @@ impl WaitingThread {
 /// The argument of a forked function states whether the function *migrated*: whether it runs on
 /// another worker than its caller.
 impl<F: FnOnce(bool) -> R + Send, R: Send> Forked<F, R> {
-    fn new(function: F, groups: Groups, caller: WaitingThread) -> Self {
+    fn new(function: F, groups: Groups, caller: WaitingThread, creator: Creator) -> Self {
         let vtable = const { &JobVtable { run: run::<F, R> } };
         Self {
             job: Job::new(NonNull::from(vtable).cast(), groups),
@@ -87,6 +89,7 @@ impl<F: FnOnce(bool) -> R + Send, R: Send> Forked<F, R> {
             outcome: UnsafeCell::new(None),
             done: AtomicBool::new(false),
             caller,
+            creator,
         }
     }
 
@@ -123,9 +126,12 @@ impl<F: FnOnce(bool) -> R + Send, R: Send> Forked<F, R> {
 unsafe fn run<F: FnOnce(bool) -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
     worker.count_fork();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
+    // SAFETY: the forked function exists until `done` is set.
+    let before = worker.replace_creator(unsafe { (*forked).creator });
     // SAFETY: the caller guarantees that the forked function exists until `done` is set, and this
     // worker holds its job.
     let caller = unsafe { complete(forked, Some(worker.index())) };
+    worker.replace_creator(before);
     caller.wake(worker.registry());
 }
 
@@ -169,7 +175,8 @@ where
     if !worker.allows_stealing() {
         return (a(false), b(false));
     }
-    let forked = Forked::new(b, FORKED, WaitingThread::Worker(worker.index()));
+    let caller = WaitingThread::Worker(worker.index());
+    let forked = Forked::new(b, FORKED, caller, worker.creator());
     // SAFETY: this function neither returns nor moves `forked` before the job has run or was
     // removed from the queues.
     worker.fork(unsafe { forked.job() });
@@ -242,7 +249,7 @@ where
     F: FnOnce() -> R + Send,
     R: Send,
 {
-    let forked = Forked::new(|_| function(), Groups::NONE, caller);
+    let forked = Forked::new(|_| function(), Groups::NONE, caller, Creator::NONE);
     // SAFETY: this function neither returns nor moves `forked` before the wait has ended, which
     // happens after the job has run.
     inject(unsafe { forked.job() });
@@ -302,7 +309,7 @@ mod interleavings {
         let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
         let own = loom::sync::Arc::clone(&data);
         let function = move |_| own.set();
-        let forked = Box::new(Forked::new(function, FORKED, caller));
+        let forked = Box::new(Forked::new(function, FORKED, caller, Creator::NONE));
         let pointer = SendPtr(&raw const *forked);
         let thief = thread::spawn(move || match pointer.complete() {
             WaitingThread::Worker(_) | WaitingThread::OtherWorker(..) => {}

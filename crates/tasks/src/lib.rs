@@ -10,6 +10,7 @@
 //! | [`Runtime`] | the workers and the ready tasks |
 //! | [`GraphBuilder`], [`Graph`] | tasks and their dependencies: declared once, run for each frame |
 //! | [`Runtime::submit`], [`Handle::submit`] | single tasks that are ready at once |
+//! | [`Runtime::submit_future`], [`TaskRef::wait`] | waits for single tasks and sets of tasks, and their results |
 //! | [`Runtime::register`], [`Runtime::resolve`] | single tasks, identified by tokens |
 //! | [`Runtime::join`] | fork and join of two functions, also nested |
 //! | [`Runtime::for_each`], [`Runtime::reduce`] | parallel loops over ranges, and reductions |
@@ -39,6 +40,7 @@ pub mod dispatch;
 mod error;
 mod follow;
 mod fork;
+mod future;
 mod graph;
 mod guess;
 mod handle;
@@ -74,6 +76,7 @@ pub use error::{
     GraphError, NotATask, Panicked, RunError, RuntimeError, SubmitError, TaskError,
     UnfinishedTasks, WaitError,
 };
+pub use future::{TaskFuture, TaskRef, TaskStatus, TaskWaitError};
 pub use graph::{Explanation, Graph, GraphBuilder, TaskOrder, TriedOrder};
 pub use guess::Grouping;
 pub use handle::Handle;

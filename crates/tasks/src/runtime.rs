@@ -34,7 +34,7 @@ use crate::progress::ProgressReport;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
 use crate::waits::{DeadlockCycle, RuntimeWait};
-use crate::worker::{AbortOnUnwind, Registry, Worker};
+use crate::worker::{AbortOnUnwind, Creator, Registry, Worker};
 use crate::worker_thread::{ThreadHooks, WorkerThread};
 
 /// Upper limit of workers per runtime.
@@ -467,6 +467,8 @@ impl Runtime {
             true => graph.find_order(self.workers()),
             false => graph.forget_order(),
         }
+        let creator = self.current_worker().map_or(Creator::NONE, Worker::creator);
+        graph.set_creator(creator);
         let begun = Instant::now();
         match worker {
             Some((worker, _guard)) => {

@@ -37,7 +37,7 @@ use crate::join::{Payload, WaitingThread, resume_after_drop};
 use crate::latch::Latch;
 use crate::pool::{FORKED, Inbox};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
-use crate::worker::{JobVtable, Registry, Worker};
+use crate::worker::{Creator, JobVtable, Registry, Worker};
 
 /// A set of tasks that end before the function that opened the scope returns.
 /// [`Runtime::scope`](crate::Runtime::scope) opens a scope.
@@ -58,6 +58,8 @@ struct ScopeState {
     /// Number of unfinished tasks, plus 1 for the body.
     unfinished: AtomicUsize,
     caller: WaitingThread,
+    /// The task with a future that has opened the scope, if its worker runs the tasks.
+    creator: Creator,
     /// The payload of the first panic.
     panic: Mutex<Option<Payload>>,
     /// The tasks of a serial scope that have not begun; `None` if the scope is not serial.
@@ -92,8 +94,12 @@ static VTABLE: JobVtable = JobVtable { run };
 /// The job is the first field of a [`ScopeTask`] that has not run.
 unsafe fn run(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
+    // SAFETY: the task exists, because it has not run, and so does its scope.
+    let creator = unsafe { (*job.as_ptr().cast::<ScopeTask>().as_ref().scope).creator };
+    let before = worker.replace_creator(creator);
     // SAFETY: the caller guarantees the conditions of `call`.
     unsafe { call(job) };
+    worker.replace_creator(before);
 }
 
 /// Calls a task of a scope, and frees it.
@@ -203,12 +209,13 @@ impl ScopeState {
 }
 
 impl<'scope> TaskScope<'scope> {
-    fn new(registry: &Registry, caller: WaitingThread, is_serial: bool) -> Self {
+    fn new(registry: &Registry, caller: WaitingThread, creator: Creator, is_serial: bool) -> Self {
         Self {
             state: ScopeState {
                 registry: NonNull::from(registry),
                 unfinished: AtomicUsize::new(1),
                 caller,
+                creator,
                 panic: Mutex::default(),
                 serial: is_serial.then(Inbox::default),
             },
@@ -341,7 +348,7 @@ pub(crate) fn on_worker<'scope, R>(
     let caller = WaitingThread::Worker(worker.index());
     let registry = worker.registry();
     let is_serial = !registry.finds_groups() || registry.is_in_forked_child();
-    let scope = TaskScope::new(registry, caller, is_serial);
+    let scope = TaskScope::new(registry, caller, worker.creator(), is_serial);
     scope.run(body, |state| {
         worker.wait_for_forks(|job| state.contains(job), || state.is_done());
     })
@@ -360,7 +367,7 @@ pub(crate) fn in_place<'scope, R>(
             Some(this) => WaitingThread::OtherWorker(this.to_registry(), this.worker().index()),
             None => WaitingThread::Outside(Arc::clone(&latch)),
         };
-        let scope = TaskScope::new(registry, caller, is_serial);
+        let scope = TaskScope::new(registry, caller, Creator::NONE, is_serial);
         scope.run(body, |state| match worker {
             Some(worker) => worker.worker().wait_across(|| state.is_done()),
             None => latch.wait(),

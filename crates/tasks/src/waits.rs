@@ -12,6 +12,8 @@
 //! for several runtimes must therefore not form a cycle. A check takes time at most quadratic in
 //! the number of current waits, and a lock.
 
+use std::collections::HashSet;
+
 use crate::sync::StaticMutex;
 
 /// The current waits, one pair for each waiting task: the runtime of the task, and the runtime for
@@ -35,7 +37,7 @@ impl RuntimeWait {
     /// If the wait would close a cycle.
     pub fn begin(from: usize, to: usize) -> Result<Self, DeadlockCycle> {
         let mut waits = WAITS.lock();
-        if leads(&waits, to, from) {
+        if leads_in(&waits, to, from) {
             return Err(DeadlockCycle);
         }
         waits.push((from, to));
@@ -51,18 +53,34 @@ impl RuntimeWait {
 }
 
 /// Returns whether `from` waits for `to`, directly or through other runtimes that wait.
-fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
-    let mut seen = vec![from];
-    let mut at = 0;
-    while let Some(&runtime) = seen.get(at) {
-        at += 1;
-        for &(waiting, other) in waits {
-            if waiting == runtime && !seen.contains(&other) {
-                seen.push(other);
-            }
+fn leads_in(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
+    let next = |&at: &usize, next: &mut Vec<usize>| {
+        let of = waits.iter().filter(|&&(waiting, _)| waiting == at);
+        next.extend(of.map(|&(_, other)| other));
+    };
+    leads(from, |&at| at == to, |&at| at, next)
+}
+
+/// Returns whether a path of waits leads from `from` to a node for which `is_end` returns true.
+/// `address` identifies a node, and `next` adds the nodes for which a node waits to a list. Takes
+/// time linear in the number of waits on the paths.
+pub(crate) fn leads<T>(
+    from: T,
+    is_end: impl Fn(&T) -> bool,
+    address: impl Fn(&T) -> usize,
+    next: impl Fn(&T, &mut Vec<T>),
+) -> bool {
+    let mut seen = HashSet::from([address(&from)]);
+    let mut open = vec![from];
+    let mut found = Vec::new();
+    while let Some(at) = open.pop() {
+        if is_end(&at) {
+            return true;
         }
+        next(&at, &mut found);
+        open.extend(found.drain(..).filter(|other| seen.insert(address(other))));
     }
-    seen.contains(&to)
+    false
 }
 
 impl Drop for RuntimeWait {
@@ -81,9 +99,12 @@ mod tests {
     #[test]
     fn cycles_of_any_length_are_found() {
         let waits = [(1, 2), (2, 3), (1, 3), (5, 1), (3, 4)];
-        assert!(leads(&waits, 1, 4) && leads(&waits, 5, 4) && leads(&waits, 2, 2));
-        assert!(!leads(&waits, 4, 1) && !leads(&waits, 3, 5) && !leads(&[], 1, 2));
+        assert!(leads_in(&waits, 1, 4) && leads_in(&waits, 5, 4) && leads_in(&waits, 2, 2));
+        assert!(!leads_in(&waits, 4, 1) && !leads_in(&waits, 3, 5) && !leads_in(&[], 1, 2));
         let cycle = [(1, 2), (2, 1)];
-        assert!(leads(&cycle, 1, 2) && !leads(&cycle, 1, 3), "and it ends");
+        assert!(
+            leads_in(&cycle, 1, 2) && !leads_in(&cycle, 1, 3),
+            "and it ends"
+        );
     }
 }

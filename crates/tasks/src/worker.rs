@@ -21,17 +21,19 @@
 //! of running workers.
 
 mod forks;
+mod futures;
 mod running;
 mod share;
 mod wait;
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
-use std::{hint, iter, mem, process};
+use std::{hint, iter, mem, process, ptr};
 
 use crate::active_workers::ActiveWorkers;
 use crate::counters::{AllCounters, AtomicWorkerCounters};
 use crate::dispatch::Groups;
+use crate::future::WaitLock;
 use crate::guess::{GroupGuesser, SAMPLE};
 use crate::job::{Chain, JobRef};
 use crate::levels::LevelQueues;
@@ -41,6 +43,8 @@ use crate::sleep::{ParkResult, SleepFor, Sleepers};
 use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
+
+pub(crate) use futures::Creator;
 
 /// Number of attempts to find a task before a worker goes to sleep.
 const SPINS: u32 = 200;
@@ -125,6 +129,10 @@ pub(crate) struct Registry {
     pub tracer: Tracer,
     /// Guesses groups for single tasks that have none.
     pub guess: GroupGuesser,
+    /// The lock for waits of tasks for running tasks.
+    future_lock: WaitLock,
+    /// Number of workers that sleep in waits for tasks with futures.
+    future_waits: AtomicUsize,
 }
 
 impl Registry {
@@ -153,6 +161,8 @@ impl Registry {
             groups_below,
             tracer: Tracer::default(),
             guess: GroupGuesser::default(),
+            future_lock: WaitLock::default(),
+            future_waits: AtomicUsize::new(0),
         }
     }
 
@@ -293,6 +303,13 @@ pub(crate) struct Worker<'a> {
     last_steal: Cell<Option<Instant>>,
     /// Number of tasks with guessed groups that have run since the last such task was timed.
     since_sample: Cell<u64>,
+    /// The creator of the tasks that the running function adds, and the topmost node on the stack
+    /// (module `futures`).
+    creator: Cell<Creator>,
+    topmost: Cell<Creator>,
+    /// The size of the stack, and an address near its base.
+    stack_bytes: usize,
+    stack_base: Cell<usize>,
 }
 
 impl<'a> Worker<'a> {
@@ -316,6 +333,10 @@ impl<'a> Worker<'a> {
             overflow_used: Cell::new(false),
             last_steal: Cell::new(None),
             since_sample: Cell::new(0),
+            creator: Cell::new(Creator::NONE),
+            topmost: Cell::new(Creator::NONE),
+            stack_bytes,
+            stack_base: Cell::new(0),
         }
     }
 
@@ -372,6 +393,7 @@ impl<'a> Worker<'a> {
         let thread_id = unsafe { libc::gettid() };
         self.shared.thread_id.store(thread_id, Ordering::Relaxed);
         let registry = self.registry;
+        self.stack_base.set(ptr::from_ref(&registry).addr());
         registry.active_workers.begin();
         loop {
             // The flag is read before the search for tasks. A search after the close finds all

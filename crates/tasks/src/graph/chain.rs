@@ -227,6 +227,8 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
             .as_ptr();
         (graph.cast_const(), Cell::new((*graph).task(&job)))
     };
+    // SAFETY: the graph exists, because the job has not run.
+    let creator = worker.replace_creator(unsafe { (*graph).creator });
     while at.get() != NONE {
         // SAFETY: this worker holds the task, and the task has not run, so the graph exists.
         // Counters do not move.
@@ -247,7 +249,7 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
             }
         };
         match catch_unwind(AssertUnwindSafe(run_chain)) {
-            Ok(()) => return,
+            Ok(()) => break,
             // SAFETY: the successors of the task that panicked were not resolved, so the graph
             // exists.
             Err(panic) => unsafe {
@@ -256,4 +258,5 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
             },
         }
     }
+    worker.replace_creator(creator);
 }

@@ -39,7 +39,7 @@ use crate::error::{Panicked, RunError};
 use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StoreMut};
-use crate::worker::JobVtable;
+use crate::worker::{Creator, JobVtable};
 
 #[repr(C)]
 struct GraphInner<B> {
@@ -57,6 +57,8 @@ struct GraphInner<B> {
     done: Arc<Latch>,
     /// Index of the worker that waits for the run, if a worker waits.
     waiter: Option<usize>,
+    /// The task with a future that runs the graph on its own runtime.
+    creator: Creator,
     /// Set when a task panics: no further task is run.
     failed: AtomicBool,
     panicked: Mutex<Vec<Panicked>>,
@@ -118,6 +120,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
                 body,
                 done: Arc::default(),
                 waiter: None,
+                creator: Creator::NONE,
                 failed: AtomicBool::new(false),
                 panicked: Mutex::default(),
                 skipped: AtomicU64::new(0),
@@ -207,6 +210,11 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         if self.inner.plan.is_sorted() {
             self.inner_mut().plan.unsort();
         }
+    }
+
+    /// Sets the task with a future that runs the graph next.
+    pub(crate) fn set_creator(&mut self, creator: Creator) {
+        self.inner_mut().creator = creator;
     }
 
     /// Records the time of a run in the found order.

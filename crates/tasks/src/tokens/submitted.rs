@@ -21,7 +21,7 @@ use crate::closure::{Closure, ClosureVtable};
 use crate::dispatch::Groups;
 use crate::error::{SubmitError, discard};
 use crate::job::JobRef;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, Ordering as Sync};
 
 /// Number of successive submissions of a thread that use one shard. The memory of their tasks is
 /// adjacent. A thief takes a chain of at most this many tasks.
@@ -51,8 +51,8 @@ fn next_shard() -> usize {
 }
 
 impl Tokens {
-    /// Creates a ready task without a token, and returns its job.
-    pub fn submit(&self, groups: Groups, entry: Closure) -> Result<JobRef, SubmitError> {
+    /// Creates a ready task without a token, and returns its job and its number.
+    pub fn submit(&self, groups: Groups, entry: Closure) -> Result<(JobRef, u64), SubmitError> {
         let index = next_shard();
         // If there is no memory, the lock is released before the closure is dropped, because the
         // closure may submit tasks when it is dropped.
@@ -64,7 +64,25 @@ impl Tokens {
         shard.submitted += 1;
         // SAFETY: `allocate` creates early tasks.
         unsafe { task_ptr.set_entry(&mut shard, groups, entry) };
-        Ok(self.activate(task_ptr, &mut shard, 0))
+        Ok((self.activate(task_ptr, &mut shard, 0), number))
+    }
+
+    /// Counts a task that is not in the shards as running.
+    pub fn begin_active(&self) {
+        self.busy.fetch_add(1, Sync::Relaxed);
+    }
+
+    /// Counts a task that is not in the shards as ended.
+    pub fn end_active(&self) {
+        if self.busy.fetch_sub(1, Sync::AcqRel) == 1 {
+            drop(self.idle.lock());
+            self.became_idle.notify_all();
+        }
+    }
+
+    /// Returns whether [`Self::cancel`] was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Sync::Relaxed)
     }
 
     fn shard_of_submitted(&self, task_ptr: TaskPtr) -> MutexGuard<'_, Shard> {
@@ -128,7 +146,7 @@ mod tests {
                 let own = Arc::clone(&alive);
                 let groups = Groups::new(number % 3, number / 3 % 3);
                 let closure = Closure::without_token(move || drop(own), false).unwrap();
-                registry.inject(registry.tokens.submit(groups, closure).unwrap());
+                registry.inject(registry.tokens.submit(groups, closure).unwrap().0);
                 let own = Arc::clone(&alive);
                 let closure = Closure::new(move || drop(own), false).unwrap();
                 let token = u64::from(number);

@@ -31,7 +31,7 @@
 
 use std::hint;
 
-use super::{Registry, SPINS, Worker};
+use super::{Creator, Registry, SPINS, Worker};
 use crate::job::{Chain, JobRef};
 use crate::pool::FORKED;
 use crate::sleep::SleepFor;
@@ -75,6 +75,7 @@ impl Worker<'_> {
             return self.wait_for_fork(is_done);
         }
         self.wait_depth.set(depth + 1);
+        let creator = self.replace_creator(Creator::NONE);
         let mut spins = 0;
         while !is_done() {
             match self.take_mail().or_else(|| self.take_wanted(&is_wanted)) {
@@ -105,6 +106,7 @@ impl Worker<'_> {
                 }
             }
         }
+        self.replace_creator(creator);
         self.wait_depth.set(depth);
     }
 
@@ -136,7 +138,9 @@ impl Worker<'_> {
         self.waits_across.set(was_waiting);
         let Some(job) = job else { return false };
         self.wait_depth.set(depth + 1);
+        let creator = self.replace_creator(Creator::NONE);
         self.run(job);
+        self.replace_creator(creator);
         self.wait_depth.set(depth);
         self.publish_all();
         true
@@ -228,7 +232,7 @@ impl Worker<'_> {
     }
 
     /// Moves the wanted tasks of the injector to this worker's queues.
-    fn take_injected_wanted(&self, is_wanted: impl Fn(&JobRef) -> bool) {
+    pub(super) fn take_injected_wanted(&self, is_wanted: impl Fn(&JobRef) -> bool) {
         let injector = &self.registry.injector;
         let mut has_injected = false;
         for job in injector.take() {

@@ -15,7 +15,7 @@
 //! most 16. A wait has no time limit. If there is no memory for the queues of step 1, the run of
 //! the graph is an error.
 
-use super::{Worker, lock};
+use super::{Creator, Worker, lock};
 use crate::job::JobRef;
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
@@ -81,6 +81,8 @@ impl<'a> Worker<'a> {
     /// that makes `is_done` return true must wake this worker afterwards.
     pub fn run_until(&self, is_done: impl Fn() -> bool) {
         let registry = self.registry;
+        // Tasks that run during the wait are no parts of the waiting task.
+        let creator = self.replace_creator(Creator::NONE);
         let mut was_woken = false;
         loop {
             self.run_while(|| !is_done());
@@ -88,6 +90,7 @@ impl<'a> Worker<'a> {
                 if was_woken {
                     self.forward_wakeup();
                 }
+                self.replace_creator(creator);
                 return;
             }
             let parked = match &registry.global_queue {
