@@ -8,8 +8,8 @@
  * which are threads. The runtime does not preempt tasks. A task may call every
  * function of this header; a call that would wait for the task itself is an
  * error. Tasks should not block, because a blocked worker runs no other task.
- * usher_tasks_loops.h and usher_tasks_fork.h, which are parts of this header,
- * have parallel loops, join and scopes. There are four ways to declare tasks:
+ * usher_tasks_loops.h, usher_tasks_fork.h and usher_tasks_wait.h, parts of this
+ * header, have parallel loops, join, scopes and waits for tasks. There are four ways to declare tasks:
  *
  *     submitted  submits single tasks that are ready at once
  *     by token   registers and resolves single tasks, at any time
@@ -150,7 +150,11 @@ enum usher_tasks_error {
 	/* An internal error of the library. Please report it. */
 	USHER_TASKS_ERROR_INTERNAL = 20,
 	/* A file cannot be written. */
-	USHER_TASKS_ERROR_FILE = 21
+	USHER_TASKS_ERROR_FILE = 21,
+	/* Waits and cancellations: usher_tasks_wait.h. */
+	USHER_TASKS_ERROR_CANCELLED = 22,
+	USHER_TASKS_ERROR_TOO_LATE = 23,
+	USHER_TASKS_ERROR_TOO_DEEP = 24
 };
 
 /* Returns a general description of an error code. The text is never NULL and
@@ -716,10 +720,11 @@ USHER_TASKS_API void usher_blocks_destroy(usher_blocks *blocks);
 }
 #endif
 
-/* ---- Graphs, parallel loops, join and scopes ---- */
+/* ---- Graphs, parallel loops, join and scopes, waits for tasks ---- */
 
 #include "usher_tasks_fork.h"
 #include "usher_tasks_graph.h"
 #include "usher_tasks_loops.h"
+#include "usher_tasks_wait.h"
 
 #endif

@@ -65,11 +65,17 @@ pub enum ErrorCode {
     Internal,
     /// A file cannot be written.
     File,
+    /// The task was cancelled before it began.
+    Cancelled,
+    /// A cancellation came after the begin or the end.
+    TooLate,
+    /// The waits in tasks are nested too deeply.
+    TooDeep,
 }
 
 impl ErrorCode {
     /// All codes in order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Null,
         Self::Options,
         Self::Workers,
@@ -91,6 +97,9 @@ impl ErrorCode {
         Self::Coloring,
         Self::Internal,
         Self::File,
+        Self::Cancelled,
+        Self::TooLate,
+        Self::TooDeep,
     ];
 
     /// Returns a general description of the error.
@@ -119,6 +128,9 @@ impl ErrorCode {
             Self::Coloring => c"the sizes of blocks or headers are invalid",
             Self::Internal => c"an internal error of the library",
             Self::File => c"the trace file cannot be written",
+            Self::Cancelled => c"the task or graph was cancelled",
+            Self::TooLate => c"it is too late to cancel",
+            Self::TooDeep => c"the waits in tasks are nested too deeply",
         }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],
-//! [`runtime`], [`submit`] (tasks without tokens), [`fork`] (join and scopes), [`loops`] (parallel
+//! [`runtime`], [`submit`] (tasks without tokens), [`slot`] (waits for single tasks), [`fork`] (join and scopes), [`loops`] (parallel
 //! loops), [`report`], [`graph`], [`monitoring`] (traces, counters), [`color`].
 
 #![allow(
@@ -30,6 +30,7 @@ pub mod monitoring;
 pub mod options;
 pub mod report;
 pub mod runtime;
+pub mod slot;
 pub mod submit;
 pub mod version;
 pub mod waits;

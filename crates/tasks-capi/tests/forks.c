@@ -19,6 +19,12 @@ static void count_block(uint64_t begin, uint64_t end, void *arg)
 	*(int *)arg += (int)(end - begin);
 }
 
+static void *add_one(void *arg)
+{
+	++*(int *)arg;
+	return arg;
+}
+
 static void print_result(const char *what, int error)
 {
 	char text[64];
@@ -33,12 +39,15 @@ static int in_child(usher_tasks_runtime *runtime, usher_tasks_graph *graph)
 {
 	usher_tasks_options options = USHER_TASKS_OPTIONS_INIT(2);
 	usher_tasks_report *report;
+	usher_tasks_slot *slot;
 	int items = 0;
 
 	print_result("wait", usher_tasks_wait(runtime, &report));
 	print_result("run", usher_tasks_run(runtime, graph, &report));
 	print_result("for",
 		     usher_tasks_for(runtime, 0, 9, count_block, &items));
+	usher_tasks_submit_slot(runtime, add_one, &items, 0, 0, &slot);
+	print_result("slot", usher_tasks_slot_wait(slot, NULL));
 	print_result("destroy", usher_tasks_runtime_destroy(runtime));
 	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK)
 		return 2;

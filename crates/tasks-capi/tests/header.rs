@@ -14,6 +14,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use usher_tasks::TaskStatus;
 use usher_tasks_capi::color::{
     ColoringSpec, usher_coloring_base, usher_coloring_header, usher_coloring_shift,
 };
@@ -49,6 +50,9 @@ USHER_TASKS_ERROR_OUTSIDE 18
 USHER_TASKS_ERROR_COLORING 19
 USHER_TASKS_ERROR_INTERNAL 20
 USHER_TASKS_ERROR_FILE 21
+USHER_TASKS_ERROR_CANCELLED 22
+USHER_TASKS_ERROR_TOO_LATE 23
+USHER_TASKS_ERROR_TOO_DEEP 24
 USHER_TASKS_POLICY_USHER 0
 USHER_TASKS_POLICY_PAPER 1
 USHER_TASKS_POLICY_FCFS 2
@@ -62,6 +66,11 @@ USHER_TASKS_UNFINISHED_UNRESOLVED 2
 USHER_TASKS_UNFINISHED_UNREGISTERED 3
 USHER_TASKS_UNFINISHED_CYCLE 4
 USHER_TASKS_UNFINISHED_SUBMITTED_FAILED 5
+USHER_TASKS_STATUS_PENDING 0
+USHER_TASKS_STATUS_RUNNING 1
+USHER_TASKS_STATUS_READY 2
+USHER_TASKS_STATUS_FAILED 3
+USHER_TASKS_STATUS_CANCELLED 4
 USHER_COLORING_LINE_BYTES 64
 sizeof(usher_tasks_options) 64
 usher_tasks_options.size 0+8
@@ -182,6 +191,16 @@ fn crate_abi() -> String {
         let name = upper_snake(&format!("{kind:?}"));
         writeln!(lines, "USHER_TASKS_UNFINISHED_{name} {}", kind as u32).unwrap();
     }
+    let statuses = [
+        (TaskStatus::Pending, "PENDING"),
+        (TaskStatus::Running, "RUNNING"),
+        (TaskStatus::Ready, "READY"),
+        (TaskStatus::Panicked, "FAILED"),
+        (TaskStatus::Cancelled, "CANCELLED"),
+    ];
+    for (status, name) in statuses {
+        writeln!(lines, "USHER_TASKS_STATUS_{name} {}", status as i32).unwrap();
+    }
     let line_bytes = usher_tasks::color::LINE_BYTES;
     writeln!(lines, "USHER_COLORING_LINE_BYTES {line_bytes}").unwrap();
     lines += &offsets();
@@ -293,9 +312,9 @@ fn every_error_has_a_distinct_description() {
             .to_str()
             .unwrap()
     };
-    let meanings: BTreeSet<&str> = (0..=21).map(meaning).collect();
-    assert_eq!(meanings.len(), 22);
-    for unknown in [-1, 22, i32::MIN, i32::MAX] {
+    let meanings: BTreeSet<&str> = (0..=24).map(meaning).collect();
+    assert_eq!(meanings.len(), 25);
+    for unknown in [-1, 25, i32::MIN, i32::MAX] {
         assert_eq!(meaning(unknown), "unknown error");
     }
 }
@@ -307,6 +326,7 @@ fn declared() -> BTreeSet<String> {
         "usher_tasks_fork.h",
         "usher_tasks_graph.h",
         "usher_tasks_loops.h",
+        "usher_tasks_wait.h",
     ];
     let header = headers.map(|name| std::fs::read_to_string(include().join(name)).unwrap());
     let code = header.concat().replace('\n', " ");

@@ -114,7 +114,7 @@ fn lack_of_memory_for_queues_is_an_error_at_every_level() {
 #[test]
 fn a_runtime_in_a_forked_child_returns_ended() {
     let expected = [
-        "wait: 1, named\nrun: 1, named\nfor: 1, named\ndestroy: 1, named",
+        "wait: 1, named\nrun: 1, named\nfor: 1, named\nslot: 1, named\ndestroy: 1, named",
         "success\nchild: 0",
         "2 ran\n",
     ];

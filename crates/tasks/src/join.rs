@@ -32,7 +32,8 @@ use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::pool::FORKED;
 use crate::sync::{AtomicBool, Ordering};
-use crate::worker::{Creator, JobVtable, Registry, Worker};
+use crate::task_node::Creator;
+use crate::worker::{JobVtable, Registry, Worker};
 
 /// The payload of a panic.
 pub(crate) type Payload = Box<dyn Any + Send>;

@@ -61,6 +61,7 @@ mod slab;
 mod sleep;
 mod sort;
 mod sync;
+mod task_node;
 mod tokens;
 mod trace;
 mod trials;

@@ -31,10 +31,11 @@ use crate::levels::NoMemory;
 use crate::places::{self, CpuClaim, WorkerPlaces};
 use crate::policy::Policy;
 use crate::progress::ProgressReport;
+use crate::task_node::Creator;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
 use crate::waits::{DeadlockCycle, RuntimeWait};
-use crate::worker::{AbortOnUnwind, Creator, Registry, Worker};
+use crate::worker::{AbortOnUnwind, Registry, Worker};
 use crate::worker_thread::{ThreadHooks, WorkerThread};
 
 /// Upper limit of workers per runtime.

@@ -37,7 +37,8 @@ use crate::join::{Payload, WaitingThread, resume_after_drop};
 use crate::latch::Latch;
 use crate::pool::{FORKED, Inbox};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
-use crate::worker::{Creator, JobVtable, Registry, Worker};
+use crate::task_node::Creator;
+use crate::worker::{JobVtable, Registry, Worker};
 
 /// A set of tasks that end before the function that opened the scope returns.
 /// [`Runtime::scope`](crate::Runtime::scope) opens a scope.

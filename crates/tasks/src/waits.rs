@@ -12,7 +12,7 @@
 //! for several runtimes must therefore not form a cycle. A check takes time at most quadratic in
 //! the number of current waits, and a lock.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use crate::sync::StaticMutex;
 
@@ -63,14 +63,14 @@ fn leads_in(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
 
 /// Returns whether a path of waits leads from `from` to a node for which `is_end` returns true.
 /// `address` identifies a node, and `next` adds the nodes for which a node waits to a list. Takes
-/// time linear in the number of waits on the paths.
+/// time nearly linear in the number of waits on the paths.
 pub(crate) fn leads<T>(
     from: T,
     is_end: impl Fn(&T) -> bool,
     address: impl Fn(&T) -> usize,
     next: impl Fn(&T, &mut Vec<T>),
 ) -> bool {
-    let mut seen = HashSet::from([address(&from)]);
+    let mut seen = BTreeSet::from([address(&from)]);
     let mut open = vec![from];
     let mut found = Vec::new();
     while let Some(at) = open.pop() {

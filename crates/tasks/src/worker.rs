@@ -33,7 +33,6 @@ use std::{hint, iter, mem, process, ptr};
 use crate::active_workers::ActiveWorkers;
 use crate::counters::{AllCounters, AtomicWorkerCounters};
 use crate::dispatch::Groups;
-use crate::future::WaitLock;
 use crate::guess::{GroupGuesser, SAMPLE};
 use crate::job::{Chain, JobRef};
 use crate::levels::LevelQueues;
@@ -41,10 +40,9 @@ use crate::places::WorkerPlaces;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
 use crate::sleep::{ParkResult, SleepFor, Sleepers};
 use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::task_node::{Creator, WaitLock};
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
-
-pub(crate) use futures::Creator;
 
 /// Number of attempts to find a task before a worker goes to sleep.
 const SPINS: u32 = 200;

@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::thread;
+use std::{iter, thread};
 
 use proptest::prelude::*;
 use usher_tasks::{
@@ -25,6 +25,34 @@ const POLICIES: [Policy; 4] = [
     Policy::Lcfs,
 ];
 
+/// A value that is set once, and for which other threads wait. The flag is in this crate, because
+/// ThreadSanitizer does not see the atomics of the standard library.
+struct SetOnce<T> {
+    value: OnceLock<T>,
+    is_set: AtomicBool,
+}
+
+impl<T> SetOnce<T> {
+    fn new() -> Self {
+        Self {
+            value: OnceLock::new(),
+            is_set: AtomicBool::new(false),
+        }
+    }
+
+    fn set(&self, value: T) {
+        assert!(self.value.set(value).is_ok(), "set twice");
+        self.is_set.store(true, Ordering::Release);
+    }
+
+    fn wait(&self) -> &T {
+        while !self.is_set.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        self.value.get().unwrap()
+    }
+}
+
 /// The value of task `at`, which waits for the tasks `before`.
 fn mix(at: usize, before: impl Iterator<Item = u64>) -> u64 {
     before.fold(at as u64 + 1, |sum, value| {
@@ -33,7 +61,7 @@ fn mix(at: usize, before: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// A task of a random graph: its value after it has run, and its future.
-type Cell = (OnceLock<u64>, OnceLock<TaskFuture<()>>);
+type Cell = (OnceLock<u64>, SetOnce<TaskFuture<()>>);
 
 /// Submits a task that waits for the tasks `before[at]` in different ways. Submits the tasks of
 /// which `at` is the parent from inside.
@@ -66,7 +94,7 @@ fn submit_task(
     };
     let groups = Groups::new(at as u32 % 4, at as u32 / 4 % 4);
     let future = handle.submit_future(groups, task).unwrap();
-    assert!(cells[at].1.set(future).is_ok());
+    cells[at].1.set(future);
 }
 
 proptest! {
@@ -94,7 +122,7 @@ proptest! {
             expected.push(value);
         }
         let runtime = Runtime::with_policy(workers, POLICIES[policy]).unwrap();
-        let cells: Arc<[Cell]> = plan.iter().map(|_| Cell::default()).collect();
+        let cells: Arc<[Cell]> = plan.iter().map(|_| (OnceLock::new(), SetOnce::new())).collect();
         let (plan, handle) = (Arc::new(plan), runtime.handle());
         (0..plan.len()).for_each(|at| submit_task(&handle, &cells, &plan, at));
         for (cell, expected) in cells.iter().zip(expected) {
@@ -323,13 +351,13 @@ fn waits_for_itself_and_for_ancestors_are_errors() {
 fn circles_of_waits_are_errors() {
     for (workers, length) in [(2, 2), (3, 3), (4, 3), (1, 4), (2, 5)] {
         let runtime = Runtime::new(workers).unwrap();
-        let refs: Arc<[OnceLock<TaskRef>]> = (0..length).map(|_| OnceLock::new()).collect();
+        let refs: Arc<[SetOnce<TaskRef>]> = iter::repeat_with(SetOnce::new).take(length).collect();
         let futures: Vec<_> = (0..length)
             .map(|at| {
                 let own = Arc::clone(&refs);
                 let wait = move || own[(at + 1) % length].wait().wait();
                 let future = runtime.submit_future(Groups::NONE, wait).unwrap();
-                refs[at].set(future.task().clone()).unwrap();
+                refs[at].set(future.task().clone());
                 future
             })
             .collect();
@@ -429,11 +457,16 @@ fn the_wait_for_all_tasks_waits_for_tasks_that_run_inside_other_tasks() {
             inner.unwrap().wait().unwrap();
         };
         let mut graph = builder.build(body).unwrap();
+        let has_run = SetOnce::new();
         thread::scope(|scope| {
-            scope.spawn(|| runtime.run(&mut graph).unwrap());
+            scope.spawn(|| {
+                runtime.run(&mut graph).unwrap();
+                has_run.set(());
+            });
             while !ended.load(Ordering::Relaxed) {
                 runtime.wait().unwrap();
             }
+            has_run.wait();
         });
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Idea: a worker that waits runs only tasks that may not wait for the tasks below them.
 //!
-//! 1. A submitted task is a *node* (module `node`), and an entry in the queues like that of other
+//! 1. A submitted task is a *node* (module `task_node`), and an entry in the queues like that of other
 //!    submitted tasks. The worker that takes the entry claims the node and runs it.
 //! 2. A worker that waits for a node that has not begun claims it and runs it at once, on the stack
 //!    of the waiting task. The entry has no effect later.
@@ -28,15 +28,10 @@
 //! a wait is an error if less than a quarter of the worker's stack is left. Step 3 is nested up to
 //! the limit of nested waits (module `worker::wait`).
 
-mod node;
 mod wait;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-
-pub(crate) use node::TaskNode;
-pub use node::TaskStatus;
-pub(crate) use wait::{TaskWait, WaitFault, WaitLock};
 
 use crate::current_worker;
 use crate::dispatch::Groups;
@@ -45,7 +40,9 @@ use crate::handle::{self, Handle, TaskHint};
 use crate::join::resume_after_drop;
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
-use crate::worker::{Creator, Registry};
+pub use crate::task_node::TaskStatus;
+use crate::task_node::{Creator, NodeRuntime, TaskNode};
+use crate::worker::Registry;
 
 /// The reason for which a wait for a task has failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -168,14 +165,18 @@ impl TaskRef {
         tasks: impl IntoIterator<Item = &'a Self, IntoIter: Clone>,
     ) -> Result<(), TaskWaitError> {
         let tasks = tasks.into_iter();
-        tasks
-            .clone()
-            .for_each(|task| wait::run_if_pending(&task.node));
+        Self::run_pending(tasks.clone());
         let mut first = Ok(());
         for task in tasks {
             first = first.and(task.wait());
         }
         first
+    }
+
+    /// If a task of their runtime calls, runs the tasks that have not begun, in the given order.
+    /// [`Self::wait_all`] begins with this function.
+    pub fn run_pending<'a>(tasks: impl IntoIterator<Item = &'a Self>) {
+        (tasks.into_iter()).for_each(|task| wait::run_if_pending(&task.node));
     }
 
     /// Cancels the task if it has not begun, and drops its function. Waiting threads get
@@ -307,7 +308,20 @@ impl Runtime {
         groups: Groups,
         function: impl FnOnce() -> R + Send + 'static,
     ) -> Result<TaskFuture<R>, SubmitError> {
-        submit(self.registry(), groups, function)
+        submit(self.registry(), TaskHint::Groups(groups), function)
+    }
+
+    /// Submits a task without groups that works on the data at the address `data`, and returns a
+    /// future of its result. The address is used as by [`Self::register_on`].
+    ///
+    /// # Errors
+    /// In the cases in which [`Self::submit_future`] returns an error.
+    pub fn submit_future_on<R: Send + 'static>(
+        &self,
+        data: usize,
+        function: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<TaskFuture<R>, SubmitError> {
+        submit(self.registry(), TaskHint::Data(data), function)
     }
 }
 
@@ -323,13 +337,13 @@ impl Handle {
         function: impl FnOnce() -> R + Send + 'static,
     ) -> Result<TaskFuture<R>, SubmitError> {
         let registry = self.registry().ok_or(SubmitError::Ended)?;
-        submit(&registry, groups, function)
+        submit(&registry, TaskHint::Groups(groups), function)
     }
 }
 
 fn submit<R: Send + 'static>(
     registry: &Arc<Registry>,
-    groups: Groups,
+    hint: TaskHint,
     function: impl FnOnce() -> R + Send + 'static,
 ) -> Result<TaskFuture<R>, SubmitError> {
     let result = Arc::new(Mutex::new(None));
@@ -340,8 +354,10 @@ fn submit<R: Send + 'static>(
     };
     let creator = current_worker::current_worker(registry).map(|worker| worker.creator());
     let parent = creator.and_then(Creator::node);
+    let weak: Weak<Registry> = Arc::downgrade(registry);
+    let owner: Weak<dyn NodeRuntime> = weak;
     let node = Arc::new(TaskNode::new(
-        Arc::downgrade(registry),
+        owner,
         registry.creator_pid(),
         parent.as_ref().map_or_else(Weak::new, Arc::downgrade),
         Box::new(store),
@@ -354,7 +370,7 @@ fn submit<R: Send + 'static>(
             parent.add_child(&node);
         }
     };
-    handle::submit_numbered(registry, TaskHint::Groups(groups), || entry.run(), begin)?;
+    handle::submit_numbered(registry, hint, || entry.run(), begin)?;
     if parent.is_some() {
         registry.wake_future_waits();
     }

@@ -5,25 +5,16 @@
 use std::process;
 use std::sync::{Arc, Weak};
 
-use super::{TaskNode, TaskWaitError};
+use super::TaskWaitError;
 use crate::current_worker::{self, ThisWorker};
-use crate::join::WaitingThread;
 use crate::latch::Latch;
-use crate::sync::Mutex;
-use crate::waits::{DeadlockCycle, RuntimeWait, leads};
-
-/// The reason for which a worker cannot wait for a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitFault {
-    /// The wait would never end.
-    Cycle,
-    /// The stack is too full to run the task.
-    StackFull,
-}
+use crate::task_node::{NodeWaiter, TaskNode, WaitFault};
+use crate::waits::{DeadlockCycle, RuntimeWait};
+use crate::worker::Registry;
 
 /// Calls a function with the worker of the calling thread, if it is a worker of the node's runtime.
 fn with_own_worker<R>(node: &TaskNode, function: impl FnOnce(Option<ThisWorker<'_>>) -> R) -> R {
-    let registry = Weak::as_ptr(node.registry());
+    let registry = Weak::as_ptr(node.registry()).cast::<Registry>();
     current_worker::with(|this| {
         function(this.filter(|this| std::ptr::eq(Arc::as_ptr(&this.registry()), registry)))
     })
@@ -63,67 +54,15 @@ pub(super) fn until_end(node: &Arc<TaskNode>) -> Result<(), TaskWaitError> {
 fn wait_outside(node: &TaskNode) -> Result<(), DeadlockCycle> {
     let (from, to) = (
         current_worker::current_registry().addr(),
-        Weak::as_ptr(node.registry()).addr(),
+        Weak::as_ptr(node.registry()).cast::<Registry>().addr(),
     );
     let _wait = match from {
         0 => None,
         from => Some(RuntimeWait::begin(from, to)?),
     };
     let latch = Arc::new(Latch::default());
-    if node.add_waiting(WaitingThread::Outside(Arc::clone(&latch))) {
+    if node.add_waiting(NodeWaiter::Outside(Arc::clone(&latch))) {
         latch.wait();
     }
     Ok(())
-}
-
-/// The lock under which waits of tasks for running tasks are checked and recorded.
-pub(crate) type WaitLock = Mutex<()>;
-
-/// The waits of a task for a running node, for all tasks of which the waiting task is a part. The
-/// drop of this value removes the waits.
-pub(crate) struct TaskWait<'a> {
-    lock: &'a WaitLock,
-    waiting: [Option<Arc<TaskNode>>; 2],
-    target: &'a Arc<TaskNode>,
-}
-
-impl<'a> TaskWait<'a> {
-    /// Records that the nodes `waiting` wait for `target`.
-    ///
-    /// # Errors
-    /// If the wait would close a cycle.
-    pub fn begin(
-        lock: &'a WaitLock,
-        waiting: [Option<Arc<TaskNode>>; 2],
-        target: &'a Arc<TaskNode>,
-    ) -> Result<Self, WaitFault> {
-        let guard = lock.lock();
-        let is_waiting = |node: &Arc<TaskNode>| {
-            let mut nodes = waiting.iter().flatten();
-            nodes.any(|waiting| Arc::ptr_eq(waiting, node))
-        };
-        let address = |node: &Arc<TaskNode>| Arc::as_ptr(node).addr();
-        let next = |node: &Arc<TaskNode>, next: &mut Vec<_>| node.waits_for(next);
-        if leads(Arc::clone(target), is_waiting, address, next) {
-            return Err(WaitFault::Cycle);
-        }
-        for node in waiting.iter().flatten() {
-            node.add_target(target);
-        }
-        drop(guard);
-        Ok(Self {
-            lock,
-            waiting,
-            target,
-        })
-    }
-}
-
-impl Drop for TaskWait<'_> {
-    fn drop(&mut self) {
-        let _guard = self.lock.lock();
-        for node in self.waiting.iter().flatten() {
-            node.remove_target(self.target);
-        }
-    }
 }

@@ -39,7 +39,8 @@ use crate::error::{Panicked, RunError};
 use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StoreMut};
-use crate::worker::{Creator, JobVtable};
+use crate::task_node::Creator;
+use crate::worker::JobVtable;
 
 #[repr(C)]
 struct GraphInner<B> {

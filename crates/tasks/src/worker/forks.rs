@@ -31,11 +31,12 @@
 
 use std::hint;
 
-use super::{Creator, Registry, SPINS, Worker};
+use super::{Registry, SPINS, Worker};
 use crate::job::{Chain, JobRef};
 use crate::pool::FORKED;
 use crate::sleep::SleepFor;
 use crate::sync::thread;
+use crate::task_node::Creator;
 
 impl Registry {
     /// Wakes a worker that waits for a condition. The caller has made the condition true before.

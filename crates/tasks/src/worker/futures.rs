@@ -12,36 +12,19 @@ use std::sync::Arc;
 
 use super::{Registry, SPINS, Worker};
 use crate::dispatch::Groups;
-use crate::future::TaskWait;
-use crate::future::{TaskNode, WaitFault};
+use crate::error::Panicked;
 use crate::pool::{FORKED, LocalQueues};
 use crate::sleep::SleepFor;
 use crate::sync::{Ordering, fence};
+use crate::task_node::{Creator, NodeRuntime, NodeWaiter, TaskNode, TaskWait, WaitFault};
 
-/// A node that is on the stack of a worker, or null.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Creator(*const TaskNode);
+impl NodeRuntime for Registry {
+    fn wake_for_node(&self, worker: usize) {
+        self.wake_worker(worker);
+    }
 
-// SAFETY: any thread may use a node. `Creator::node` has a condition on its life.
-unsafe impl Send for Creator {}
-// SAFETY: as above.
-unsafe impl Sync for Creator {}
-
-impl Creator {
-    pub const NONE: Self = Self(ptr::null());
-
-    /// Returns the node. A creator is used only by code during which the task of the node runs: by
-    /// the task itself, and by tasks for which the task waits.
-    pub fn node(self) -> Option<Arc<TaskNode>> {
-        if self.0.is_null() {
-            return None;
-        }
-        // SAFETY: the task of the node runs, so the frame of `Worker::run_node` holds a reference.
-        // The pointer came from an `Arc`.
-        unsafe {
-            Arc::increment_strong_count(self.0);
-            Some(Arc::from_raw(self.0))
-        }
+    fn report_panic(&self, panicked: Panicked) {
+        self.tokens.restore_panics(vec![panicked]);
     }
 }
 
@@ -73,7 +56,7 @@ impl Worker<'_> {
 
     /// Runs a claimed node.
     pub fn run_node(&self, node: &Arc<TaskNode>) {
-        let this = Creator(Arc::as_ptr(node));
+        let this = Creator::of(node);
         let creator = self.creator.replace(this);
         let below = self.topmost.replace(this);
         let below_node = below.node();
@@ -81,7 +64,7 @@ impl Worker<'_> {
             below.set_above(Some(Arc::clone(node)));
         }
         // The waiting task may be a part of a task on another stack.
-        let whole = match ptr::eq(creator.0, below.0) {
+        let whole = match creator == below {
             true => None,
             false => creator.node(),
         };
@@ -163,7 +146,7 @@ impl Worker<'_> {
     /// Waits until a node on another stack has ended. Runs descendants of `root` during the wait.
     fn wait_for_running_node(&self, node: &TaskNode, root: Option<&TaskNode>) {
         let registry = self.registry;
-        let waiting = crate::join::WaitingThread::Worker(self.index);
+        let waiting = NodeWaiter::Worker(self.index);
         if !node.add_waiting(waiting) {
             return;
         }

@@ -15,12 +15,13 @@
 //! most 16. A wait has no time limit. If there is no memory for the queues of step 1, the run of
 //! the graph is an error.
 
-use super::{Creator, Worker, lock};
+use super::{Worker, lock};
 use crate::job::JobRef;
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
 use crate::sleep::{ParkResult, SleepFor};
 use crate::sync::Ordering;
+use crate::task_node::Creator;
 
 impl<'a> Worker<'a> {
     /// Begins a wait for a graph that a task of this worker runs. Until the guard is dropped, tasks

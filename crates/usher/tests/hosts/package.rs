@@ -86,6 +86,7 @@ pub fn installs_upgrades_and_purges() {
         "/usr/include/usher_tasks_loops.h",
         "/usr/include/usher_tasks_fork.h",
         "/usr/include/usher_tasks_graph.h",
+        "/usr/include/usher_tasks_wait.h",
     ] {
         assert!(Path::new(file).exists(), "{file}");
     }

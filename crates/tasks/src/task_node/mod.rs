@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of a task with a future: its function, its outcome, the threads that wait for it, and
+//! The *node* of a task with a future: its function, its outcome, the threads that wait for it, and
 //! its relations to other tasks.
 //!
 //! A task begins when a thread *claims* it, by a compare-exchange of its state. Three threads may
@@ -13,18 +13,80 @@
 //! All operations take constant time, apart from the functions of tasks, the search for a
 //! descendant, and the wake-ups.
 
+mod edges;
+
 use std::any::Any;
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::{mem, ptr};
+
+pub(crate) use edges::{TaskWait, WaitFault, WaitLock};
 
 use crate::error::{Panicked, discard};
-use crate::join::{Payload, WaitingThread};
+use crate::latch::Latch;
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
-use crate::worker::Registry;
+
+/// The payload of a panic.
+type Payload = Box<dyn Any + Send>;
+
+/// The runtime of a node, which this module knows only by these functions.
+pub(crate) trait NodeRuntime: Send + Sync {
+    /// Wakes a worker that waits for a node. The node has ended before.
+    fn wake_for_node(&self, worker: usize);
+
+    /// Reports a panic that no thread has seen.
+    fn report_panic(&self, panicked: Panicked);
+}
+
+/// A thread that waits for a node and may sleep.
+#[derive(Clone)]
+pub(crate) enum NodeWaiter {
+    /// A worker of the node's runtime, by its index.
+    Worker(usize),
+    /// Any other thread, and the latch at which it sleeps.
+    Outside(Arc<Latch>),
+}
+
+/// A node that is on the stack of a worker, or null.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Creator(*const TaskNode);
+
+// SAFETY: any thread may use a node. `Creator::node` has a condition on its life.
+unsafe impl Send for Creator {}
+// SAFETY: as above.
+unsafe impl Sync for Creator {}
+
+impl Creator {
+    pub const NONE: Self = Self(ptr::null());
+
+    /// Refers to a node that the caller keeps alive while its task runs.
+    pub fn of(node: &Arc<TaskNode>) -> Self {
+        Self(Arc::as_ptr(node))
+    }
+
+    /// Returns the node. A creator is used only by code during which the task of the node runs: by
+    /// the task itself, and by tasks for which the task waits.
+    pub fn node(self) -> Option<Arc<TaskNode>> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: the task of the node runs, so the frame that runs it holds a reference. The
+        // pointer came from an `Arc`.
+        unsafe {
+            Arc::increment_strong_count(self.0);
+            Some(Arc::from_raw(self.0))
+        }
+    }
+}
+
+impl PartialEq for Creator {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
 
 /// The function of a task. It stores the result itself.
-pub(super) type Function = Box<dyn FnOnce() + Send>;
+pub(crate) type Function = Box<dyn FnOnce() + Send>;
 
 /// The state of a task with a future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +114,7 @@ const CANCELLED: u8 = TaskStatus::Cancelled as u8;
 #[derive(Default)]
 struct Ending {
     /// The threads to wake at the end.
-    waiting: Vec<WaitingThread>,
+    waiting: Vec<NodeWaiter>,
     /// Number of references that programs hold.
     handles: usize,
     /// The payload and the message of the task's panic.
@@ -75,7 +137,7 @@ struct Edges {
 pub(crate) struct TaskNode {
     state: AtomicU8,
     number: AtomicU64,
-    registry: Weak<Registry>,
+    registry: Weak<dyn NodeRuntime>,
     creator_pid: u32,
     /// The task that has submitted this task.
     parent: Weak<TaskNode>,
@@ -90,7 +152,7 @@ pub(crate) struct TaskNode {
 
 impl TaskNode {
     pub fn new(
-        registry: Weak<Registry>,
+        registry: Weak<dyn NodeRuntime>,
         creator_pid: u32,
         parent: Weak<TaskNode>,
         function: Function,
@@ -120,7 +182,7 @@ impl TaskNode {
         self.creator_pid
     }
 
-    pub fn registry(&self) -> &Weak<Registry> {
+    pub fn registry(&self) -> &Weak<dyn NodeRuntime> {
         &self.registry
     }
 
@@ -150,7 +212,7 @@ impl TaskNode {
     }
 
     /// Calls the function of a claimed task, and wakes the threads that wait for it.
-    pub fn run_claimed(&self, registry: Option<&Registry>) {
+    pub fn run_claimed(&self, registry: Option<&dyn NodeRuntime>) {
         let function = mem::take(&mut *self.function.lock());
         let call = || function.into_iter().for_each(|function| function());
         let outcome = catch_unwind(AssertUnwindSafe(call));
@@ -162,7 +224,7 @@ impl TaskNode {
 
     /// Ends a claimed task without a call of its function. The function is dropped at last, so a
     /// panic of its destructor changes nothing.
-    pub fn cancel_claimed(&self, registry: Option<&Registry>) {
+    pub fn cancel_claimed(&self, registry: Option<&dyn NodeRuntime>) {
         let function = mem::take(&mut *self.function.lock());
         self.end(registry, Outcome::Cancelled);
         drop(function);
@@ -177,7 +239,7 @@ impl TaskNode {
         is_claimed
     }
 
-    fn end(&self, registry: Option<&Registry>, outcome: Outcome) {
+    fn end(&self, registry: Option<&dyn NodeRuntime>, outcome: Outcome) {
         let mut ending = self.ending.lock();
         let state = match outcome {
             Outcome::Ready => READY,
@@ -198,8 +260,8 @@ impl TaskNode {
         self.report(registry, unreported);
         for thread in waiting {
             match (thread, registry) {
-                (WaitingThread::Outside(latch), _) => latch.open(),
-                (thread, Some(registry)) => thread.wake(registry),
+                (NodeWaiter::Outside(latch), _) => latch.open(),
+                (NodeWaiter::Worker(worker), Some(registry)) => registry.wake_for_node(worker),
                 // Without a registry, there are no workers that wait.
                 (_, None) => {}
             }
@@ -209,7 +271,7 @@ impl TaskNode {
     }
 
     /// Adds a thread to be woken at the end of the task. Returns false if the task has ended.
-    pub fn add_waiting(&self, thread: WaitingThread) -> bool {
+    pub fn add_waiting(&self, thread: NodeWaiter) -> bool {
         let mut ending = self.ending.lock();
         let has_ended = self.has_ended();
         if !has_ended {
@@ -244,13 +306,13 @@ impl TaskNode {
         is_unreported.then(|| ending.message.clone())
     }
 
-    fn report(&self, registry: Option<&Registry>, message: Option<String>) {
+    fn report(&self, registry: Option<&dyn NodeRuntime>, message: Option<String>) {
         if let (Some(registry), Some(message)) = (registry, message) {
-            registry.tokens.restore_panics(vec![Panicked {
+            registry.report_panic(Panicked {
                 task: self.number(),
                 is_submitted: true,
                 message,
-            }]);
+            });
         }
     }
 
@@ -270,12 +332,12 @@ impl TaskNode {
 
     /// Returns whether this task is `other`, or a running ancestor of `other`.
     pub fn is_ancestor_or_self(&self, other: &Self) -> bool {
-        if std::ptr::eq(self, other) {
+        if ptr::eq(self, other) {
             return true;
         }
         let mut at = other.parent.upgrade();
         while let Some(ancestor) = at.filter(|ancestor| !ancestor.has_ended()) {
-            if std::ptr::eq(self, &raw const *ancestor) {
+            if ptr::eq(self, &raw const *ancestor) {
                 return true;
             }
             at = ancestor.parent.upgrade();
@@ -372,7 +434,6 @@ mod interleavings {
     use loom::thread;
 
     use super::*;
-    use crate::latch::Latch;
 
     /// The result of a task, in a cell that loom checks.
     struct Data(UnsafeCell<u32>);
@@ -382,11 +443,25 @@ mod interleavings {
     // SAFETY: the value may be used on any thread.
     unsafe impl Send for Data {}
 
+    /// A runtime without workers.
+    struct NoRuntime;
+
+    impl NodeRuntime for NoRuntime {
+        fn wake_for_node(&self, _: usize) {}
+
+        fn report_panic(&self, _: Panicked) {}
+    }
+
     fn node(data: &loom::sync::Arc<Data>) -> loom::sync::Arc<TaskNode> {
         let own = loom::sync::Arc::clone(data);
         // SAFETY: loom fails the test if an access overlaps with this write.
         let write = move || own.0.with_mut(|data| unsafe { *data += 1 });
-        loom::sync::Arc::new(TaskNode::new(Weak::new(), 0, Weak::new(), Box::new(write)))
+        loom::sync::Arc::new(TaskNode::new(
+            Weak::<NoRuntime>::new(),
+            0,
+            Weak::new(),
+            Box::new(write),
+        ))
     }
 
     fn model(explore: impl Fn() + Send + Sync + 'static) {
@@ -397,7 +472,7 @@ mod interleavings {
 
     fn wait(node: &TaskNode) {
         let latch = Arc::new(Latch::default());
-        if node.add_waiting(WaitingThread::Outside(Arc::clone(&latch))) {
+        if node.add_waiting(NodeWaiter::Outside(Arc::clone(&latch))) {
             latch.wait();
         }
     }
