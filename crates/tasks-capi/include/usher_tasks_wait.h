@@ -104,6 +104,18 @@ USHER_TASKS_API uint64_t usher_tasks_slot_task(const usher_tasks_slot *slot);
 USHER_TASKS_API int usher_tasks_slot_cancel(usher_tasks_slot *slot);
 
 /*
+ * Cancels the run of a graph that is in progress, or the first run of a graph
+ * that has never run. Tasks that have not begun do not run. Running tasks
+ * continue. The call of usher_tasks_run() returns CANCELLED after they have
+ * ended, or FAILED if a task has failed, too. Later runs are not affected. A
+ * second cancellation of the same run has no effect and succeeds.
+ *
+ * Errors: NULL. TOO_LATE if the graph has finished its last run; the call then
+ * has no effect.
+ */
+USHER_TASKS_API int usher_tasks_graph_cancel(usher_tasks_graph *graph);
+
+/*
  * Frees a slot. No other call may use the slot at the same time. The task still
  * runs. If it fails and no call has waited for it, usher_tasks_wait() reports the
  * failure. NULL has no effect.

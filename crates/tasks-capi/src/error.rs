@@ -277,6 +277,7 @@ impl From<&RunError> for Failure {
             RunError::Memory => ErrorCode::Memory,
             RunError::Forked { .. } => ErrorCode::Ended,
             RunError::Panicked { .. } => ErrorCode::Failed,
+            RunError::Cancelled { .. } => ErrorCode::Cancelled,
         };
         Self::of(code, error)
     }

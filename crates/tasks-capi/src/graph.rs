@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, RunError, Runtime};
+use usher_tasks::{CancelHandle, Graph, GraphBuilder, GraphError, Groups, RunError, Runtime};
 
 use crate::current_task::{self, Entry, TaskCall};
 use crate::error::{ErrorCode, Failure, boundary, boundary_or, no_memory, probe};
@@ -44,6 +44,7 @@ trait RunGraph {
     fn run(&mut self, runtime: &Runtime) -> Result<(), RunError>;
     fn count(&self) -> usize;
     fn explain(&self) -> String;
+    fn cancel_handle(&self) -> CancelHandle;
 }
 
 impl<B: Fn(usize) + Sync> RunGraph for Graph<B> {
@@ -57,6 +58,10 @@ impl<B: Fn(usize) + Sync> RunGraph for Graph<B> {
 
     fn explain(&self) -> String {
         self.explain().to_string()
+    }
+
+    fn cancel_handle(&self) -> CancelHandle {
+        self.cancel_handle()
     }
 }
 
@@ -76,6 +81,7 @@ pub struct GraphHandle {
     /// This lock is held while the graph is explained. Another thread that runs or destroys the
     /// graph waits for the lock instead of returning an error.
     explain_lock: Mutex<()>,
+    cancel: CancelHandle,
     graph: UnsafeCell<Box<dyn RunGraph>>,
 }
 
@@ -111,6 +117,7 @@ impl Builder {
             count: graph.count(),
             is_acquired: AtomicBool::new(false),
             explain_lock: Mutex::default(),
+            cancel: graph.cancel_handle(),
             graph: UnsafeCell::new(graph),
         })
     }
@@ -342,6 +349,17 @@ pub unsafe extern "C" fn usher_tasks_run(
         };
         // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         unsafe { enter(runtime, run) }
+    })
+}
+
+/// Cancels the run of a graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_graph_cancel(graph: *mut GraphHandle) -> c_int {
+    boundary(|| {
+        // SAFETY: `graph` is null or valid, as the caller guarantees.
+        let graph = unsafe { graph.as_ref() }.ok_or_else(|| Failure::null("graph"))?;
+        let cancelled = graph.cancel.cancel();
+        cancelled.map_err(|error| Failure::new(ErrorCode::TooLate, error.to_string()))
     })
 }
 

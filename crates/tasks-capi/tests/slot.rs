@@ -11,6 +11,7 @@ use std::thread;
 
 use usher_tasks_capi::current_task::*;
 use usher_tasks_capi::error::ErrorCode;
+use usher_tasks_capi::graph::*;
 use usher_tasks_capi::runtime::{RuntimeHandle, usher_tasks_cancel};
 use usher_tasks_capi::slot::*;
 
@@ -275,4 +276,50 @@ fn slots_outlive_their_runtime() {
             .iter()
             .all(|slot| slot.wait().0 == OK && slot.status() == 2)
     );
+}
+
+/// The graph that its task cancels, and the number of tasks that ran.
+struct Cancels(AtomicPtr<GraphHandle>, AtomicU32);
+
+unsafe extern "C-unwind" fn cancels_graph(arg: *mut c_void) {
+    // SAFETY: the test passes `Cancels`.
+    let Cancels(graph, ran) = unsafe { &*arg.cast::<Cancels>() };
+    ran.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the graph exists while it runs.
+    let code = unsafe { usher_tasks_graph_cancel(graph.load(Ordering::Relaxed)) };
+    assert_eq!(code, OK, "{}", last_error());
+}
+
+#[test]
+fn a_cancelled_graph_skips_the_tasks_that_have_not_begun() {
+    let owner = OwnedRuntime::new(2);
+    let arg = Cancels(AtomicPtr::new(ptr::null_mut()), AtomicU32::new(0));
+    let mut builder = ptr::null_mut();
+    let mut graph = ptr::null_mut();
+    // SAFETY: the builder, the graph and the argument exist during the calls.
+    unsafe {
+        assert_eq!(usher_tasks_builder_new(&raw mut builder), OK);
+        for task in 0..3 {
+            let entry: Option<Entry> = Some(cancels_graph);
+            let to = arg_of(&arg);
+            let code = usher_tasks_builder_task(builder, entry, to, 0, 0, ptr::null_mut());
+            assert_eq!(code, OK);
+            if task > 0 {
+                assert_eq!(usher_tasks_builder_after(builder, task, task - 1), OK);
+            }
+        }
+        let code = usher_tasks_builder_build(builder, &raw mut graph, ptr::null_mut());
+        assert_eq!(code, OK);
+        usher_tasks_builder_destroy(builder);
+        arg.0.store(graph, Ordering::Relaxed);
+        let text = "the run of the graph was cancelled; 2 tasks were not run";
+        fails(owner.run(graph).0, ErrorCode::Cancelled, text);
+        fails(owner.run(graph).0, ErrorCode::Cancelled, text);
+        assert_eq!(arg.1.load(Ordering::Relaxed), 2);
+        let text = "the graph has finished, so it cannot be cancelled: no run is in progress";
+        fails(usher_tasks_graph_cancel(graph), ErrorCode::TooLate, text);
+        let code = usher_tasks_graph_cancel(ptr::null_mut());
+        fails(code, ErrorCode::Null, "graph is NULL");
+        assert_eq!(usher_tasks_graph_destroy(graph), OK);
+    }
 }

@@ -269,6 +269,12 @@ pub enum RunError {
     /// tasks. No task was run.
     #[error("out of memory: the queues of a graph that a task runs cannot be allocated")]
     Memory,
+    /// The run was cancelled, and no task panicked.
+    #[error("the run of the graph was cancelled; {} not run", tasks_were(*.skipped))]
+    Cancelled {
+        /// Number of tasks that were not run.
+        skipped: u64,
+    },
     /// Tasks panicked.
     #[error("{}; {} not run because of the panic", panics(.panicked), tasks_were(*.skipped))]
     Panicked {

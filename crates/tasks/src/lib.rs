@@ -16,6 +16,7 @@
 //! | [`Runtime::for_each`], [`Runtime::reduce`] | parallel loops over ranges, and reductions |
 //! | [`Runtime::scope`], [`TaskScope::spawn`] | tasks that borrow data of the function that spawns them |
 //! | [`Runtime::broadcast`] | a function once on each worker |
+//! | [`Graph::cancel_handle`] | cancellation of a graph by other threads |
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
 //! | [`RuntimeBuilder`] | configuration: policy, places, stacks of the workers |
@@ -78,7 +79,9 @@ pub use error::{
     UnfinishedTasks, WaitError,
 };
 pub use future::{TaskFuture, TaskRef, TaskStatus, TaskWaitError};
-pub use graph::{Explanation, Graph, GraphBuilder, TaskOrder, TriedOrder};
+pub use graph::{
+    CancelHandle, Explanation, Graph, GraphBuilder, GraphFinished, TaskOrder, TriedOrder,
+};
 pub use guess::Grouping;
 pub use handle::Handle;
 pub use loops::LoopIndex;

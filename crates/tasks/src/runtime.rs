@@ -438,7 +438,8 @@ impl Runtime {
     /// calling task holds, the worker waits for itself forever.
     ///
     /// # Errors
-    /// - A task panicked. Tasks that had not begun by then are not run.
+    /// - A task panicked, or the run was cancelled ([`Graph::cancel_handle`]). Tasks that had not
+    ///   begun by then are not run.
     /// - Groups are outside the limits of the policy.
     /// - Tasks of this runtime wait for the runtime of the calling task, so that both runtimes
     ///   might wait forever. This error is returned even if further workers could run the tasks.

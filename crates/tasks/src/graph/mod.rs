@@ -16,6 +16,7 @@
 //! graph has at most 2^32 - 1 tasks, and is run by one caller at a time.
 
 mod builder;
+mod cancel;
 mod chain;
 mod finder;
 mod order;
@@ -28,6 +29,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use builder::GraphBuilder;
+use cancel::OwnControl;
+pub use cancel::{CancelHandle, GraphFinished};
 use finder::OrderFinder;
 pub use finder::{Explanation, TriedOrder};
 pub use order::TaskOrder;
@@ -60,7 +63,7 @@ struct GraphInner<B> {
     waiter: Option<usize>,
     /// The task with a future that runs the graph on its own runtime.
     creator: Creator,
-    /// Set when a task panics: no further task is run.
+    /// Set when a task panics or the run is cancelled: no further task is run.
     failed: AtomicBool,
     panicked: Mutex<Vec<Panicked>>,
     skipped: AtomicU64,
@@ -94,6 +97,8 @@ pub struct Graph<B> {
     /// The graph's data. It is in an `Arc`, because the jobs of the graph also point to the data,
     /// and the pointer of a `Box` must be unique.
     inner: Arc<GraphInner<B>>,
+    /// By which other threads cancel runs.
+    control: OwnControl,
     /// Searches for an order; `None` if the tasks have declared groups.
     finder: Option<OrderFinder>,
 }
@@ -129,6 +134,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         });
         Self {
             inner,
+            control: OwnControl::new(),
             finder: None,
         }
     }
@@ -167,6 +173,25 @@ impl<B: Fn(usize) + Sync> Graph<B> {
             t_groups,
             s_groups,
         })
+    }
+
+    /// Returns a handle by which other threads and tasks cancel runs of this graph.
+    ///
+    /// ```
+    /// use usher_tasks::{GraphBuilder, RunError, Runtime};
+    ///
+    /// let runtime = Runtime::new(2)?;
+    /// let mut builder = GraphBuilder::new();
+    /// builder.task();
+    /// let mut graph = builder.build(|_| unreachable!("it is cancelled"))?;
+    /// let handle = graph.cancel_handle();
+    /// handle.cancel()?;
+    /// assert_eq!(runtime.run(&mut graph), Err(RunError::Cancelled { skipped: 1 }));
+    /// assert!(handle.cancel().is_err(), "it has finished");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.control.handle()
     }
 
     /// Returns in which order ready tasks run by preference, and the measured times of the orders
@@ -237,8 +262,11 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         is_deep: bool,
         give: impl Fn(JobRef),
     ) -> Arc<Latch> {
+        let done = Arc::clone(&self.inner.done);
+        // SAFETY: the graph and its flag exist until the run has ended: `outcome` or the drop of the
+        // graph ends it for the handles.
+        unsafe { self.control.begin(&self.inner.failed) };
         let inner = self.inner_mut();
-        let done = Arc::clone(&inner.done);
         if inner.jobs.is_empty() {
             done.open();
             return done;
@@ -246,7 +274,6 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         done.close();
         inner.waiter = waiter;
         inner.may_redirect = inner.max_groups.1 > 0 && !is_deep;
-        inner.failed.store(false, Ordering::Relaxed);
         inner.skipped.store_mut(0);
         inner.plan.reset();
         // The run may end while this loop passes on the last task. After that, the graph may be
@@ -260,13 +287,13 @@ impl<B: Fn(usize) + Sync> Graph<B> {
 
     /// Returns the result of the run.
     pub(crate) fn outcome(&mut self) -> Result<(), RunError> {
+        let is_cancelled = self.control.end();
         let panicked = std::mem::take(&mut *self.inner.panicked.lock());
+        let skipped = self.inner.skipped.load(Ordering::Relaxed);
         match panicked.is_empty() {
+            true if is_cancelled => Err(RunError::Cancelled { skipped }),
             true => Ok(()),
-            false => Err(RunError::Panicked {
-                panicked,
-                skipped: self.inner.skipped.load(Ordering::Relaxed),
-            }),
+            false => Err(RunError::Panicked { panicked, skipped }),
         }
     }
 }
