@@ -232,6 +232,7 @@ c-examples: build-tasks
 	  cc $(C_FLAGS) $$src/examples/tasks/stages.c $$(installed --cflags --libs) -o stages; \
 	  cc $(C_FLAGS) $$src/examples/tasks/factors.c $$(installed --cflags --libs) -o factors; \
 	  c++ $(C_FLAGS) $$src/examples/tasks/lambdas.cpp $$(installed --cflags --libs) -o lambdas; \
+	  c++ $(C_FLAGS) -std=c++17 $$src/examples/tasks/futures.cpp $$(installed --cflags --libs) -o futures; \
 	  cc $(C_FLAGS) $$src/examples/tasks/wavefront.c -o wavefront-static \
 	    $$(installed --static --cflags --libs | sed s/-lusher_tasks/-l:libusher_tasks.a/); \
 	  for compile in "cc $$src/examples/tasks/wavefront.c" "c++ $$src/examples/tasks/lambdas.cpp"; do \
@@ -246,6 +247,7 @@ c-examples: build-tasks
 	  done; \
 	  ./stages 3 | diff - $$src/examples/tasks/stages.expected; \
 	  ./factors 3 | diff - $$src/examples/tasks/factors.expected; \
+	  ./futures 3 | diff - $$src/examples/tasks/futures.expected; \
 	  for way in "" -uninstalled; do \
 	    ./lambdas$$way 3 | diff - $$src/examples/tasks/lambdas.expected; \
 	  done'
@@ -253,7 +255,7 @@ c-examples: build-tasks
 # The C examples, and random calls of the C API: no errors, no leaks.
 valgrind: c-examples
 	@scripts/stage valgrind sh -ec '\
-	  for program in wavefront stages factors lambdas; do \
+	  for program in wavefront stages factors lambdas futures; do \
 	    LD_LIBRARY_PATH=$(STAGED)/lib $(VALGRIND) --show-leak-kinds=all --errors-for-leak-kinds=all \
 	      $(TARGET)/c-examples/$$program 2 >/dev/null; \
 	  done; \

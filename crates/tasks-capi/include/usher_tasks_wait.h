@@ -46,20 +46,23 @@ enum usher_tasks_status {
 	USHER_TASKS_STATUS_READY = 2,
 	/* The task has called usher_tasks_fail(). */
 	USHER_TASKS_STATUS_FAILED = 3,
-	/* The task was cancelled before it began, and will not run. The
-	 * argument belongs to the program. */
+	/* The task was cancelled before it began, and will not run. */
 	USHER_TASKS_STATUS_CANCELLED = 4
 };
 
 /*
  * Submits a ready task as usher_tasks_submit() does, and stores a new slot in
- * *slot. The program destroys the slot.
+ * *slot. The program destroys the slot. If the task never runs, because it is
+ * cancelled, the library calls discard(arg) instead; discard may be NULL. After
+ * an error, the argument belongs to the caller.
  *
  * Errors: NULL, GROUPS, MEMORY, ENDED.
  */
 USHER_TASKS_API int usher_tasks_submit_slot(usher_tasks_runtime *runtime,
 					    usher_tasks_value_entry entry,
-					    void *arg, uint32_t t, uint32_t s,
+					    void *arg,
+					    usher_tasks_entry discard,
+					    uint32_t t, uint32_t s,
 					    usher_tasks_slot **slot);
 
 /*

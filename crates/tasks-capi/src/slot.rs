@@ -13,7 +13,7 @@ use std::{panic, ptr};
 
 use usher_tasks::{Groups, Runtime, TaskFuture, TaskRef, TaskStatus, TaskWaitError};
 
-use crate::current_task;
+use crate::current_task::{self, Entry, TaskCall};
 use crate::error::{ErrorCode, Failure, boundary, boundary_or, probe};
 use crate::runtime::{RuntimeHandle, SendPtr, enter, out};
 use crate::waits;
@@ -37,6 +37,8 @@ struct ValueCall {
     runtime: SendPtr,
     entry: ValueEntry,
     arg: *mut c_void,
+    /// The function that is called with the argument if the task never runs.
+    discard: Option<Entry>,
     value: Arc<AtomicPtr<c_void>>,
 }
 
@@ -47,7 +49,8 @@ unsafe impl Send for ValueCall {}
 impl ValueCall {
     /// Calls the function and stores its result. If the task has failed, panics with its message,
     /// without printing the message.
-    fn run(self) {
+    fn run(mut self) {
+        self.discard = None;
         let call = || {
             // SAFETY: the C code guarantees that the function may be called once with its argument.
             let value = unsafe { (self.entry)(self.arg) };
@@ -57,6 +60,19 @@ impl ValueCall {
             self.value.store(ptr::null_mut(), Ordering::Relaxed);
             panic::resume_unwind(Box::new(message));
         }
+    }
+}
+
+impl Drop for ValueCall {
+    fn drop(&mut self) {
+        let Some(entry) = self.discard.filter(|_| !current_task::is_registering()) else {
+            return;
+        };
+        let arg = self.arg;
+        // SAFETY: the C code guarantees that `discard` may be called with the argument if the task
+        // does not run. It cannot run any more. If `discard` fails, this call panics, and a wait
+        // for all tasks reports it.
+        unsafe { current_task::run(self.runtime.0, TaskCall { entry, arg }) };
     }
 }
 
@@ -99,6 +115,7 @@ pub unsafe extern "C" fn usher_tasks_submit_slot(
     runtime: *mut RuntimeHandle,
     entry: Option<ValueEntry>,
     arg: *mut c_void,
+    discard: Option<Entry>,
     t: u32,
     s: u32,
     slot: *mut *mut SlotHandle,
@@ -114,17 +131,21 @@ pub unsafe extern "C" fn usher_tasks_submit_slot(
             runtime: SendPtr(runtime),
             entry,
             arg,
+            discard,
             value: Arc::clone(&value),
         };
         let task = move || call.run();
         let submit = |this: &Runtime| {
-            Ok(match Groups::new(t, s) {
+            let submit = || match Groups::new(t, s) {
                 Groups::NONE => this.submit_future_on(arg.addr(), task),
                 groups => this.submit_future(groups, task),
-            }?)
+            };
+            Ok(submit()?)
         };
-        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
-        let future = unsafe { enter(runtime, submit) }?;
+        // If the runtime has ended, the task is dropped outside `registering`. SAFETY: `runtime` is
+        // null or a valid handle, as the caller guarantees.
+        let entered = current_task::registering(|| unsafe { enter(runtime, submit) });
+        let future = entered?;
         *out = Box::into_raw(Box::new(SlotHandle {
             runtime,
             future,

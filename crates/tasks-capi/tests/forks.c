@@ -46,7 +46,7 @@ static int in_child(usher_tasks_runtime *runtime, usher_tasks_graph *graph)
 	print_result("run", usher_tasks_run(runtime, graph, &report));
 	print_result("for",
 		     usher_tasks_for(runtime, 0, 9, count_block, &items));
-	usher_tasks_submit_slot(runtime, add_one, &items, 0, 0, &slot);
+	usher_tasks_submit_slot(runtime, add_one, &items, NULL, 0, 0, &slot);
 	print_result("slot", usher_tasks_slot_wait(slot, NULL));
 	print_result("destroy", usher_tasks_runtime_destroy(runtime));
 	if (usher_tasks_runtime_new(&options, &runtime) != USHER_TASKS_OK)

@@ -305,6 +305,36 @@ fn inline_functions_compile_without_warnings() {
 }
 
 #[test]
+fn the_wrapper_compiles_without_warnings() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrapper.cpp");
+    for compiler in ["c++", "clang++"] {
+        let mut build = Command::new(compiler);
+        build
+            .args([
+                "-std=c++17",
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+                "-c",
+            ])
+            .args([
+                "-Wconversion",
+                "-Wsign-conversion",
+                "-Wcast-qual",
+                "-Wshadow",
+            ])
+            .args(["-Wold-style-cast", "-I"])
+            .arg(include())
+            .arg(&source)
+            .arg("-o")
+            .arg(dir.path().join("wrapper.o"));
+        output_of(&mut build);
+    }
+}
+
+#[test]
 fn every_error_has_a_distinct_description() {
     let meaning = |code| {
         // SAFETY: the function returns static strings.

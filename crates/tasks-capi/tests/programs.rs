@@ -72,6 +72,40 @@ fn uncaught_exceptions_end_the_process() {
     assert!(text.starts_with(expected), "{text}");
 }
 
+/// Exceptions of any type reach the caller that waits, and all objects are freed.
+#[test]
+fn the_wrapper_carries_results_and_exceptions() {
+    for compiler in ["c++", "clang++"] {
+        let Some(program) = Program::of("wrapper.cpp", compiler, "-std=c++17") else {
+            return;
+        };
+        let output = program.run(&[]);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(stdout.lines().count(), 27, "{stdout}");
+        assert!(
+            stdout.lines().all(|line| line.ends_with(": right")),
+            "{stdout}"
+        );
+    }
+}
+
+/// The example of the wrapper, with the output that it documents.
+#[test]
+fn the_example_of_the_wrapper_works() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tasks");
+    let Some(program) = Program::build(&examples.join("futures.cpp"), "c++", "-std=c++17") else {
+        return;
+    };
+    let expected = std::fs::read_to_string(examples.join("futures.expected")).unwrap();
+    let output = program.run(&["2"]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        expected,
+        "{output:?}"
+    );
+}
+
 /// Compiles and runs a C program, and checks that it succeeds with the expected output. Reports a
 /// skip if there is no compiler.
 fn check_output(source: &str, expected: &str) {

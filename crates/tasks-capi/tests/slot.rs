@@ -28,8 +28,9 @@ impl Slot {
     fn submit(runtime: *mut RuntimeHandle, entry: ValueEntry, arg: *mut c_void) -> Self {
         let mut slot = ptr::dangling_mut();
         // SAFETY: the tests pass a runtime that exists, and an argument that the function expects.
-        let code =
-            unsafe { usher_tasks_submit_slot(runtime, Some(entry), arg, 0, 0, &raw mut slot) };
+        let code = unsafe {
+            usher_tasks_submit_slot(runtime, Some(entry), arg, None, 0, 0, &raw mut slot)
+        };
         assert_eq!(code, OK, "{}", last_error());
         Self(slot)
     }
@@ -226,16 +227,17 @@ fn null_pointers_are_errors() {
     let none = ptr::null_mut();
     // SAFETY: the calls return an error before they use a null pointer.
     unsafe {
-        let code = usher_tasks_submit_slot(owner.0, None, none, 0, 0, &raw mut slot);
+        let code = usher_tasks_submit_slot(owner.0, None, none, None, 0, 0, &raw mut slot);
         fails(
             code,
             null,
             "the function pointer of a submitted task is NULL",
         );
         assert!(slot.is_null());
-        let code = usher_tasks_submit_slot(owner.0, Some(fib), none, 0, 0, ptr::null_mut());
+        let code = usher_tasks_submit_slot(owner.0, Some(fib), none, None, 0, 0, ptr::null_mut());
         fails(code, null, "the pointer to the slot is NULL");
-        let code = usher_tasks_submit_slot(ptr::null_mut(), Some(fib), none, 0, 0, &raw mut slot);
+        let code =
+            usher_tasks_submit_slot(ptr::null_mut(), Some(fib), none, None, 0, 0, &raw mut slot);
         fails(code, null, "runtime is NULL");
         let mut value = ptr::dangling_mut();
         let code = usher_tasks_slot_wait(ptr::null_mut(), &raw mut value);
@@ -258,7 +260,8 @@ fn null_pointers_are_errors() {
     }
     let paper = OwnedRuntime::with(&options(1, 1, (2, 2)));
     // SAFETY: the runtime and the out-pointer exist.
-    let code = unsafe { usher_tasks_submit_slot(paper.0, Some(fib), none, 2, 0, &raw mut slot) };
+    let code =
+        unsafe { usher_tasks_submit_slot(paper.0, Some(fib), none, None, 2, 0, &raw mut slot) };
     let text = "a submitted task has invalid groups: T is 2 and S is 0, but T must be less than 2 \
                 and S less than 2";
     fails(code, ErrorCode::Groups, text);

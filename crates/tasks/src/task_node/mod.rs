@@ -16,7 +16,7 @@
 mod edges;
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::{mem, ptr};
 
@@ -222,12 +222,15 @@ impl TaskNode {
         );
     }
 
-    /// Ends a claimed task without a call of its function. The function is dropped at last, so a
-    /// panic of its destructor changes nothing.
+    /// Drops the function of a claimed task, and wakes the threads that wait for it. A panic of the
+    /// function's destructor continues after that.
     pub fn cancel_claimed(&self, registry: Option<&dyn NodeRuntime>) {
         let function = mem::take(&mut *self.function.lock());
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(function)));
         self.end(registry, Outcome::Cancelled);
-        drop(function);
+        if let Err(panic) = dropped {
+            resume_unwind(panic);
+        }
     }
 
     /// Cancels the task if it has not begun. Returns whether it was cancelled.
