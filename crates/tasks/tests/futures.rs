@@ -517,3 +517,51 @@ fn waits_in_forked_children_are_errors() {
     drop(blocked);
     assert_eq!(pending.value(), Ok(7));
 }
+
+/// Runs graphs inside one another. The innermost tasks wait for tasks that other threads have
+/// submitted.
+fn nest(runtime: &Runtime, depth: u32, tasks: &[TaskRef], at: &AtomicU64) {
+    if depth == 0 {
+        let at = at.fetch_add(1, Ordering::Relaxed) as usize;
+        return tasks[at % tasks.len()].wait().unwrap();
+    }
+    let mut builder = GraphBuilder::new();
+    let [first, second, last] = [(); 3].map(|()| builder.task());
+    builder.after(last, first);
+    builder.after(last, second);
+    let body = |_| match depth % 3 {
+        0 => {
+            let inner = || nest(runtime, depth - 1, tasks, at);
+            runtime.join(inner, inner);
+        }
+        _ => nest(runtime, depth - 1, tasks, at),
+    };
+    runtime.run(&mut builder.build(body).unwrap()).unwrap();
+}
+
+/// The limit of nested waits is 4 with these stacks, so most waits are deep.
+#[test]
+fn waits_in_deeply_nested_graphs_end() {
+    for policy in POLICIES {
+        for workers in [1, 2, 3] {
+            let builder = RuntimeBuilder::new(workers).policy(policy);
+            let runtime = builder.stack_bytes(512 << 10).build().unwrap();
+            for _ in 0..4 {
+                let futures: Vec<_> = (0..200)
+                    .map(|_| runtime.submit_future(Groups::NONE, thread::yield_now))
+                    .collect();
+                let tasks: Vec<TaskRef> = futures
+                    .iter()
+                    .map(|future| future.as_ref().unwrap().task().clone())
+                    .collect();
+                let at = AtomicU64::new(0);
+                thread::scope(|scope| {
+                    for _ in 0..2 {
+                        scope.spawn(|| nest(&runtime, 6, &tasks, &at));
+                    }
+                });
+                assert_eq!(runtime.wait(), Ok(()));
+            }
+        }
+    }
+}
