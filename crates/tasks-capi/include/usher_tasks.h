@@ -154,7 +154,8 @@ enum usher_tasks_error {
 	/* Waits and cancellations: usher_tasks_wait.h. */
 	USHER_TASKS_ERROR_CANCELLED = 22,
 	USHER_TASKS_ERROR_TOO_LATE = 23,
-	USHER_TASKS_ERROR_TOO_DEEP = 24
+	USHER_TASKS_ERROR_TOO_DEEP = 24,
+	USHER_TASKS_ERROR_ISOLATED = 25
 };
 
 /* Returns a general description of an error code. The text is never NULL and

@@ -402,6 +402,25 @@ class runtime_ref
 			usher_tasks_scope_run(handle_, run, &pair));
 	}
 
+	// Calls a function in an isolate region: nested waits in the region run only
+	// tasks that were created in it, so a task may hold a lock over them.
+	template <typename F> void isolate(F &&function) const
+	{
+		std::exception_ptr exception;
+		auto pair = std::make_pair(&exception, &function);
+		auto run = [](void *arg) {
+			auto *of = static_cast<decltype(pair) *>(arg);
+			try {
+				(*of->second)();
+			} catch (...) {
+				*of->first = std::current_exception();
+			}
+		};
+		check(usher_tasks_isolate(handle_, run, &pair));
+		if (exception)
+			std::rethrow_exception(exception);
+	}
+
 	// Runs a graph, and returns when all its tasks have run.
 	inline void run(graph &tasks) const;
 

@@ -75,7 +75,8 @@ USHER_TASKS_API int usher_tasks_submit_slot(usher_tasks_runtime *runtime,
  * was submitted by it, or the task waits for the calling task, directly or
  * through other tasks. DEADLOCK if a task of another runtime calls, for which
  * tasks of the task's runtime wait. TOO_DEEP if the stack of the worker is too
- * full to run the task. ENDED in the child of a fork(), if the task has not
+ * full to run the task. ISOLATED if the calling task is in an isolate region to
+ * which the task does not belong. ENDED in the child of a fork(), if the task has not
  * ended.
  */
 USHER_TASKS_API int usher_tasks_slot_wait(usher_tasks_slot *slot, void **value);
@@ -117,6 +118,23 @@ USHER_TASKS_API int usher_tasks_slot_cancel(usher_tasks_slot *slot);
  * has no effect.
  */
 USHER_TASKS_API int usher_tasks_graph_cancel(usher_tasks_graph *graph);
+
+/*
+ * Calls entry(arg) in the calling thread, in an isolate region: nested waits in
+ * the region run only tasks that were created in it. A task may therefore hold a
+ * lock over usher_tasks_run(), usher_tasks_join(), usher_tasks_for(),
+ * usher_tasks_reduce() and usher_tasks_scope_run() in a region.
+ *
+ * In a region, these calls run their functions on the calling worker alone, one
+ * after the other. Tasks with slots that are submitted in the region belong to
+ * it, and other workers may run them. A wait for the slot of a task from outside
+ * that has not ended returns ISOLATED. If no task of the runtime calls, the
+ * function is only called.
+ *
+ * Errors before the function is called: NULL, ENDED.
+ */
+USHER_TASKS_API int usher_tasks_isolate(usher_tasks_runtime *runtime,
+					usher_tasks_entry entry, void *arg);
 
 /*
  * Frees a slot. No other call may use the slot at the same time. The task still

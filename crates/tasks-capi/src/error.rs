@@ -71,11 +71,13 @@ pub enum ErrorCode {
     TooLate,
     /// The waits in tasks are nested too deeply.
     TooDeep,
+    /// A task in an isolate region would wait for a task outside it.
+    Isolated,
 }
 
 impl ErrorCode {
     /// All codes in order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Null,
         Self::Options,
         Self::Workers,
@@ -100,6 +102,7 @@ impl ErrorCode {
         Self::Cancelled,
         Self::TooLate,
         Self::TooDeep,
+        Self::Isolated,
     ];
 
     /// Returns a general description of the error.
@@ -131,6 +134,7 @@ impl ErrorCode {
             Self::Cancelled => c"the task or graph was cancelled",
             Self::TooLate => c"it is too late to cancel",
             Self::TooDeep => c"the waits in tasks are nested too deeply",
+            Self::Isolated => c"an isolate region cannot wait for tasks outside it",
         }
     }
 }

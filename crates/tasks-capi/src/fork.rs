@@ -107,6 +107,25 @@ pub unsafe extern "C" fn usher_tasks_join(
     })
 }
 
+/// Calls a function in an isolate region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_tasks_isolate(
+    runtime: *mut RuntimeHandle,
+    entry: Option<Entry>,
+    arg: *mut c_void,
+) -> c_int {
+    boundary(|| {
+        let call = call_of("an isolate region", entry, arg)?;
+        let isolate = |this: &Runtime| {
+            // SAFETY: the caller guarantees that the function may be called with its argument.
+            this.isolate(|| unsafe { (call.entry)(call.arg) });
+            Ok(())
+        };
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
+        unsafe { enter(runtime, isolate) }
+    })
+}
+
 /// Opens a scope, and returns after its body and its tasks have ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_scope_run(

@@ -101,6 +101,7 @@ impl From<TaskWaitError> for Failure {
             }
             TaskWaitError::Cancelled { .. } => ErrorCode::Cancelled,
             TaskWaitError::Cycle { .. } => ErrorCode::Inside,
+            TaskWaitError::Isolated { .. } => ErrorCode::Isolated,
             TaskWaitError::Deadlock { .. } => ErrorCode::Deadlock,
             TaskWaitError::StackFull { .. } => ErrorCode::TooDeep,
             TaskWaitError::Forked { .. } => ErrorCode::Ended,

@@ -53,6 +53,7 @@ USHER_TASKS_ERROR_FILE 21
 USHER_TASKS_ERROR_CANCELLED 22
 USHER_TASKS_ERROR_TOO_LATE 23
 USHER_TASKS_ERROR_TOO_DEEP 24
+USHER_TASKS_ERROR_ISOLATED 25
 USHER_TASKS_POLICY_USHER 0
 USHER_TASKS_POLICY_PAPER 1
 USHER_TASKS_POLICY_FCFS 2
@@ -342,9 +343,9 @@ fn every_error_has_a_distinct_description() {
             .to_str()
             .unwrap()
     };
-    let meanings: BTreeSet<&str> = (0..=24).map(meaning).collect();
-    assert_eq!(meanings.len(), 25);
-    for unknown in [-1, 25, i32::MIN, i32::MAX] {
+    let meanings: BTreeSet<&str> = (0..=25).map(meaning).collect();
+    assert_eq!(meanings.len(), 26);
+    for unknown in [-1, 26, i32::MIN, i32::MAX] {
         assert_eq!(meaning(unknown), "unknown error");
     }
 }

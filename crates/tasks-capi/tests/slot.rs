@@ -11,6 +11,7 @@ use std::thread;
 
 use usher_tasks_capi::current_task::*;
 use usher_tasks_capi::error::ErrorCode;
+use usher_tasks_capi::fork::usher_tasks_isolate;
 use usher_tasks_capi::graph::*;
 use usher_tasks_capi::runtime::{RuntimeHandle, usher_tasks_cancel};
 use usher_tasks_capi::slot::*;
@@ -324,5 +325,53 @@ fn a_cancelled_graph_skips_the_tasks_that_have_not_begun() {
         let code = usher_tasks_graph_cancel(ptr::null_mut());
         fails(code, ErrorCode::Null, "graph is NULL");
         assert_eq!(usher_tasks_graph_destroy(graph), OK);
+    }
+}
+
+/// The slot of a task from outside the region.
+unsafe extern "C-unwind" fn waits_in_region(arg: *mut c_void) {
+    // SAFETY: the test passes a slot that exists.
+    let (code, task) = unsafe {
+        let slot = arg.cast::<SlotHandle>();
+        let code = usher_tasks_slot_wait(slot, ptr::null_mut());
+        (code, usher_tasks_slot_task(slot))
+    };
+    let text = format!(
+        "the calling task is in an isolate region and cannot wait for the submitted task {task}, \
+         which was submitted outside the region"
+    );
+    fails(code, ErrorCode::Isolated, &text);
+    let inner = Slot::submit(usher_tasks_current(), fib, ptr::without_provenance_mut(9));
+    assert_eq!(inner.wait(), (OK, 34));
+}
+
+unsafe extern "C-unwind" fn opens_region(arg: *mut c_void) -> *mut c_void {
+    let (own, none) = (usher_tasks_current(), ptr::null_mut());
+    let outside = Slot::submit(own, waits_for_blocker, arg);
+    // SAFETY: the slot exists until the call returns.
+    let code = unsafe { usher_tasks_isolate(own, Some(waits_in_region), outside.0.cast()) };
+    assert_eq!(code, OK, "{}", last_error());
+    // SAFETY: the argument is a blocker, which the test keeps.
+    unsafe { &*arg.cast::<Blocker>() }
+        .1
+        .store(true, Ordering::Release);
+    assert_eq!(outside.wait().0, OK);
+    // SAFETY: the calls return an error before they use a null pointer.
+    unsafe {
+        let text = "the function pointer of an isolate region is NULL";
+        fails(usher_tasks_isolate(own, None, none), ErrorCode::Null, text);
+        let code = usher_tasks_isolate(ptr::null_mut(), Some(waits_in_region), none);
+        fails(code, ErrorCode::Null, "runtime is NULL");
+    }
+    none
+}
+
+#[test]
+fn a_region_rejects_waits_for_tasks_outside_it() {
+    for (workers, policy) in [(1, 0), (3, 0), (2, 2)] {
+        let owner = OwnedRuntime::with(&options(workers, policy, (4, 4)));
+        let blocker = Blocker(AtomicBool::new(false), AtomicBool::new(false));
+        let region = Slot::submit(owner.0, opens_region, arg_of(&blocker));
+        assert_eq!(region.wait(), (OK, 0));
     }
 }

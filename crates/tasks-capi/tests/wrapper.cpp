@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -133,6 +134,21 @@ void parts(const usher::runtime &runtime)
 		       });
 	       }) == "foreign item",
 	       "for_each throws");
+	std::mutex mutex;
+	uint64_t total = 0;
+	runtime.for_each(0, 200, [&](uint64_t i) {
+		std::lock_guard<std::mutex> lock(mutex);
+		usher::runtime_ref::current().isolate([&] {
+			usher::runtime_ref::current().for_each(
+				0, 10, [&](uint64_t j) { total += i * j; });
+		});
+	});
+	expect(total == 895500, "isolate");
+	expect(thrown([&] {
+		       runtime.async([&] { runtime.isolate([] { throw 8; }); })
+			       .get();
+	       }) == "int 8",
+	       "isolate throws");
 	std::atomic<int> ran{0};
 	runtime.scope([&](usher::scope &scope) {
 		for (int i = 0; i < 10; i++)

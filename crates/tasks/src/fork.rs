@@ -8,7 +8,7 @@
 //! sleeps. In a forked child, all functions run in the calling thread.
 
 use std::iter;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::current_worker;
 use crate::error::NotATask;
@@ -16,9 +16,11 @@ use crate::handle::Handle;
 use crate::join;
 #[cfg(doc)]
 use crate::policy::Policy;
+use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::scope::{self, TaskScope};
 use crate::waits::DeadlockCycle;
+use crate::worker::Worker;
 
 impl Runtime {
     /// Runs both functions as [`Self::join`] does, and passes to each function whether it runs on
@@ -76,6 +78,54 @@ impl Runtime {
             Some(other) => join::run_across(&other, inject, function),
             None => join::run_inside(inject, function),
         })
+    }
+
+    /// Calls a function in an *isolate region*. Nested waits in the region run only tasks that were
+    /// created in it, so a task may hold a lock over a graph, a scope, a join or a loop that it runs.
+    ///
+    /// - In a region, graphs, scopes, joins, loops and broadcasts run on the worker of the calling
+    ///   task alone, one function after the other.
+    /// - A task with a future that is submitted in the region belongs to it. Other workers may run
+    ///   it. A wait for a future from outside the region is an error
+    ///   ([`TaskWaitError::Isolated`](crate::TaskWaitError::Isolated)) unless its task has ended.
+    /// - Tasks that are submitted without futures or registered do not belong to the region.
+    /// - Regions may be nested. Waits for other regions are waits for futures from outside.
+    ///
+    /// If no task of this runtime calls, the call has no effect except that it calls the function.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    ///
+    /// let runtime = usher_tasks::Runtime::new(2)?;
+    /// let total = Mutex::new(0);
+    /// runtime.for_each(0..100_u64, |number| {
+    ///     let mut total = total.lock().unwrap();
+    ///     // Without the region, the worker might run an item of the outer loop here, which would
+    ///     // wait for the mutex forever.
+    ///     let (one, other) = runtime.isolate(|| runtime.join(|| number, || number * 2));
+    ///     *total += one + other;
+    /// });
+    /// assert_eq!(total.into_inner().unwrap(), 14_850);
+    /// # Ok::<(), usher_tasks::RuntimeError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the function panics. A scope or a function on a worker of another runtime, which would
+    /// run tasks outside the region, panics in a region.
+    pub fn isolate<R>(&self, function: impl FnOnce() -> R) -> R {
+        let Some(worker) = self.current_worker() else {
+            return function();
+        };
+        struct Leave<'w, 'a>(&'w Worker<'a>, Option<Arc<Region>>);
+        impl Drop for Leave<'_, '_> {
+            fn drop(&mut self) {
+                self.0.enter_region(self.1.take());
+            }
+        }
+        worker.publish_all();
+        let outer = worker.enter_region(Some(Region::new(worker.region())));
+        let _leave = Leave(worker, outer);
+        function()
     }
 
     /// Opens a scope: calls `body` with the scope, waits until all tasks that were spawned in the

@@ -15,6 +15,7 @@
 //! | [`Runtime::join`] | fork and join of two functions, also nested |
 //! | [`Runtime::for_each`], [`Runtime::reduce`] | parallel loops over ranges, and reductions |
 //! | [`Runtime::scope`], [`TaskScope::spawn`] | tasks that borrow data of the function that spawns them |
+//! | [`Runtime::isolate`] | nested waits that run no tasks from outside, for example under a mutex |
 //! | [`Runtime::broadcast`] | a function once on each worker |
 //! | [`Graph::cancel_handle`] | cancellation of a graph by other threads |
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
@@ -56,6 +57,7 @@ mod places;
 mod policy;
 mod pool;
 mod progress;
+mod region;
 mod runtime;
 mod scope;
 mod slab;

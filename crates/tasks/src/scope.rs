@@ -348,7 +348,8 @@ pub(crate) fn on_worker<'scope, R>(
 ) -> R {
     let caller = WaitingThread::Worker(worker.index());
     let registry = worker.registry();
-    let is_serial = !registry.finds_groups() || registry.is_in_forked_child();
+    let is_serial =
+        !registry.finds_groups() || registry.is_in_forked_child() || worker.is_isolated();
     let scope = TaskScope::new(registry, caller, worker.creator(), is_serial);
     scope.run(body, |state| {
         worker.wait_for_forks(|job| state.contains(job), || state.is_done());

@@ -27,6 +27,7 @@ mod share;
 mod wait;
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Instant;
 use std::{hint, iter, mem, process, ptr};
 
@@ -38,6 +39,7 @@ use crate::job::{Chain, JobRef};
 use crate::levels::LevelQueues;
 use crate::places::WorkerPlaces;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
+use crate::region::Region;
 use crate::sleep::{ParkResult, SleepFor, Sleepers};
 use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::task_node::{Creator, WaitLock};
@@ -294,7 +296,10 @@ pub(crate) struct Worker<'a> {
     /// Whether more workers run than the limit permits, so that this worker sleeps.
     is_surplus: Cell<bool>,
     /// Whether other workers exist and may steal from this worker.
-    allows_stealing: bool,
+    allows_stealing: Cell<bool>,
+    /// The isolate region of the running task, and whether there is one.
+    region: RefCell<Option<Arc<Region>>>,
+    is_isolated: Cell<bool>,
     /// Whether the overflow slot was filled since the worker last emptied it.
     overflow_used: Cell<bool>,
     /// The time of the last steal. `None` if [`share::STEAL_BACKOFF`] has passed since then.
@@ -327,7 +332,9 @@ impl<'a> Worker<'a> {
             checks: Cell::new(0),
             waits_across: Cell::new(false),
             is_surplus: Cell::new(false),
-            allows_stealing: registry.workers() > 1 && registry.global_queue.is_none(),
+            allows_stealing: Cell::new(registry.workers_steal()),
+            region: RefCell::new(None),
+            is_isolated: Cell::new(false),
             overflow_used: Cell::new(false),
             last_steal: Cell::new(None),
             since_sample: Cell::new(0),
@@ -537,7 +544,7 @@ impl<'a> Worker<'a> {
     /// to a global queue. `has_s` states whether the task's graph has tasks with spatial groups.
     #[inline]
     pub fn may_redirect(&self, has_s: bool) -> bool {
-        (has_s && self.allows_stealing) || self.registry.global_queue.is_some()
+        (has_s && self.allows_stealing()) || self.registry.global_queue.is_some()
     }
 
     /// Enqueues a task that was made ready on this worker and stays on it.
@@ -547,7 +554,8 @@ impl<'a> Worker<'a> {
 
     /// Enqueues a task without dependencies, of a graph that a task of this worker runs.
     pub fn ready_nested_source(&self, job: JobRef) {
-        match self.is_deep() && self.registry.global_queue.is_none() {
+        let is_own = self.is_deep() && self.registry.global_queue.is_none();
+        match is_own || self.is_isolated() {
             // In a deep wait, the worker reads no inbox, including its own. The task is therefore
             // added to the worker's queues directly.
             true => self.push(job),
@@ -558,6 +566,9 @@ impl<'a> Worker<'a> {
     /// Enqueues a task that was made ready on this worker, in the queue that the policy selects.
     pub fn ready(&self, job: JobRef) {
         let registry = self.registry;
+        if self.is_isolated() {
+            return self.push(job);
+        }
         if let Some(global_queue) = &registry.global_queue {
             let level = self.level.get();
             lock(global_queue).ready(level, job);
@@ -580,7 +591,7 @@ impl<'a> Worker<'a> {
     /// has no owner, this worker becomes its owner.
     fn other_owner(&self, job: &JobRef) -> Option<usize> {
         let s = job.groups().s;
-        if s == 0 || !self.allows_stealing {
+        if s == 0 || !self.allows_stealing() {
             return None;
         }
         let owner = self.registry.owner(s);
@@ -595,12 +606,21 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Returns whether this worker is in an isolate region.
+    #[inline]
+    pub fn is_isolated(&self) -> bool {
+        self.is_isolated.get()
+    }
+
     /// Returns whether the task may run on this worker next, before all queued tasks.
     pub fn may_run_next(&self, job: &JobRef) -> bool {
         self.registry.global_queue.is_none() && self.other_owner(job).is_none()
     }
 
     fn find_work(&self) -> Option<JobRef> {
+        if self.is_isolated() {
+            return self.local_queues.borrow_mut().pop();
+        }
         if let Some(global_queue) = &self.registry.global_queue {
             if self.check_surplus() {
                 return None;

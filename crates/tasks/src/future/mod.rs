@@ -41,8 +41,8 @@ use crate::join::resume_after_drop;
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
 pub use crate::task_node::TaskStatus;
-use crate::task_node::{Creator, NodeRuntime, TaskNode};
-use crate::worker::Registry;
+use crate::task_node::{NodeRuntime, TaskNode};
+use crate::worker::{Registry, Worker};
 
 /// The reason for which a wait for a task has failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +87,15 @@ pub enum TaskWaitError {
          to run the submitted task {task}"
     )]
     StackFull {
+        /// Number of the task.
+        task: u64,
+    },
+    /// The calling task is in an isolate region, and the task was submitted outside it.
+    #[error(
+        "the calling task is in an isolate region and cannot wait for the submitted task {task}, \
+         which was submitted outside the region"
+    )]
+    Isolated {
         /// Number of the task.
         task: u64,
     },
@@ -137,6 +146,8 @@ impl TaskRef {
     /// - The calling task is the task, was submitted by it (also through other tasks with futures
     ///   that have not ended), or the task waits for the calling task.
     /// - A task of another runtime calls, for which tasks of this runtime wait.
+    /// - The calling task is in an isolate region ([`Runtime::isolate`]), and the task was submitted
+    ///   outside it.
     /// - The stack of the worker is too full to run the task.
     /// - The task has not ended, and the caller is in a forked child of the process that created the
     ///   runtime.
@@ -352,13 +363,14 @@ fn submit<R: Send + 'static>(
         let value = function();
         *to.lock() = Some(value);
     };
-    let creator = current_worker::current_worker(registry).map(|worker| worker.creator());
-    let parent = creator.and_then(Creator::node);
+    let worker = current_worker::current_worker(registry);
+    let parent = worker.and_then(|worker| worker.creator().node());
     let weak: Weak<Registry> = Arc::downgrade(registry);
     let owner: Weak<dyn NodeRuntime> = weak;
     let node = Arc::new(TaskNode::new(
         owner,
         registry.creator_pid(),
+        worker.and_then(Worker::region),
         parent.as_ref().map_or_else(Weak::new, Arc::downgrade),
         Box::new(store),
     ));

@@ -44,6 +44,7 @@ pub(super) fn until_end(node: &Arc<TaskNode>) -> Result<(), TaskWaitError> {
             .map_err(|fault| match fault {
                 WaitFault::Cycle => TaskWaitError::Cycle { task },
                 WaitFault::StackFull => TaskWaitError::StackFull { task },
+                WaitFault::Isolated => TaskWaitError::Isolated { task },
             }),
         None => wait_outside(node).map_err(|DeadlockCycle| TaskWaitError::Deadlock { task }),
     })

@@ -15,6 +15,8 @@ pub(crate) enum WaitFault {
     Cycle,
     /// The stack is too full to run the task.
     StackFull,
+    /// The task is outside the isolate region of the calling task.
+    Isolated,
 }
 
 /// The lock under which waits of tasks for running tasks are checked and recorded.

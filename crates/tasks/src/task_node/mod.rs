@@ -24,6 +24,7 @@ pub(crate) use edges::{TaskWait, WaitFault, WaitLock};
 
 use crate::error::{Panicked, discard};
 use crate::latch::Latch;
+use crate::region::Region;
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// The payload of a panic.
@@ -139,6 +140,8 @@ pub(crate) struct TaskNode {
     number: AtomicU64,
     registry: Weak<dyn NodeRuntime>,
     creator_pid: u32,
+    /// The isolate region in which the task was submitted.
+    region: Option<Arc<Region>>,
     /// The task that has submitted this task.
     parent: Weak<TaskNode>,
     /// The function, until the task begins or is cancelled.
@@ -154,6 +157,7 @@ impl TaskNode {
     pub fn new(
         registry: Weak<dyn NodeRuntime>,
         creator_pid: u32,
+        region: Option<Arc<Region>>,
         parent: Weak<TaskNode>,
         function: Function,
     ) -> Self {
@@ -162,6 +166,7 @@ impl TaskNode {
             number: AtomicU64::new(0),
             registry,
             creator_pid,
+            region,
             parent,
             function: Mutex::new(Some(function)),
             ending: Mutex::default(),
@@ -176,6 +181,10 @@ impl TaskNode {
 
     pub fn set_number(&self, number: u64) {
         self.number.store(number, Ordering::Relaxed);
+    }
+
+    pub fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
     }
 
     pub fn creator_pid(&self) -> u32 {
@@ -462,6 +471,7 @@ mod interleavings {
         loom::sync::Arc::new(TaskNode::new(
             Weak::<NoRuntime>::new(),
             0,
+            None,
             Weak::new(),
             Box::new(write),
         ))

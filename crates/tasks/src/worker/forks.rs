@@ -116,6 +116,10 @@ impl Worker<'_> {
     pub fn wait_across(&self, is_done: impl Fn() -> bool) {
         // The wait does not count as a nested wait: a worker that runs no tasks could not run the
         // tasks for which the other runtime may wait.
+        assert!(
+            !self.is_isolated(),
+            "an isolate region cannot wait for another runtime"
+        );
         let was_waiting = self.waits_across.replace(true);
         self.run_until(is_done);
         self.waits_across.set(was_waiting);
@@ -125,7 +129,7 @@ impl Worker<'_> {
     /// Runs one task, of the own queues if `is_local` is set, and returns whether a task was found.
     pub fn run_one(&self, is_local: bool) -> bool {
         let depth = self.wait_depth.get();
-        if depth >= self.wait_depth_max {
+        if depth >= self.wait_depth_max || self.is_isolated() {
             return false;
         }
         let was_waiting = self.waits_across.replace(true);
@@ -160,6 +164,20 @@ impl Worker<'_> {
         let first = chain.pop();
         chain.for_each(|job| mailbox.push(job));
         first
+    }
+
+    /// Takes the oldest task of the mailbox, unless this worker is in an isolate region. Tasks in
+    /// the mailbox were not created in a region: a scope that is opened in a region is serial.
+    pub(super) fn take_mail_unless_isolated(&self) -> Option<JobRef> {
+        match self.is_isolated() {
+            true => None,
+            false => self.take_mail(),
+        }
+    }
+
+    /// Returns whether this worker may run a task of its mailbox now.
+    pub(super) fn has_mail(&self) -> bool {
+        !self.is_isolated() && !self.shared.mailbox.is_empty()
     }
 
     /// Takes a task for which `is_wanted` returns true. If this worker holds none, makes all its

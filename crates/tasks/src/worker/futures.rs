@@ -14,6 +14,7 @@ use super::{Registry, SPINS, Worker};
 use crate::dispatch::Groups;
 use crate::error::Panicked;
 use crate::pool::{FORKED, LocalQueues};
+use crate::region::Region;
 use crate::sleep::SleepFor;
 use crate::sync::{Ordering, fence};
 use crate::task_node::{Creator, NodeRuntime, NodeWaiter, TaskNode, TaskWait, WaitFault};
@@ -35,6 +36,11 @@ impl Registry {
         if self.future_waits.load(Ordering::Relaxed) > 0 {
             self.sleepers.wake_all_waiting();
         }
+    }
+
+    /// Returns whether workers outside isolate regions may steal from one another.
+    pub fn workers_steal(&self) -> bool {
+        self.workers() > 1 && self.global_queue.is_none()
     }
 
     pub fn creator_pid(&self) -> u32 {
@@ -71,7 +77,9 @@ impl Worker<'_> {
         if let Some(whole) = &whole {
             whole.add_target(node);
         }
+        let region = self.enter_region(node.region().cloned());
         node.run_claimed(Some(self.registry));
+        self.enter_region(region);
         if let Some(whole) = &whole {
             whole.remove_target(node);
         }
@@ -90,6 +98,9 @@ impl Worker<'_> {
         if !node.is_pending() {
             return Ok(());
         }
+        if !self.may_wait_for(node) {
+            return Err(WaitFault::Isolated);
+        }
         if self.is_stack_full() {
             return Err(WaitFault::StackFull);
         }
@@ -104,6 +115,26 @@ impl Worker<'_> {
         }
         tokens.end_active();
         Ok(())
+    }
+
+    /// Returns the isolate region of the running task.
+    pub fn region(&self) -> Option<Arc<Region>> {
+        self.region.borrow().clone()
+    }
+
+    /// Sets the isolate region, and returns the region before.
+    pub fn enter_region(&self, region: Option<Arc<Region>>) -> Option<Arc<Region>> {
+        self.is_isolated.set(region.is_some());
+        self.allows_stealing
+            .set(region.is_none() && self.registry.workers_steal());
+        self.region.replace(region)
+    }
+
+    fn may_wait_for(&self, node: &TaskNode) -> bool {
+        match &*self.region.borrow() {
+            Some(region) => region.contains(node.region()),
+            None => true,
+        }
     }
 
     /// Returns whether less than a quarter of the stack is left.
@@ -124,6 +155,9 @@ impl Worker<'_> {
         self.run_pending_node(node)?;
         if node.has_ended() {
             return Ok(());
+        }
+        if !self.may_wait_for(node) {
+            return Err(WaitFault::Isolated);
         }
         let (creator, topmost) = (self.creator.get().node(), self.topmost.get().node());
         if (creator.as_ref()).is_some_and(|creator| node.is_ancestor_or_self(creator)) {
@@ -163,7 +197,7 @@ impl Worker<'_> {
         };
         let mut spins = 0;
         while !node.has_ended() {
-            if let Some(job) = self.take_mail() {
+            if let Some(job) = self.take_mail_unless_isolated() {
                 self.run(job);
             } else if let Some(next) = descendant() {
                 // The limit was checked above.
@@ -175,9 +209,7 @@ impl Worker<'_> {
             } else {
                 self.inject_all();
                 registry.future_waits.fetch_add(1, Ordering::SeqCst);
-                let has_work = || {
-                    node.has_ended() || !self.shared.mailbox.is_empty() || descendant().is_some()
-                };
+                let has_work = || node.has_ended() || self.has_mail() || descendant().is_some();
                 self.sleep(SleepFor::SomeTasks, has_work);
                 registry.future_waits.fetch_sub(1, Ordering::SeqCst);
             }

@@ -49,12 +49,12 @@ impl Worker<'_> {
     /// that worker instead.
     pub fn publish_ready(&self, job: JobRef) {
         let registry = self.registry;
-        if registry.global_queue.is_some() || self.is_nested() {
+        if registry.global_queue.is_some() || self.is_nested() || self.is_isolated() {
             // With a global queue all tasks go there. During a nested wait, the queues and slots of
             // this worker are for the graph of that wait, to which the task does not belong.
             return registry.inject(job);
         }
-        if !self.allows_stealing || self.other_owner(&job).is_some() {
+        if !self.allows_stealing() || self.other_owner(&job).is_some() {
             return self.ready(job);
         }
         self.shared.steal_slots.push_overflow(job);
@@ -64,7 +64,7 @@ impl Worker<'_> {
 
     /// Returns whether other workers may steal from this worker.
     pub fn allows_stealing(&self) -> bool {
-        self.allows_stealing
+        self.allows_stealing.get()
     }
 
     /// Enqueues a forked task, which another worker may run. Requires [`Self::allows_stealing`].
@@ -125,7 +125,7 @@ impl Worker<'_> {
     /// Publishes queued tasks if other workers need tasks.
     #[inline]
     pub fn share(&self) {
-        if self.allows_stealing {
+        if self.allows_stealing() {
             let is_any_idle = self.registry.running().is_any_idle();
             if (is_any_idle || self.shared.steal_slots.needs_refill()) && self.has_queued() {
                 self.publish(is_any_idle);
@@ -137,7 +137,7 @@ impl Worker<'_> {
     /// should fork another piece: while a further worker could run, a piece for each other worker
     /// that may run, and otherwise one piece. Returns false if other workers cannot steal.
     pub fn should_fork(&self) -> bool {
-        if !self.allows_stealing {
+        if !self.allows_stealing() {
             return false;
         }
         self.share();
@@ -158,8 +158,8 @@ impl Worker<'_> {
 
     /// Publishes all queued tasks for which there are free slots. Called when a task continues
     /// after a wait, or begins a wait without running other tasks.
-    pub(super) fn publish_all(&self) {
-        if self.allows_stealing {
+    pub fn publish_all(&self) {
+        if self.allows_stealing() {
             self.publish(true);
         }
     }

@@ -31,7 +31,8 @@ impl<'a> Worker<'a> {
     /// If there is no memory for the queues. In that case, the state of the worker is unchanged.
     pub fn begin_nested_wait(&self) -> Result<NestedWaitGuard<'_, 'a>, NoMemory> {
         let (level, min_level) = (self.level.get(), self.min_level());
-        if let Some(global_queue) = &self.registry.global_queue {
+        let global_queue = self.registry.global_queue.as_ref();
+        if let Some(global_queue) = global_queue.filter(|_| !self.is_isolated()) {
             lock(global_queue).ensure_level(level + 1)?;
             self.wait_depth.set(self.wait_depth.get() + 1);
             self.level.set(level + 1);
