@@ -116,10 +116,6 @@ impl Worker<'_> {
     pub fn wait_across(&self, is_done: impl Fn() -> bool) {
         // The wait does not count as a nested wait: a worker that runs no tasks could not run the
         // tasks for which the other runtime may wait.
-        assert!(
-            !self.is_isolated(),
-            "an isolate region cannot wait for another runtime"
-        );
         let was_waiting = self.waits_across.replace(true);
         self.run_until(is_done);
         self.waits_across.set(was_waiting);
