@@ -555,10 +555,15 @@ fn waits_in_deeply_nested_graphs_end() {
                     .map(|future| future.as_ref().unwrap().task().clone())
                     .collect();
                 let at = AtomicU64::new(0);
+                let done = [SetOnce::new(), SetOnce::new()];
                 thread::scope(|scope| {
-                    for _ in 0..2 {
-                        scope.spawn(|| nest(&runtime, 6, &tasks, &at));
+                    for done in &done {
+                        scope.spawn(|| {
+                            nest(&runtime, 6, &tasks, &at);
+                            done.set(());
+                        });
                     }
+                    done.iter().for_each(|done| *done.wait());
                 });
                 assert_eq!(runtime.wait(), Ok(()));
             }
