@@ -26,6 +26,7 @@
 //! linear time in the waiting tasks.
 
 mod realtime;
+mod transitions;
 
 use std::ptr::NonNull;
 

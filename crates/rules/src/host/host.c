@@ -83,6 +83,8 @@ static void switch_to(struct rq *rq, __u32 cpu, struct task_struct *next)
 	}
 }
 
+#include "transitions.h"
+
 /* Lets a CPU schedule. Returns the number of the task that runs afterwards; -1: the CPU is idle. */
 __s32 host_schedule(struct instance *host, __u32 cpu)
 {
@@ -91,6 +93,7 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 	struct task_struct *next;
 
 	enter(host, cpu);
+	finish_idle(rq, cpu);
 	account(rq);
 	remove_from(&host->resched, cpu);
 	if (rq->is_taken)
@@ -112,7 +115,14 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 	 * The previous task, which was enqueued again, continues if no other task comes before it.
 	 */
 	next = rq->local.first;
+	if (!next && begins_idle(rq))
+		return -1;
 	switch_to(rq, cpu, next);
+	/* Tasks that were dispatched with ENQ_IMMED do not wait behind the next task. */
+	if (next && rq->local.first && ENQ_IMMED) {
+		add_to(&host->reenqueue, cpu);
+		reenqueue_marked(host);
+	}
 	/* If a callback has claimed this CPU but inserted no task, the CPU is marked idle again. */
 	if (!next && !mask_has(&host->idle, cpu))
 		mark_idle(cpu);

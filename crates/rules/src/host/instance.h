@@ -22,6 +22,8 @@ struct rq {
 	_Bool is_idle;
 	/* 1: the CPU runs a real-time thread, which is not a task of the instance. */
 	_Bool is_taken;
+	/* Remaining steps of a transition to idle (transitions.h). */
+	__u32 idle_steps;
 };
 
 /* Soft seat of a program. */
@@ -91,6 +93,10 @@ struct instance {
 	__u32 claims_lost;
 	/* 1: CPUs become idle without a call of update_idle. */
 	_Bool is_bypassed;
+	/* 1: CPUs become idle in steps; the kernel updates its masks after update_idle. */
+	_Bool splits_idle, marks_late;
+	/* 1: kicks of idle CPUs have no effect. */
+	_Bool loses_idle_kicks;
 	/* Tasks by number. Ended tasks form a list, which `free_tasks` begins. */
 	struct task_struct **tasks;
 	__u32 tasks_made;

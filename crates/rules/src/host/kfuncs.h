@@ -455,11 +455,13 @@ static void put_local(struct task_struct *p, __u32 cpu, __u64 flags)
 	link_behind(&rq->local, rq->local.last, p);
 	if (rq->is_taken && p->is_immediate)
 		add_to(&instance->reenqueue, cpu);
-	if (flags & ENQ_PREEMPT && rq->curr) {
+	/* A running task that is enqueued again does not preempt itself. */
+	if (flags & ENQ_PREEMPT && rq->curr && rq->curr != p) {
 		account(rq);
 		rq->curr->scx.slice = 0;
+		resched(cpu);
 	}
-	if (flags & ENQ_PREEMPT || !rq->curr)
+	if (!rq->curr)
 		resched(cpu);
 }
 
@@ -568,6 +570,8 @@ static void scx_bpf_kick_cpu(__s32 cpu, __u64 flags)
 	struct rq *rq = rq_of(cpu);
 
 	if (!rq->is_online || (flags & KICK_IDLE && rq->curr))
+		return;
+	if (!rq->curr && instance->loses_idle_kicks)
 		return;
 	if (flags & KICK_PREEMPT && rq->curr) {
 		account(rq);

@@ -59,6 +59,11 @@ impl Shape {
         }
     }
 
+    /// Returns the place of each CPU in the topology.
+    pub fn places(self) -> Vec<Place> {
+        (0..self.cpus()).map(|cpu| self.place(cpu)).collect()
+    }
+
     fn place(self, cpu: usize) -> Place {
         let cpus_like =
             |is_like: &dyn Fn(usize) -> bool| set((0..self.cpus()).filter(|&c| is_like(c)));
@@ -128,7 +133,7 @@ impl Rig {
 
     /// Creates a machine with these settings, except that the number of LLCs is that of the shape.
     pub fn with(shape: Shape, settings: HostSettings, variant: HostVariant) -> Self {
-        let places: Vec<Place> = (0..shape.cpus()).map(|cpu| shape.place(cpu)).collect();
+        let places = shape.places();
         let llcs = (shape.0 * shape.1) as u32;
         let settings = HostSettings { llcs, ..settings };
         let mut sched = HostSched::with_variant(&places, &settings, variant, 1);

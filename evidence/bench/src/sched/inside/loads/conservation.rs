@@ -122,7 +122,10 @@ impl ConservationRun<'_> {
     pub fn read(&self) -> Result<IdleTotals> {
         let value = self.totals.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let value = value.context("reading the totals")?;
-        totals_of(&value.context("the map of totals is empty")?)
+        // The clock of bpf_ktime_get_ns().
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        totals_of(&value.context("the map of totals is empty")?, now_ns)
     }
 }
 
@@ -142,8 +145,9 @@ fn load(cpus: usize, optional: &[&str]) -> Result<Object> {
         .context("loading the programs that count idle time")
 }
 
-/// Converts the bytes of `struct totals`.
-fn totals_of(bytes: &[u8]) -> Result<IdleTotals> {
+/// Converts the bytes of `struct totals`. The longest time includes an episode that has not ended at
+/// `now_ns`.
+fn totals_of(bytes: &[u8], now_ns: u64) -> Result<IdleTotals> {
     let words = bytes.chunks_exact(8).map(|chunk| {
         let mut word = [0; 8];
         word.copy_from_slice(chunk);
@@ -151,11 +155,15 @@ fn totals_of(bytes: &[u8]) -> Result<IdleTotals> {
     });
     let words: Vec<u64> = words.collect();
     ensure!(words.len() == WORDS, "the totals have an unexpected size");
+    let open_ns = match words[4] {
+        0 => 0,
+        begun_ns => now_ns.saturating_sub(begun_ns),
+    };
     Ok(IdleTotals {
         unserved_ns: words[2],
         idle_ns: words[3],
-        longest_ns: words[5],
-        episodes: words[6],
+        longest_ns: words[5].max(open_ns),
+        episodes: words[6] + u64::from(open_ns > 0),
     })
 }
 
@@ -184,7 +192,7 @@ mod tests {
     #[test]
     fn words_of_the_totals_are_read_in_their_order() {
         let bytes: Vec<u8> = (1..=8_u64).flat_map(u64::to_ne_bytes).collect();
-        let totals = totals_of(&bytes).unwrap();
+        let totals = totals_of(&bytes, 0).unwrap();
         let IdleTotals {
             unserved_ns,
             idle_ns,
@@ -192,7 +200,21 @@ mod tests {
             episodes,
         } = totals;
         assert_eq!((unserved_ns, idle_ns, longest_ns, episodes), (3, 4, 6, 7));
-        assert!(totals_of(&bytes[..56]).is_err());
+        assert!(totals_of(&bytes[..56], 0).is_err());
+    }
+
+    /// An episode that began at 5 ns has not ended at 30 ns.
+    #[test]
+    fn open_episode_counts_until_the_reading() {
+        let bytes: Vec<u8> = (1..=8_u64).flat_map(u64::to_ne_bytes).collect();
+        let totals = totals_of(&bytes, 30).unwrap();
+        let IdleTotals {
+            unserved_ns,
+            longest_ns,
+            episodes,
+            ..
+        } = totals;
+        assert_eq!((unserved_ns, longest_ns, episodes), (3, 25, 8));
     }
 
     #[test]
