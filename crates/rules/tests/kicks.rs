@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of preemptions by urgent threads, and of wake-ups on the CPUs of another node, on the host
-//! build of the scheduler.
+//! Tests of preemptions by urgent threads, of wake-ups on the CPUs of another node, and of wake-ups
+//! of bound kernel threads, on the host build of the scheduler.
 
 mod common;
 
@@ -57,4 +57,30 @@ fn thread_wakes_on_an_idle_cpu_in_a_later_word_of_another_node() {
     assert!(matches!(rig.state(thread), State::On(cpu) if cpu >= 64));
     assert_eq!(rig.task(thread).why, WHY_IDLE_CORE);
     assert_eq!(rig.tally().idle_cores, 1);
+}
+
+/// A kernel thread that is bound to an idle CPU wakes. Before the CPU schedules, another thread
+/// wakes that last ran there: it runs on another CPU instead of waiting for the kernel thread.
+#[test]
+fn idle_cpu_of_a_bound_kernel_thread_is_not_claimed() {
+    let mut rig = Rig::new(Shape(1, 1, 4, 1));
+    let kernel_thread = rig.create(Task {
+        mm: 0,
+        is_kernel: 1,
+        ran_ns: 1,
+        cpu: 2,
+        cpus: set([2]),
+        ..Task::default()
+    });
+    let thread = rig.create(Task {
+        ran_ns: 1,
+        cpu: 2,
+        cpus: set(rig.all()),
+        ..Task::default()
+    });
+    rig.threads[kernel_thread].state = State::Waiting;
+    rig.sched.wake(rig.threads[kernel_thread].id, 2);
+    rig.wake(thread);
+    assert_eq!(rig.state(kernel_thread), State::On(2));
+    assert!(matches!(rig.state(thread), State::On(cpu) if cpu != 2));
 }

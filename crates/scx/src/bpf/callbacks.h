@@ -82,6 +82,9 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		 */
 		if (flags & ENQ_WAKEUP && !g_variant.fifo)
 			clamp_sleeper_vtime(thread, settings);
+		/* A thread that claimed the idle CPU would wait for the kernel thread. */
+		if (!is_busy(cpu))
+			scx_bpf_test_and_clear_cpu_idle(cpu);
 		thread->why = WHY_ONLY_HERE;
 		insert(p, DSQ_LOCAL, settings->slice_ns,
 		       g_variant.fifo ? flags : flags | ENQ_PREEMPT);
