@@ -6,7 +6,7 @@ mod common;
 
 use common::rig::{Rig, Shape, State, WHY_STOLEN, set};
 use common::{MS, SETTINGS};
-use usher_rules::sched::Task;
+use usher_rules::sched::{HostSettings, HostVariant, Task};
 
 /// Starts `count` threads that compute on the CPU `first`, and then widens their masks to `cpus`.
 fn crowd(rig: &mut Rig, count: usize, first: usize, cpus: &[usize]) -> Vec<usize> {
@@ -192,6 +192,44 @@ fn idle_cpu_steals_from_the_next_llc() {
             assert_eq!(rig.task(waiter).llc as usize, idle);
         }
     }
+}
+
+/// A CPU without a thread examines only the LLCs in which threads wait, so that the cost does not
+/// depend on the number of LLCs.
+#[test]
+fn idle_cpu_examines_only_llcs_with_waiting_threads() {
+    let settings = HostSettings { smt: 0, ..SETTINGS };
+    let mut rig = Rig::with(Shape(8, 8, 1, 1), settings, HostVariant::default());
+    let busy: Vec<usize> = rig.all().map(|cpu| rig.start(1, [cpu])).collect();
+    let iterations = |rig: &mut Rig, idle: usize| {
+        rig.sched.take_loop_iterations();
+        rig.stop(busy[idle]);
+        assert!(rig.is_idle(idle));
+        let iterations = rig.sched.take_loop_iterations();
+        rig.wake(busy[idle]);
+        iterations
+    };
+    // The first search finds that no thread waits any more in the LLCs.
+    iterations(&mut rig, 5);
+    assert_eq!(iterations(&mut rig, 5), 0);
+    // The thread of LLC 40 may not run on the idle CPU.
+    rig.start(2, [40]);
+    rig.pass(10 * SETTINGS.slice_ns);
+    let with_waiter = iterations(&mut rig, 5);
+    assert!((1..16).contains(&with_waiter), "{with_waiter}");
+    // A thread that waited in another LLC is found there, and the LLC is not examined again.
+    let stolen = rig.start(3, [20]);
+    let cpus = set([20, 21]);
+    rig.threads[stolen].cpus = cpus;
+    rig.sched.set_cpus(rig.threads[stolen].id, &cpus);
+    rig.pass(10 * SETTINGS.slice_ns);
+    while rig.state(stolen) != State::Waiting {
+        rig.pass(SETTINGS.slice_ns);
+    }
+    rig.stop(busy[21]);
+    assert_eq!(rig.state(stolen), State::On(21));
+    iterations(&mut rig, 5);
+    assert_eq!(iterations(&mut rig, 5), with_waiter);
 }
 
 /// A thread keeps its lag when it migrates, although the clocks of the LLCs are independent.

@@ -136,6 +136,7 @@ static __thread struct instance *instance;
 #define g_scan_ctxs (instance->g_scan_ctxs)
 #define g_cpus (instance->g_cpus)
 #define g_idle_cpus (instance->g_idle_cpus)
+#define g_waiting_llcs (instance->g_waiting_llcs)
 #define g_borrowers (instance->g_borrowers)
 #define g_added_by_bpf (instance->g_added_by_bpf)
 

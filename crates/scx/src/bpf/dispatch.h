@@ -39,7 +39,7 @@
  * --------
  * The cost does not depend on the number of threads. A selection in an LLC tries to take a thread
  * from each of the 32 queues at most once, and each attempt compares all queues. Steps 5 and 6 each
- * visit each LLC at most once. After max_lag_ns in which only urgent threads ran, a waiting thread
+ * visit each LLC with waiting threads at most once. After max_lag_ns in which only urgent threads ran, a waiting thread
  * that is not urgent is next. If a thread is overdue (share.h), this limit is one slice.
  *
  * 6. Known limits
@@ -211,7 +211,7 @@ static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 		add_prev(ctx, prev);
 	if ((llc_rq_of(llc)->waiting &&
 	     pick_in_own_llc(ctx, prev, cpu, llc, settings)) ||
-	    (!prev && steal(cpu, llc, settings->llcs, 1)))
+	    (!prev && steal(cpu, llc, 1)))
 		kick_idle_sibling(cpu);
 	else if (prev)
 		continue_prev(prev, cpu, ctx->now_ns, settings);
@@ -257,7 +257,7 @@ dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx.now_ns, settings);
 		return;
 	}
-	if (steal(cpu, here->llc, settings->llcs, 0))
+	if (steal(cpu, here->llc, 0))
 		return;
 	if (seats_version() && !is_shared(cpu, 1))
 		run_borrowers(cpu, here->llc, prev, &ctx, settings);

@@ -48,5 +48,11 @@ struct cpu_set g_idle_cpus __attribute__((aligned(CACHE_LINE)));
 /* CPUs that run a borrower, or ran a borrower before a real-time thread took over the CPU. */
 struct cpu_set g_borrowers __attribute__((aligned(CACHE_LINE)));
 
+/*
+ * Bitmask of the LLCs with waiting threads. A bit may be set although no thread waits; steal()
+ * clears such bits.
+ */
+__u64 g_waiting_llcs __attribute__((aligned(CACHE_LINE)));
+
 /* Number by which the call of a BPF callback increases migration_disabled of the current thread. */
 __u32 g_added_by_bpf;

@@ -38,7 +38,8 @@
  * --------
  * A selection tries each queue at most once: MM_QUEUES_PER_LLC = 32 attempts, each of which
  * compares all queues. A search in a queue examines STEPS_MAX = 64 entries. clock_of_preferred()
- * visits the CPUs of an LLC. steal() makes one selection in each of the at most 63 other LLCs.
+ * visits the CPUs of an LLC. steal() makes one selection in each other LLC with waiting threads, of
+ * which there are at most 63.
  * turns.h states the bound on waits.
  *
  * 6. Known limits
@@ -304,6 +305,7 @@ ALWAYS __u32 count_in(struct task_struct *p, struct thread *thread, __u32 cpu,
 		      thread->seat_version, thread->vtime);
 	lower_min(&state->head_skip, at, thread->vtime);
 	__sync_fetch_and_add(&llc_rq->waiting, 1);
+	mark_waiting(llc);
 	return at;
 }
 
@@ -339,6 +341,7 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 	thread->pinned_cpu = pinned_cpu;
 	if (thread->urgent) {
 		__sync_fetch_and_add(&llc_rq->urgent, 1);
+		mark_waiting(llc);
 		COUNT(soon);
 	} else {
 		at = count_in(p, thread, cpu, clock, settings);
@@ -507,21 +510,38 @@ static inline void note_steal(__u32 cpu)
 }
 
 /*
- * Takes a thread from another LLC: with `borrowers` any thread, without it only a thread that
- * prefers this CPU. Returns whether a thread was taken.
+ * Returns the LLCs other than `here` in which threads wait: bit n stands for the LLC `here + 1 + n`,
+ * modulo LLCS_MAX.
  */
-__noinline int steal(__u32 cpu, __u32 here, __u32 llcs, __u32 borrowers)
+static inline __u64 waiting_after(__u32 here)
 {
+	__u64 all = *(volatile __u64 *)&g_waiting_llcs;
+	__u32 shift = (here + 1) % LLCS_MAX;
+
+	all = all >> shift | all << (LLCS_MAX - shift) % LLCS_MAX;
+	return all & ~(1ULL << (LLCS_MAX - 1));
+}
+
+/*
+ * Takes a thread from another LLC in which threads wait: with `borrowers` any thread, without it
+ * only a thread that prefers this CPU. Returns whether a thread was taken.
+ */
+__noinline int steal(__u32 cpu, __u32 here, __u32 borrowers)
+{
+	__u64 others = waiting_after(here);
 	int step;
 
 	bpf_for(step, 1, LLCS_MAX)
 	{
-		__u32 llc = here + step;
+		__u32 llc = (here + 1 + lowest_bit(others)) % LLCS_MAX;
 
-		if ((__u32)step >= llcs)
+		if (!others)
 			break;
-		if (llc >= llcs)
-			llc -= llcs;
+		others &= others - 1;
+		if (!all_waiting(llc_rq_of(llc))) {
+			unmark_waiting(llc);
+			continue;
+		}
 		if (take_min_vtime(llc, borrowers ? 0 : remote_queues(llc, cpu),
 				   0)) {
 			note_steal(cpu);

@@ -294,6 +294,26 @@ static inline struct llc_rq *llc_rq_of(__u32 llc)
 	return &g_llc_rqs[llc % LLCS_MAX];
 }
 
+/* Records that a thread waits in an LLC, after the thread has been counted. */
+static inline void mark_waiting(__u32 llc)
+{
+	__u64 bit = 1ULL << llc % LLCS_MAX;
+
+	if (!(*(volatile __u64 *)&g_waiting_llcs & bit))
+		__sync_fetch_and_or(&g_waiting_llcs, bit);
+}
+
+/*
+ * Records that no thread waits in an LLC. If another CPU counts a thread at the same time and still
+ * finds the LLC marked, this function marks the LLC again.
+ */
+static inline void unmark_waiting(__u32 llc)
+{
+	__sync_fetch_and_and(&g_waiting_llcs, ~(1ULL << llc % LLCS_MAX));
+	if (all_waiting(llc_rq_of(llc)))
+		mark_waiting(llc);
+}
+
 /* Upper limit of attempts to advance a clock that other CPUs advance at the same time. */
 #define CLOCK_ATTEMPTS 4
 
