@@ -76,17 +76,19 @@ fn a_task_may_hold_a_mutex_over_nested_runs_in_a_region() {
     for policy in POLICIES {
         for workers in [1, 2, 4] {
             let runtime = Arc::new(Runtime::with_policy(workers, policy).unwrap());
-            let (mutex, sum) = (Mutex::new(0_u64), Arc::new(AtomicU64::new(0)));
+            // ThreadSanitizer does not see the mutex of the standard library, so it protects no data.
+            let (mutex, count) = (Mutex::new(()), AtomicU64::new(0));
+            let sum = Arc::new(AtomicU64::new(0));
             let body = |task: usize| {
                 assert!(!HOLDS.get(), "a task from outside runs in the region");
-                let mut count = mutex.lock().unwrap();
+                let _held = mutex.lock().unwrap();
                 HOLDS.set(true);
                 runtime.isolate(|| {
                     run_nested(&runtime, task, &sum);
                     runtime.isolate(|| run_nested(&runtime, task / 5, &sum));
                 });
                 HOLDS.set(false);
-                *count += 1;
+                count.fetch_add(1, Ordering::Relaxed);
             };
             let mut builder = GraphBuilder::new();
             (0..100).for_each(|_| _ = builder.task());
@@ -102,7 +104,7 @@ fn a_task_may_hold_a_mutex_over_nested_runs_in_a_region() {
                     scope.spawn(move |_| body(task));
                 }
             });
-            assert_eq!(*mutex.lock().unwrap(), 400);
+            assert_eq!(count.load(Ordering::Relaxed), 400);
             assert_eq!(sum.load(Ordering::Relaxed), 400 * 40);
             assert_eq!(runtime.wait(), Ok(()));
         }
