@@ -94,7 +94,7 @@ impl Heartbeat {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns the units of work done so far, by all processes that use the page; 0 without a page.
+    /// Returns the units of work done until now, by all processes that use the page; 0 without a page.
     pub fn work(&self) -> u64 {
         let work = |page: &Mapping| page.word(WORK_AT).load(Relaxed);
         self.page.as_ref().map_or(0, work)

@@ -126,7 +126,7 @@ impl AlternativeTrials {
             .into_iter()
             .chain(self.remaining.iter().copied())
             .collect();
-        if self.rounds % 2 == 0 {
+        if self.rounds.is_multiple_of(2) {
             self.pending.reverse();
         }
     }
