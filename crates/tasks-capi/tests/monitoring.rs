@@ -227,10 +227,8 @@ fn other_orders_are_tried_unless_the_graph_keeps_its_order() {
         let (runtime, graph) = new_graph(keeps_order);
         for _ in 0..100 {
             // SAFETY: the handles are valid.
-            assert_eq!(
-                unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) },
-                0
-            );
+            let ran = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };
+            assert_eq!(ran, 0);
         }
         let mut text = [0_u8; 2048];
         // SAFETY: the graph is valid, and the buffer has the stated size.
