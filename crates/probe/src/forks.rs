@@ -38,7 +38,7 @@ use crate::file;
 use crate::text;
 use crate::tree::{read_stat, tasks};
 use files::{
-    LastPid, by_start, executable_mappings, is_process, library_kb, shape, working_threads,
+    LastPidFile, by_start, executable_mappings, is_process, library_kb, shape, working_threads,
 };
 use orphans::{Origin, OrphanRules};
 use unread::{UnreadNumber, UnreadNumbers};
@@ -70,7 +70,7 @@ pub struct ForkScan {
     ns_per_tick: u64,
     root: ProcessId,
     orphans: OrphanRules,
-    last_pid_file: LastPid,
+    last_pid_file: LastPidFile,
     last_pid: Option<i32>,
     /// The last number at the last check at which the program was at rest, if no other check or scan
     /// followed.
@@ -112,7 +112,7 @@ impl ForkScan {
     /// Starts to follow the tree below a process. `is_launched`: the process has no children yet, so
     /// that the first scan need not list all processes.
     pub fn new(proc_root: &Path, root: ProcessId, is_launched: bool) -> Self {
-        let mut last_pid = LastPid::new(proc_root);
+        let mut last_pid = LastPidFile::new(proc_root);
         Self {
             last_pid: is_launched.then(|| last_pid.read()).flatten(),
             last_pid_file: last_pid,

@@ -8,13 +8,15 @@
  * which are threads. The runtime does not preempt tasks. A task may call every
  * function of this header; a call that would wait for the task itself is an
  * error. Tasks should not block, because a blocked worker runs no other task.
- * usher_tasks_loops.h, usher_tasks_fork.h and usher_tasks_wait.h, parts of this
- * header, have parallel loops, join, scopes and waits for tasks. There are four ways to declare tasks:
+ * usher_tasks_graph.h, usher_tasks_loops.h, usher_tasks_fork.h and
+ * usher_tasks_wait.h are parts of this header. The ways to declare tasks:
  *
  *     submitted  submits single tasks that are ready at once
  *     by token   registers and resolves single tasks, at any time
  *     as graph   declares many tasks once, which run repeatedly at less cost
  *     in scopes  spawns tasks that end before a function returns; and join
+ *     in loops   calls a function for all parts of a range
+ *     with slots submits single tasks that have a result and can be waited for
  *
  * Two numbers of a task are hints on which tasks belong together. Tasks with
  * equal numbers are in the same group; 0 means no group.
@@ -25,8 +27,9 @@
  * If no task of a graph has groups, the first runs of the graph under the
  * default policy try several orders: by declaration, by functions, by addresses
  * of arguments, and by dependencies. Later runs use the fastest of these
- * orders. Tasks by token and submitted tasks without groups are grouped by
- * measurements of the same kind.
+ * orders if it is at least 5 % faster than the order by declaration. Tasks by
+ * token and submitted tasks without groups are grouped by measurements of the
+ * same kind.
  *
  * ERRORS. A function that can fail returns a value of enum usher_tasks_error as
  * an int, which is 0 on success. After a failure, usher_tasks_last_error()
@@ -220,6 +223,14 @@ enum usher_tasks_running {
 	USHER_TASKS_RUNNING_ALL = 1
 };
 
+/* Whether a runtime reports its tasks as progress. */
+enum usher_tasks_progress {
+	/* Every 20 ms, on the heartbeat page that `usher run` creates, unless
+	 * the program has named a unit of its own there. */
+	USHER_TASKS_PROGRESS_REPORTED = 0,
+	USHER_TASKS_PROGRESS_NOT_REPORTED = 1
+};
+
 /* The options of a runtime. Later versions may add fields at the end. */
 typedef struct usher_tasks_options {
 	size_t size; /* sizeof(usher_tasks_options) */
@@ -239,10 +250,7 @@ typedef struct usher_tasks_options {
 	 * nested, or fewer if the stack has less than 128 KiB for each. Waits
 	 * that the program itself nests come in addition. */
 	size_t stack_bytes;
-	/* 0: the tasks are reported on the heartbeat page that `usher run`
-	 * creates, every 20 ms, unless the program names a unit of its own
-	 * there; 1: not. */
-	uint32_t progress;
+	uint32_t progress; /* an enum usher_tasks_progress */
 	uint32_t reserved; /* 0 */
 	/* dense_count tokens from dense_first on, at most 2^32, are cheaper: they
 	 * are kept in an array of 64 bytes each instead of a hash table. They use
@@ -322,13 +330,13 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
  *   change.
  * - The runtime does not interrupt a task in order to run another task on the
  *   same worker. Only usher_tasks_run(), usher_tasks_join(),
- *   usher_tasks_scope_run(), usher_tasks_for() and usher_tasks_reduce() run
- *   other tasks on the worker of the calling task, and these tasks have the
- *   same index.
+ *   usher_tasks_scope_run(), usher_tasks_for(), usher_tasks_reduce(),
+ *   usher_tasks_slot_wait() and usher_tasks_slot_wait_all() run other tasks on
+ *   the worker of the calling task, and these tasks have the same index.
  * - A discard function may run on any thread. usher_tasks_cancel() and
  *   usher_tasks_runtime_destroy() call it on the calling thread, which may be a
  *   worker; the index is -1 if that thread is no worker.
- * - Data of a worker may therefore change between tasks and during these seven
+ * - Data of a worker may therefore change between tasks and during these nine
  *   calls, but at no other time.
  */
 USHER_TASKS_API int

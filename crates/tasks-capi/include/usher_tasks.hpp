@@ -22,6 +22,7 @@
 #ifndef USHER_TASKS_HPP
 #define USHER_TASKS_HPP
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -98,11 +99,6 @@ class first_exception
 		if (exception_)
 			std::rethrow_exception(exception_);
 		check(code);
-	}
-
-	bool is_set() const noexcept
-	{
-		return static_cast<bool>(exception_);
 	}
 
       private:
@@ -244,6 +240,7 @@ template <typename R> class future
 };
 
 // Waits for all tasks of a range of futures. Does not throw exceptions of tasks.
+// Throws if a wait is rejected, or if a task was cancelled.
 template <typename Futures> void wait_all(const Futures &futures)
 {
 	std::vector<usher_tasks_slot *> slots;
@@ -253,6 +250,11 @@ template <typename Futures> void wait_all(const Futures &futures)
 	int code = usher_tasks_slot_wait_all(slots.data(), slots.size());
 	if (code != USHER_TASKS_ERROR_FAILED)
 		check(code);
+	if (code == USHER_TASKS_OK)
+		return;
+	// The error of the first failed task hides the errors of later waits.
+	for (const auto &future : futures)
+		future.wait();
 }
 
 // Spawns tasks that end before runtime_ref::scope() returns.
@@ -406,7 +408,9 @@ class runtime_ref
 	// tasks that were created in it, so a task may hold a lock over them.
 	template <typename F> void isolate(F &&function) const
 	{
-		std::exception_ptr exception;
+		// Has a value if the function throws; of an exception of another language,
+		// the value is null.
+		std::optional<std::exception_ptr> exception;
 		auto pair = std::make_pair(&exception, &function);
 		auto run = [](void *arg) {
 			auto *of = static_cast<decltype(pair) *>(arg);
@@ -417,18 +421,23 @@ class runtime_ref
 			}
 		};
 		check(usher_tasks_isolate(handle_, run, &pair));
+		if (exception && *exception)
+			std::rethrow_exception(*exception);
 		if (exception)
-			std::rethrow_exception(exception);
+			throw error(USHER_TASKS_ERROR_FAILED,
+				    "an exception of another language");
 	}
 
-	// Runs a graph, and returns when all its tasks have run.
+	// Runs a graph, and returns when all its tasks have run. Throws a usher::error
+	// with the code USHER_TASKS_ERROR_BUSY if the graph is being run.
 	inline void run(graph &tasks) const;
 
       private:
 	usher_tasks_runtime *handle_;
 };
 
-// Tasks with dependencies, which are declared once and can be run repeatedly.
+// Tasks with dependencies, which are declared once and can be run repeatedly. The
+// destructor ends the process if the graph is being run.
 class graph
 {
       public:
@@ -440,14 +449,22 @@ class graph
 		builder_.reset(builder);
 	}
 
+	~graph()
+	{
+		if (is_running_)
+			std::terminate();
+	}
+
 	graph(const graph &) = delete;
 	graph &operator=(const graph &) = delete;
 
-	// Declares a task, and returns its number. Only before the first run.
+	// Declares a task, and returns its number. Throws std::logic_error after the
+	// first run has begun.
 	template <typename F> size_t task(F &&function, groups of = {})
 	{
 		size_t number;
 
+		check_not_built();
 		tasks_.push_back(task_of{this, std::forward<F>(function)});
 		check(usher_tasks_builder_task(builder_.get(), call,
 					       &tasks_.back(), of.t, of.s,
@@ -455,9 +472,11 @@ class graph
 		return number;
 	}
 
-	// Declares that a task runs after another. Only before the first run.
+	// Declares that a task runs after another. Throws std::logic_error after the
+	// first run has begun.
 	void after(size_t task, size_t before)
 	{
+		check_not_built();
 		check(usher_tasks_builder_after(builder_.get(), task, before));
 	}
 
@@ -477,10 +496,40 @@ class graph
 		std::function<void()> function;
 	};
 
+	// Marks the graph as running until it is destroyed.
+	class running
+	{
+	      public:
+		explicit running(graph &of) : of_(of)
+		{
+			if (of_.is_running_.exchange(true))
+				throw error(USHER_TASKS_ERROR_BUSY,
+					    "the graph is being run");
+		}
+
+		~running()
+		{
+			of_.is_running_ = false;
+		}
+
+		running(const running &) = delete;
+		running &operator=(const running &) = delete;
+
+	      private:
+		graph &of_;
+	};
+
 	static void call(void *arg)
 	{
 		auto *task = static_cast<task_of *>(arg);
 		task->of->exception_->run([&] { task->function(); });
+	}
+
+	void check_not_built() const
+	{
+		if (graph_)
+			throw std::logic_error("a graph cannot be changed "
+					       "after its first run has begun");
 	}
 
 	void build()
@@ -499,10 +548,13 @@ class graph
 	std::deque<task_of> tasks_;
 	std::unique_ptr<detail::first_exception> exception_;
 	detail::owner<usher_tasks_graph> graph_;
+	std::atomic<bool> is_running_{false};
 };
 
 inline void runtime_ref::run(graph &tasks) const
 {
+	graph::running running(tasks);
+
 	tasks.build();
 	tasks.exception_ = std::make_unique<detail::first_exception>();
 	tasks.exception_->rethrow(

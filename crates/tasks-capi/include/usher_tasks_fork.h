@@ -61,7 +61,8 @@ typedef void (*usher_tasks_scope_entry)(usher_tasks_scope *scope, void *arg);
  * spawned in the scope have ended. Scopes may be nested: a task of a scope may
  * open further scopes.
  *
- * Errors before the body runs: NULL, ENDED. FAILED if the body or tasks failed;
+ * Errors before the body runs: NULL, ENDED; ISOLATED in an isolate region of
+ * another runtime. FAILED if the body or tasks failed;
  * usher_tasks_last_error() contains the first message. All other tasks run even
  * if a task fails.
  */

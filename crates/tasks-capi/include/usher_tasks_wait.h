@@ -76,8 +76,8 @@ USHER_TASKS_API int usher_tasks_submit_slot(usher_tasks_runtime *runtime,
  * through other tasks. DEADLOCK if a task of another runtime calls, for which
  * tasks of the task's runtime wait. TOO_DEEP if the stack of the worker is too
  * full to run the task. ISOLATED if the calling task is in an isolate region to
- * which the task does not belong. ENDED in the child of a fork(), if the task has not
- * ended.
+ * which the task does not belong. ENDED in the child of a fork(), if the task
+ * has not ended.
  */
 USHER_TASKS_API int usher_tasks_slot_wait(usher_tasks_slot *slot, void **value);
 
@@ -123,7 +123,10 @@ USHER_TASKS_API int usher_tasks_graph_cancel(usher_tasks_graph *graph);
  * Calls entry(arg) in the calling thread, in an isolate region: nested waits in
  * the region run only tasks that were created in it. A task may therefore hold a
  * lock over usher_tasks_run(), usher_tasks_join(), usher_tasks_for(),
- * usher_tasks_reduce() and usher_tasks_scope_run() in a region.
+ * usher_tasks_reduce() and usher_tasks_scope_run() in a region, for the runtime
+ * of the calling task. Tasks of other runtimes are not isolated: do not hold a
+ * lock over such a call for another runtime whose tasks take the lock.
+ * usher_tasks_scope_run() for another runtime returns ISOLATED in a region.
  *
  * In a region, these calls run their functions on the calling worker alone, one
  * after the other. Tasks with slots that are submitted in the region belong to

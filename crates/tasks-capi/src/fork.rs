@@ -146,6 +146,11 @@ pub unsafe extern "C" fn usher_tasks_scope_run(
             arg,
         };
         let run = |this: &Runtime| {
+            if this.is_outside_region() {
+                let text = "a scope of another runtime cannot be opened in an isolate region: \
+                            open the scope on the runtime of the region";
+                return Err(Failure::new(ErrorCode::Isolated, text.to_owned()));
+            }
             this.scope(move |scope: &TaskScope<'_>| {
                 let call = call;
                 // SAFETY: the handle exists until the scope has ended.

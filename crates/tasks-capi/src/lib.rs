@@ -12,8 +12,9 @@
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],
-//! [`runtime`], [`submit`] (tasks without tokens), [`slot`] (waits for single tasks), [`fork`] (join and scopes), [`loops`] (parallel
-//! loops), [`report`], [`graph`], [`monitoring`] (traces, counters), [`color`].
+//! [`runtime`], [`submit`] (tasks without tokens), [`slot`] (waits for single tasks), [`fork`]
+//! (join and scopes), [`loops`] (parallel loops), [`report`], [`graph`], [`monitoring`] (traces,
+//! counters), [`color`].
 
 #![allow(
     clippy::missing_safety_doc,

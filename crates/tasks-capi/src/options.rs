@@ -156,7 +156,8 @@ impl Options {
         let (first, count) = (self.dense_first, self.dense_count);
         let end = first.checked_add(count).ok_or_else(|| {
             let text = format!(
-                "{count} dense tokens from {first} on: the last one exceeds the largest token"
+                "{count} dense tokens from {first} on: the last one must be below {}",
+                u64::MAX
             );
             Failure::new(ErrorCode::Options, text)
         })?;

@@ -70,8 +70,8 @@ impl Drop for ValueCall {
         };
         let arg = self.arg;
         // SAFETY: the C code guarantees that `discard` may be called with the argument if the task
-        // does not run. It cannot run any more. If `discard` fails, this call panics, and a wait
-        // for all tasks reports it.
+        // does not run. It cannot run any more. If `discard` fails, this call panics: the wait for
+        // all tasks reports it, or the call that has cancelled the task fails.
         unsafe { current_task::run(self.runtime.0, TaskCall { entry, arg }) };
     }
 }
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn usher_tasks_submit_slot(
             };
             Ok(submit()?)
         };
-        // If the runtime has ended, the task is dropped outside `registering`. SAFETY: `runtime` is
-        // null or a valid handle, as the caller guarantees.
+        // If the task is not submitted, the drop of its function inside `registering` discards
+        // nothing. SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         let entered = current_task::registering(|| unsafe { enter(runtime, submit) });
         let future = entered?;
         *out = Box::into_raw(Box::new(SlotHandle {

@@ -199,8 +199,7 @@ fn dense_tokens_work_and_wrong_ranges_are_errors() {
     let expected: Vec<_> = (0..20).map(|token| common::unresolved(token, 1)).collect();
     assert_eq!(owner.wait(), (ErrorCode::Unfinished as c_int, expected));
     let (code, runtime) = runtime_new(&dense(u64::MAX, 2));
-    let text =
-        "2 dense tokens from 18446744073709551615 on: the last one exceeds the largest token";
+    let text = "2 dense tokens from 18446744073709551615 on: the last one must be below 18446744073709551615";
     fails(code, ErrorCode::Options, text);
     assert!(runtime.is_null());
     let (code, _) = runtime_new(&dense(0, 1 << 40));

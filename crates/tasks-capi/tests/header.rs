@@ -62,6 +62,8 @@ USHER_TASKS_BINDING_LLC 0
 USHER_TASKS_BINDING_NONE 1
 USHER_TASKS_RUNNING_CPUS 0
 USHER_TASKS_RUNNING_ALL 1
+USHER_TASKS_PROGRESS_REPORTED 0
+USHER_TASKS_PROGRESS_NOT_REPORTED 1
 USHER_TASKS_UNFINISHED_FAILED 1
 USHER_TASKS_UNFINISHED_UNRESOLVED 2
 USHER_TASKS_UNFINISHED_UNREGISTERED 3
@@ -187,6 +189,14 @@ fn crate_abi() -> String {
         };
         assert!(limited.runtime().is_ok());
         writeln!(lines, "USHER_TASKS_RUNNING_{name} {running}").unwrap();
+    }
+    for (progress, name) in ["REPORTED", "NOT_REPORTED"].iter().enumerate() {
+        let reported = Options {
+            progress: progress as u32,
+            ..common::options(1, 0, (0, 0))
+        };
+        assert!(reported.runtime().is_ok());
+        writeln!(lines, "USHER_TASKS_PROGRESS_{name} {progress}").unwrap();
     }
     for kind in kinds {
         let name = upper_snake(&format!("{kind:?}"));

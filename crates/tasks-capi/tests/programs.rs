@@ -82,7 +82,7 @@ fn the_wrapper_carries_results_and_exceptions() {
         let output = program.run(&[]);
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{output:?}");
-        assert_eq!(stdout.lines().count(), 29, "{stdout}");
+        assert_eq!(stdout.lines().count(), 36, "{stdout}");
         assert!(
             stdout.lines().all(|line| line.ends_with(": right")),
             "{stdout}"

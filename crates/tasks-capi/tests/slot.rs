@@ -11,7 +11,7 @@ use std::thread;
 
 use usher_tasks_capi::current_task::*;
 use usher_tasks_capi::error::ErrorCode;
-use usher_tasks_capi::fork::usher_tasks_isolate;
+use usher_tasks_capi::fork::{ScopeHandle, usher_tasks_isolate, usher_tasks_scope_run};
 use usher_tasks_capi::graph::*;
 use usher_tasks_capi::runtime::{RuntimeHandle, usher_tasks_cancel};
 use usher_tasks_capi::slot::*;
@@ -343,7 +343,15 @@ unsafe extern "C-unwind" fn waits_in_region(arg: *mut c_void) {
     fails(code, ErrorCode::Isolated, &text);
     let inner = Slot::submit(usher_tasks_current(), fib, ptr::without_provenance_mut(9));
     assert_eq!(inner.wait(), (OK, 34));
+    let other = OwnedRuntime::new(1);
+    // SAFETY: the runtime exists until the call returns.
+    let code = unsafe { usher_tasks_scope_run(other.0, Some(no_body), ptr::null_mut()) };
+    let text = "a scope of another runtime cannot be opened in an isolate region: open the scope on \
+                the runtime of the region";
+    fails(code, ErrorCode::Isolated, text);
 }
+
+unsafe extern "C-unwind" fn no_body(_: *mut ScopeHandle, _: *mut c_void) {}
 
 unsafe extern "C-unwind" fn opens_region(arg: *mut c_void) -> *mut c_void {
     let (own, none) = (usher_tasks_current(), ptr::null_mut());

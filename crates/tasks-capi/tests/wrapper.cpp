@@ -112,6 +112,58 @@ void cancelled()
 	expect(alive.use_count() == 1, "all lambdas are freed");
 }
 
+// A graph that runs cannot be run or changed, and keeps its exception.
+void graph_misuse(const usher::runtime &runtime)
+{
+	usher::graph graph;
+	std::atomic<bool> begun{false}, open{false};
+	graph.task([&] {
+		begun = true;
+		while (!open)
+			std::this_thread::yield();
+		throw foreign{"graph"};
+	});
+	std::string first;
+	std::thread other([&] { first = thrown([&] { runtime.run(graph); }); });
+	while (!begun)
+		std::this_thread::yield();
+	std::string busy = "error " + std::to_string(USHER_TASKS_ERROR_BUSY);
+	expect(thrown([&] { runtime.run(graph); }) == busy, "a busy graph");
+	expect(thrown([&] { graph.task([] {}); }) != "nothing", "a late task");
+	expect(thrown([&] { graph.after(0, 0); }) != "nothing",
+	       "a late dependency");
+	open = true;
+	other.join();
+	expect(first == "foreign graph", "the exception of the first run");
+	usher::graph own;
+	std::string inner;
+	own.task([&] { inner = thrown([&] { runtime.run(own); }); });
+	runtime.run(own);
+	expect(inner == busy, "a graph that runs itself");
+}
+
+// An error of a wait is not hidden by the exception of an earlier task.
+void hidden_errors()
+{
+	usher::runtime runtime(1);
+	std::vector<usher::future<void>> both;
+	std::atomic<bool> begun{false}, open{false};
+	both.push_back(runtime.async([&] {
+		begun = true;
+		while (!open)
+			std::this_thread::yield();
+		throw 1;
+	}));
+	while (!begun)
+		std::this_thread::yield();
+	both.push_back(runtime.async([] {}));
+	expect(both[1].cancel(), "cancel the second task");
+	open = true;
+	expect(thrown([&] { usher::wait_all(both); }) ==
+		       "error " + std::to_string(USHER_TASKS_ERROR_CANCELLED),
+	       "wait_all throws the later error");
+}
+
 void parts(const usher::runtime &runtime)
 {
 	int one = 0, other = 0;
@@ -134,6 +186,7 @@ void parts(const usher::runtime &runtime)
 		       });
 	       }) == "foreign item",
 	       "for_each throws");
+	graph_misuse(runtime);
 	std::mutex mutex;
 	uint64_t total = 0;
 	runtime.for_each(0, 200, [&](uint64_t i) {
@@ -221,6 +274,7 @@ int main()
 
 	futures(runtime);
 	cancelled();
+	hidden_errors();
 	parts(runtime);
 	graphs(runtime);
 	errors(runtime);

@@ -72,7 +72,7 @@ impl Runtime {
         if self.current_worker().is_some() || self.foreign_creator().is_some() {
             return function();
         }
-        check_not_isolated();
+        self.check_not_isolated();
         let inject = |job| self.registry().inject(job);
         let _wait = current_worker::record_wait_for(self.registry());
         current_worker::with(|worker| match worker {
@@ -180,7 +180,7 @@ impl Runtime {
         match self.current_worker() {
             Some(worker) => scope::on_worker(worker, body),
             None => {
-                check_not_isolated();
+                self.check_not_isolated();
                 let is_serial = !self.registry().finds_groups() || self.foreign_creator().is_some();
                 scope::in_place(self.registry(), is_serial, body)
             }
@@ -213,17 +213,23 @@ impl Runtime {
         self.scope_in_place(|scope| spawn_calls(scope, &function, &results));
         all_of(results)
     }
-}
 
-/// Panics if the calling thread is in an isolate region of another runtime. Called before the other
-/// runtime gets tasks whose data are on the stack of the caller.
-fn check_not_isolated() {
-    current_worker::with(|this| {
+    /// Returns whether the calling thread is in an isolate region of another runtime. A scope and
+    /// [`Self::run_on_worker`] of this runtime then panic.
+    pub fn is_outside_region(&self) -> bool {
+        let is_isolated =
+            || current_worker::with(|this| this.is_some_and(|this| this.worker().is_isolated()));
+        self.current_worker().is_none() && is_isolated()
+    }
+
+    /// Panics if the calling thread is in an isolate region of another runtime. Called before this
+    /// runtime gets tasks whose data are on the stack of the caller.
+    fn check_not_isolated(&self) {
         assert!(
-            this.is_none_or(|this| !this.worker().is_isolated()),
+            !self.is_outside_region(),
             "an isolate region cannot wait for another runtime"
         );
-    });
+    }
 }
 
 /// The result of the call of each worker, after the call.

@@ -10,11 +10,12 @@
 //!
 //! `trials` compares the groupings by the run times of tasks, and selects the fastest. One task in
 //! 64 ([`SAMPLE`]) is timed. The mean of 256 timed tasks ([`SAMPLES`]) is the result of one trial,
-//! and then `trials` selects the grouping of the next trial. The baseline is the grouping by time. A task that became ready under one
-//! grouping may run during the trial of the next grouping, and is then counted there. Compared with
-//! the length of a trial, such tasks are few. The first choice follows after 9 trials, which are
-//! about 150,000 tasks. A guess takes constant time and writes no data that all threads share,
-//! except once per group by time. Groups share 255 numbers, in cyclic order.
+//! and then `trials` selects the grouping of the next trial. The baseline is the grouping by time.
+//! A task that became ready under one grouping may run during the trial of the next grouping, and
+//! is then counted there. Compared with the length of a trial, such tasks are few. The first choice
+//! follows after 9 trials, which are about 150,000 tasks. A guess takes constant time and writes no
+//! data that all threads share, except once per group by time. Groups share 255 numbers, in cyclic
+//! order.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

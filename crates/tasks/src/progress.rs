@@ -6,8 +6,9 @@
 //! 2. The observer ([`crate::follow`]) adds the new tasks to the page every 20 ms while workers run,
 //!    before it sleeps, and at the end of the runtime. Workers only count in their own counters.
 //! 3. The tasks of graphs, tokens, submissions and scopes are reported: a program has as many of
-//!    them on one worker as on many. The chunks of parallel loops and the stolen functions of
-//!    `join` depend on the workers, so they are not.
+//!    them on one worker as on many, except that a broadcast counts as one task for each worker, and
+//!    that the tasks of a serial scope are not counted. The chunks of parallel loops and the stolen
+//!    functions of `join` depend on the workers, so they are not reported.
 //! 4. A page has one unit of work. With the first report, an empty name of the unit becomes "tasks".
 //!    If the program has named another unit, or has counted units without a name, it reports its
 //!    progress itself, and the runtime reports nothing.

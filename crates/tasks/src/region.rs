@@ -7,7 +7,7 @@
 //! holds tasks for which the region waits.
 //!
 //! Idea: in a region, the worker behaves like the only worker of its runtime. Graphs, scopes, joins
-//! and loops run on the worker alone, and their tasks are not published. Tasks with futures that are
+//! and loops run on the worker alone, and their tasks are neither published nor injected. Tasks with futures that are
 //! submitted in the region belong to it. Other workers may run them, in the same region, so they
 //! never wait for tasks outside the region.
 

@@ -397,7 +397,7 @@ impl Tokens {
     }
 
     /// Calls `call`, which runs or drops the closure of a task. Records a panic of the call.
-    fn call(&self, token: u64, is_submitted: bool, call: impl FnOnce()) {
+    pub fn call(&self, token: u64, is_submitted: bool, call: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             self.panicked.lock().push(Panicked {
                 task: token,

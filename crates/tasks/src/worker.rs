@@ -42,7 +42,7 @@ use crate::pool::{Inbox, LocalQueues, StealSlots};
 use crate::region::Region;
 use crate::sleep::{ParkResult, SleepFor, Sleepers};
 use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
-use crate::task_node::{Creator, WaitLock};
+use crate::task_node::WaitLock;
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
 
@@ -300,16 +300,18 @@ pub(crate) struct Worker<'a> {
     /// The isolate region of the running task, and whether there is one.
     region: RefCell<Option<Arc<Region>>>,
     is_isolated: Cell<bool>,
+    /// The number of outer queues when the worker entered the outermost region.
+    region_queues: Cell<usize>,
+    /// The number of outer queues in the outermost deep wait for a graph; `usize::MAX` without one.
+    deep_queues: Cell<usize>,
     /// Whether the overflow slot was filled since the worker last emptied it.
     overflow_used: Cell<bool>,
     /// The time of the last steal. `None` if [`share::STEAL_BACKOFF`] has passed since then.
     last_steal: Cell<Option<Instant>>,
     /// Number of tasks with guessed groups that have run since the last such task was timed.
     since_sample: Cell<u64>,
-    /// The creator of the tasks that the running function adds, and the topmost node on the stack
-    /// (module `futures`).
-    creator: Cell<Creator>,
-    topmost: Cell<Creator>,
+    /// The tasks with futures on the stack.
+    stacked: futures::StackedTasks,
     /// The size of the stack, and an address near its base.
     stack_bytes: usize,
     stack_base: Cell<usize>,
@@ -335,11 +337,12 @@ impl<'a> Worker<'a> {
             allows_stealing: Cell::new(registry.workers_steal()),
             region: RefCell::new(None),
             is_isolated: Cell::new(false),
+            region_queues: Cell::new(0),
+            deep_queues: Cell::new(usize::MAX),
             overflow_used: Cell::new(false),
             last_steal: Cell::new(None),
             since_sample: Cell::new(0),
-            creator: Cell::new(Creator::NONE),
-            topmost: Cell::new(Creator::NONE),
+            stacked: futures::StackedTasks::default(),
             stack_bytes,
             stack_base: Cell::new(0),
         }

@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use usher_tasks::{GraphBuilder, Groups, Policy, Runtime, TaskRef, TaskWaitError};
+use usher_tasks::{GraphBuilder, Groups, Policy, Runtime, TaskRef, TaskStatus, TaskWaitError};
 
 const POLICIES: [Policy; 4] = [
     Policy::Usher,
@@ -178,4 +178,54 @@ fn a_region_ends_with_a_panic_and_is_only_a_call_outside_tasks() {
         panic!("the region has waited for another runtime")
     };
     assert_eq!(message, "an isolate region cannot wait for another runtime");
+}
+
+/// A graph of a region stays on its worker while one of its tasks waits for a future of the region.
+#[test]
+fn graphs_stay_on_their_worker_during_waits_for_futures() {
+    for _ in 0..20 {
+        let runtime = Arc::new(Runtime::new(3).unwrap());
+        let own = Arc::clone(&runtime);
+        let workers =
+            runtime.submit_future(Groups::NONE, move || own.isolate(|| workers_of_graph(&own)));
+        let (own_worker, workers) = workers.unwrap().value().unwrap();
+        assert!(
+            workers.iter().all(|&worker| worker == own_worker),
+            "{own_worker:?}: {workers:?}"
+        );
+    }
+}
+
+/// Runs a graph whose first task waits for a future, which another worker runs until the calling
+/// worker sleeps. Returns the calling worker, and the worker of each task.
+fn workers_of_graph(runtime: &Arc<Runtime>) -> (Option<usize>, Vec<Option<usize>>) {
+    let own_worker = runtime.worker_index();
+    let sleeps = {
+        let runtime = Arc::clone(runtime);
+        move || runtime.counters().0[own_worker.unwrap()].sleeps
+    };
+    let before = sleeps();
+    let future = runtime.submit_future(Groups::NONE, move || {
+        while sleeps() == before {
+            std::thread::yield_now();
+        }
+    });
+    let future = future.unwrap();
+    // Another worker runs the task.
+    while future.task().status() == TaskStatus::Pending {
+        std::thread::yield_now();
+    }
+    let mut builder = GraphBuilder::new();
+    (0..100).for_each(|_| _ = builder.task());
+    let workers = Mutex::new(Vec::new());
+    let is_first = AtomicBool::new(true);
+    let body = |_| {
+        let worker = runtime.worker_index();
+        if is_first.swap(false, Ordering::Relaxed) {
+            future.wait().unwrap();
+        }
+        workers.lock().unwrap().push(worker);
+    };
+    runtime.run(&mut builder.build(body).unwrap()).unwrap();
+    (own_worker, workers.into_inner().unwrap())
 }

@@ -20,12 +20,12 @@ const SHAPE_MAX: usize = 1024;
 /// The file with the number that the kernel assigned last to a process or thread. It stays open,
 /// because it is read at each check of an idle program.
 #[derive(Debug)]
-pub(super) struct LastPid {
+pub(super) struct LastPidFile {
     path: PathBuf,
     file: Option<OpenFile>,
 }
 
-impl LastPid {
+impl LastPidFile {
     pub(super) fn new(proc_root: &Path) -> Self {
         Self {
             path: proc_root.join("loadavg"),

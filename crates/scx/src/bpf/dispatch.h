@@ -39,8 +39,9 @@
  * --------
  * The cost does not depend on the number of threads. A selection in an LLC tries to take a thread
  * from each of the 32 queues at most once, and each attempt compares all queues. Steps 5 and 6 each
- * visit each LLC with waiting threads at most once. After max_lag_ns in which only urgent threads ran, a waiting thread
- * that is not urgent is next. If a thread is overdue (share.h), this limit is one slice.
+ * visit each LLC with waiting threads at most once. After max_lag_ns in which only urgent threads
+ * ran, a waiting thread that is not urgent is next. If a thread is overdue (share.h), this limit is
+ * one slice.
  *
  * 6. Known limits
  * ---------------

@@ -26,7 +26,7 @@ pub(crate) type WaitLock = Mutex<()>;
 /// drop of this value removes the waits.
 pub(crate) struct TaskWait<'a> {
     lock: &'a WaitLock,
-    waiting: [Option<Arc<TaskNode>>; 2],
+    waiting: Vec<Arc<TaskNode>>,
     target: &'a Arc<TaskNode>,
 }
 
@@ -37,20 +37,18 @@ impl<'a> TaskWait<'a> {
     /// If the wait would close a cycle.
     pub fn begin(
         lock: &'a WaitLock,
-        waiting: [Option<Arc<TaskNode>>; 2],
+        waiting: Vec<Arc<TaskNode>>,
         target: &'a Arc<TaskNode>,
     ) -> Result<Self, WaitFault> {
         let guard = lock.lock();
-        let is_waiting = |node: &Arc<TaskNode>| {
-            let mut nodes = waiting.iter().flatten();
-            nodes.any(|waiting| Arc::ptr_eq(waiting, node))
-        };
+        let is_waiting =
+            |node: &Arc<TaskNode>| waiting.iter().any(|waiting| Arc::ptr_eq(waiting, node));
         let address = |node: &Arc<TaskNode>| Arc::as_ptr(node).addr();
         let next = |node: &Arc<TaskNode>, next: &mut Vec<_>| node.waits_for(next);
         if leads(Arc::clone(target), is_waiting, address, next) {
             return Err(WaitFault::Cycle);
         }
-        for node in waiting.iter().flatten() {
+        for node in &waiting {
             node.add_target(target);
         }
         drop(guard);
@@ -65,7 +63,7 @@ impl<'a> TaskWait<'a> {
 impl Drop for TaskWait<'_> {
     fn drop(&mut self) {
         let _guard = self.lock.lock();
-        for node in self.waiting.iter().flatten() {
+        for node in &self.waiting {
             node.remove_target(self.target);
         }
     }

@@ -10,12 +10,13 @@
 //! while the state changes to an end state. The thread that ends the task wakes the listed threads.
 //! A thread that comes later sees the end state and does not wait.
 //!
-//! All operations take constant time, apart from the functions of tasks, the search for a
-//! descendant, and the wake-ups.
+//! All operations take constant time, apart from the functions of tasks, the search for an ancestor
+//! or a descendant, and the wake-ups.
 
 mod edges;
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::{mem, ptr};
@@ -150,7 +151,7 @@ pub(crate) struct TaskNode {
     edges: Mutex<Edges>,
     /// The tasks that this task has submitted, without tasks that have ended long ago. It is empty
     /// after the end of this task.
-    children: Mutex<Vec<Arc<TaskNode>>>,
+    children: Mutex<VecDeque<Arc<TaskNode>>>,
 }
 
 impl TaskNode {
@@ -279,7 +280,8 @@ impl TaskNode {
             }
         }
         // The children keep one another alive no longer.
-        drop(mem::take(&mut *self.children.lock()));
+        let children = mem::take(&mut *self.children.lock());
+        drop(children);
     }
 
     /// Adds a thread to be woken at the end of the task. Returns false if the task has ended.
@@ -366,30 +368,41 @@ impl TaskNode {
             let spare = children.len().max(64);
             children.reserve(spare);
         }
-        children.push(Arc::clone(child));
+        children.push_back(Arc::clone(child));
     }
 
-    /// Returns the oldest descendant that has not begun; `None` if there is none.
-    pub fn pending_descendant(&self) -> Option<Arc<Self>> {
+    /// Returns the oldest descendant that has not begun and for which `may_run` returns true; `None`
+    /// if there is none.
+    pub fn pending_descendant(&self, may_run: impl Fn(&Self) -> bool) -> Option<Arc<Self>> {
         let mut running = Vec::new();
-        if let Some(found) = self.pending_child(&mut running) {
+        if let Some(found) = self.pending_child(&may_run, &mut running) {
             return Some(found);
         }
         while let Some(next) = running.pop() {
-            if let Some(found) = next.pending_child(&mut running) {
+            if let Some(found) = next.pending_child(&may_run, &mut running) {
                 return Some(found);
             }
         }
         None
     }
 
-    fn pending_child(&self, running: &mut Vec<Arc<Self>>) -> Option<Arc<Self>> {
+    /// Returns the oldest child that has not begun and may run, or adds the running children to a
+    /// list. Children that have ended are removed from the front only, which takes constant time for
+    /// each.
+    fn pending_child(
+        &self,
+        may_run: &impl Fn(&Self) -> bool,
+        running: &mut Vec<Arc<Self>>,
+    ) -> Option<Arc<Self>> {
         let mut children = self.children.lock();
-        children.retain(|child| !child.has_ended());
-        if let Some(pending) = children.iter().find(|child| child.is_pending()) {
-            return Some(Arc::clone(pending));
+        while children.front().is_some_and(|child| child.has_ended()) {
+            children.pop_front();
         }
-        running.extend(children.iter().cloned());
+        let mut pending = children.iter().filter(|child| child.is_pending());
+        if let Some(found) = pending.find(|child| may_run(child)) {
+            return Some(Arc::clone(found));
+        }
+        running.extend(children.iter().filter(|child| !child.has_ended()).cloned());
         None
     }
 

@@ -293,7 +293,7 @@ impl DenseTokens {
         // SAFETY: the flag `HELD`, which this thread has set, excludes other threads, and resolutions
         // cannot make the task ready. The registration had written the slot.
         let closure = unsafe { self.closure(index) };
-        // Not a store, because resolutions may have changed the state meanwhile.
+        // Other threads wait while `HELD` is set.
         place.swap(0, Ordering::AcqRel);
         Ok(Some(closure))
     }

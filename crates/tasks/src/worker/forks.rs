@@ -36,7 +36,6 @@ use crate::job::{Chain, JobRef};
 use crate::pool::FORKED;
 use crate::sleep::SleepFor;
 use crate::sync::thread;
-use crate::task_node::Creator;
 
 impl Registry {
     /// Wakes a worker that waits for a condition. The caller has made the condition true before.
@@ -76,7 +75,7 @@ impl Worker<'_> {
             return self.wait_for_fork(is_done);
         }
         self.wait_depth.set(depth + 1);
-        let creator = self.replace_creator(Creator::NONE);
+        let _creator = self.suspend_creator();
         let mut spins = 0;
         while !is_done() {
             match self.take_mail().or_else(|| self.take_wanted(&is_wanted)) {
@@ -107,7 +106,6 @@ impl Worker<'_> {
                 }
             }
         }
-        self.replace_creator(creator);
         self.wait_depth.set(depth);
     }
 
@@ -139,9 +137,9 @@ impl Worker<'_> {
         self.waits_across.set(was_waiting);
         let Some(job) = job else { return false };
         self.wait_depth.set(depth + 1);
-        let creator = self.replace_creator(Creator::NONE);
+        let creator = self.suspend_creator();
         self.run(job);
-        self.replace_creator(creator);
+        drop(creator);
         self.wait_depth.set(depth);
         self.publish_all();
         true
@@ -247,7 +245,7 @@ impl Worker<'_> {
     }
 
     /// Moves the wanted tasks of the injector to this worker's queues.
-    pub(super) fn take_injected_wanted(&self, is_wanted: impl Fn(&JobRef) -> bool) {
+    fn take_injected_wanted(&self, is_wanted: impl Fn(&JobRef) -> bool) {
         let injector = &self.registry.injector;
         let mut has_injected = false;
         for job in injector.take() {

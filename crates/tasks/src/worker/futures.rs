@@ -1,23 +1,88 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Workers that run tasks with futures, and wait for them. The module `future` has an overview.
 //!
-//! A worker knows two nodes: the *creator*, which is the running task with a future, or the task
-//! with a future that has opened the scope or runs the graph of the running task; and the *topmost*
-//! node on its stack. Between the two may be a task without a future, which a nested wait has begun.
-//! Such a task has no creator.
+//! A worker knows these nodes ([`StackedTasks`]):
+//!
+//! - The *creator* is the running task with a future, or the task with a future that has opened the
+//!   scope or runs the graph of the running task.
+//! - The *topmost* node is the last one that began on the stack.
+//! - The *suspended* nodes are the creators of functions that wait, on the stack. Tasks that run
+//!   during such a wait are no parts of the waiting task, so they have no creator at first.
+//!
+//! A task cannot end before a task that runs above one of its functions on a stack has ended. It
+//! therefore waits for that task.
 
-use std::hint;
-use std::ptr;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::{hint, ptr};
 
 use super::{Registry, SPINS, Worker};
 use crate::dispatch::Groups;
 use crate::error::Panicked;
-use crate::pool::{FORKED, LocalQueues};
+use crate::pool::LocalQueues;
 use crate::region::Region;
 use crate::sleep::SleepFor;
 use crate::sync::{Ordering, fence};
 use crate::task_node::{Creator, NodeRuntime, NodeWaiter, TaskNode, TaskWait, WaitFault};
+
+/// The tasks with futures on the stack of a worker.
+#[derive(Debug)]
+pub(super) struct StackedTasks {
+    creator: Cell<Creator>,
+    topmost: Cell<Creator>,
+    /// The creators of the functions that wait, from the bottom of the stack.
+    suspended: RefCell<Vec<Creator>>,
+    /// The number of suspended creators below the topmost node.
+    below_topmost: Cell<usize>,
+}
+
+impl Default for StackedTasks {
+    fn default() -> Self {
+        Self {
+            creator: Cell::new(Creator::NONE),
+            topmost: Cell::new(Creator::NONE),
+            suspended: RefCell::default(),
+            below_topmost: Cell::new(0),
+        }
+    }
+}
+
+impl StackedTasks {
+    /// Returns the tasks of which a function is on the stack above the topmost node or runs now,
+    /// without the topmost node itself.
+    fn parts(&self) -> Vec<Arc<TaskNode>> {
+        let suspended = self.suspended.borrow();
+        let since = suspended[self.below_topmost.get()..].iter();
+        let mut parts: Vec<Arc<TaskNode>> = Vec::new();
+        let topmost = self.topmost.get();
+        for creator in since
+            .chain([&self.creator.get()])
+            .filter(|&one| *one != topmost)
+        {
+            if let Some(node) = creator.node()
+                && !parts.iter().any(|part| Arc::ptr_eq(part, &node))
+            {
+                parts.push(node);
+            }
+        }
+        parts
+    }
+}
+
+/// Removes the creator while a function waits; its drop restores the creator.
+pub(super) struct SuspendedCreator<'a> {
+    stacked: &'a StackedTasks,
+    creator: Creator,
+}
+
+impl Drop for SuspendedCreator<'_> {
+    fn drop(&mut self) {
+        if self.creator != Creator::NONE {
+            self.stacked.suspended.borrow_mut().pop();
+        }
+        self.stacked.creator.set(self.creator);
+    }
+}
 
 impl NodeRuntime for Registry {
     fn wake_for_node(&self, worker: usize) {
@@ -51,43 +116,51 @@ impl Registry {
 impl Worker<'_> {
     /// Returns the creator of the tasks that the running function adds.
     pub fn creator(&self) -> Creator {
-        self.creator.get()
+        self.stacked.creator.get()
     }
 
     /// Sets the creator, and returns the creator before.
     #[inline]
     pub fn replace_creator(&self, creator: Creator) -> Creator {
-        self.creator.replace(creator)
+        self.stacked.creator.replace(creator)
+    }
+
+    /// Removes the creator until the returned value is dropped. The running function waits.
+    pub(super) fn suspend_creator(&self) -> SuspendedCreator<'_> {
+        let creator = self.replace_creator(Creator::NONE);
+        if creator != Creator::NONE {
+            self.stacked.suspended.borrow_mut().push(creator);
+        }
+        SuspendedCreator {
+            stacked: &self.stacked,
+            creator,
+        }
     }
 
     /// Runs a claimed node.
     pub fn run_node(&self, node: &Arc<TaskNode>) {
+        let stacked = &self.stacked;
+        let parts = stacked.parts();
         let this = Creator::of(node);
-        let creator = self.creator.replace(this);
-        let below = self.topmost.replace(this);
+        let creator = self.replace_creator(this);
+        let below = stacked.topmost.replace(this);
+        let suspended = stacked.suspended.borrow().len();
+        let below_topmost = stacked.below_topmost.replace(suspended);
         let below_node = below.node();
         if let Some(below) = &below_node {
             below.set_above(Some(Arc::clone(node)));
         }
-        // The waiting task may be a part of a task on another stack.
-        let whole = match creator == below {
-            true => None,
-            false => creator.node(),
-        };
-        if let Some(whole) = &whole {
-            whole.add_target(node);
-        }
+        parts.iter().for_each(|part| part.add_target(node));
         let region = self.enter_region(node.region().cloned());
         node.run_claimed(Some(self.registry));
         self.enter_region(region);
-        if let Some(whole) = &whole {
-            whole.remove_target(node);
-        }
+        parts.iter().for_each(|part| part.remove_target(node));
         if let Some(below) = &below_node {
             below.set_above(None);
         }
-        self.topmost.set(below);
-        self.creator.set(creator);
+        stacked.below_topmost.set(below_topmost);
+        stacked.topmost.set(below);
+        self.replace_creator(creator);
     }
 
     /// Runs a node on the stack of the running task if it has not begun.
@@ -109,7 +182,10 @@ impl Worker<'_> {
         tokens.begin_active();
         if node.claim() {
             match tokens.is_cancelled() {
-                true => node.cancel_claimed(Some(self.registry)),
+                // A panic of the function's destructor is reported by the wait for all tasks.
+                true => tokens.call(node.number(), true, || {
+                    node.cancel_claimed(Some(self.registry));
+                }),
                 false => self.trace(node.number(), Groups::NONE, || self.run_node(node)),
             }
         }
@@ -124,6 +200,9 @@ impl Worker<'_> {
 
     /// Sets the isolate region, and returns the region before.
     pub fn enter_region(&self, region: Option<Arc<Region>>) -> Option<Arc<Region>> {
+        if region.is_some() && !self.is_isolated() {
+            self.region_queues.set(self.outer_queues.borrow().len());
+        }
         self.is_isolated.set(region.is_some());
         self.allows_stealing
             .set(region.is_none() && self.registry.workers_steal());
@@ -159,7 +238,8 @@ impl Worker<'_> {
         if !self.may_wait_for(node) {
             return Err(WaitFault::Isolated);
         }
-        let (creator, topmost) = (self.creator.get().node(), self.topmost.get().node());
+        let creator = self.creator().node();
+        let topmost = self.stacked.topmost.get().node();
         if (creator.as_ref()).is_some_and(|creator| node.is_ancestor_or_self(creator)) {
             return Err(WaitFault::Cycle);
         }
@@ -168,10 +248,7 @@ impl Worker<'_> {
             (None, None) => Some(Arc::clone(node)),
             (None, Some(_)) => None,
         };
-        let waiting = match (&creator, &topmost) {
-            (Some(one), Some(other)) if Arc::ptr_eq(one, other) => [creator, None],
-            _ => [creator, topmost],
-        };
+        let waiting = self.stacked.parts().into_iter().chain(topmost).collect();
         let _wait = TaskWait::begin(&self.registry.future_lock, waiting, node)?;
         self.wait_for_running_node(node, root.as_deref());
         Ok(())
@@ -184,8 +261,8 @@ impl Worker<'_> {
         if !node.add_waiting(waiting) {
             return;
         }
-        let (depth, was_deep) = (self.wait_depth.get(), self.is_deep());
-        let creator = self.creator.replace(Creator::NONE);
+        let depth = self.wait_depth.get();
+        let _creator = self.suspend_creator();
         // No thread wakes this worker for tasks of a global queue, which it does not run.
         let min_level = self.shared.min_level.swap(usize::MAX, Ordering::Relaxed);
         let may_run = depth < self.wait_depth_max;
@@ -193,21 +270,21 @@ impl Worker<'_> {
         self.publish_all();
         let descendant = || {
             let root = root.filter(|_| may_run && !self.is_stack_full());
-            root.and_then(TaskNode::pending_descendant)
+            root.and_then(|root| root.pending_descendant(|node| self.may_wait_for(node)))
         };
         let mut spins = 0;
         while !node.has_ended() {
             if let Some(job) = self.take_mail_unless_isolated() {
                 self.run(job);
             } else if let Some(next) = descendant() {
-                // The limit was checked above.
+                // The region and the stack were checked above.
                 let _ = self.run_pending_node(&next);
             } else if spins < SPINS {
                 spins += 1;
                 hint::spin_loop();
                 continue;
             } else {
-                self.inject_all();
+                self.inject_queues();
                 registry.future_waits.fetch_add(1, Ordering::SeqCst);
                 let has_work = || node.has_ended() || self.has_mail() || descendant().is_some();
                 self.sleep(SleepFor::SomeTasks, has_work);
@@ -217,16 +294,13 @@ impl Worker<'_> {
         }
         self.wait_depth.set(depth);
         self.shared.min_level.store(min_level, Ordering::Relaxed);
-        self.creator.set(creator);
-        if was_deep {
-            self.take_back_injected();
-        }
         self.publish_all();
     }
 
-    /// Injects all tasks of the queues of this worker, so that other workers run them during a
-    /// sleep.
-    fn inject_all(&self) {
+    /// Injects the tasks of the queues of this worker, so that other workers run them during a
+    /// sleep. The queues of waits in an isolate region and of deep waits stay: only this worker runs
+    /// the tasks of a region, and a deep wait searches only its own queues.
+    fn inject_queues(&self) {
         if self.registry.global_queue.is_some() {
             return;
         }
@@ -235,19 +309,22 @@ impl Worker<'_> {
             has_injected |= queues.len() > 0;
             queues.drain(|job| self.registry.injector.push(job));
         };
-        inject(&mut self.local_queues.borrow_mut());
-        self.outer_queues.borrow_mut().iter_mut().for_each(inject);
+        let mut outer_queues = self.outer_queues.borrow_mut();
+        // The queues with a lower number are of waits outside the region and of no deep waits. The
+        // local queues follow the outer queues.
+        let before_region = match self.is_isolated() {
+            true => self.region_queues.get() + 1,
+            false => usize::MAX,
+        };
+        let end = before_region.min(self.deep_queues.get());
+        if outer_queues.len() < end {
+            inject(&mut self.local_queues.borrow_mut());
+        }
+        outer_queues.iter_mut().take(end).for_each(inject);
+        drop(outer_queues);
         if has_injected {
             self.wake_near();
             self.registry.sleepers.wake_all_waiting();
-        }
-    }
-
-    /// Takes tasks that were not forked from the injector, in a deep wait for a graph: the tasks of
-    /// the graph may be among them, and the wait searches only the queues of this worker.
-    fn take_back_injected(&self) {
-        if self.registry.global_queue.is_none() {
-            self.take_injected_wanted(|job| job.groups() != FORKED);
         }
     }
 }

@@ -21,7 +21,6 @@ use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
 use crate::sleep::{ParkResult, SleepFor};
 use crate::sync::Ordering;
-use crate::task_node::Creator;
 
 impl<'a> Worker<'a> {
     /// Begins a wait for a graph that a task of this worker runs. Until the guard is dropped, tasks
@@ -45,9 +44,12 @@ impl<'a> Worker<'a> {
                 // not contain tasks of earlier waits.
                 self.reclaim_published();
             }
-            self.outer_queues
-                .borrow_mut()
-                .push(self.local_queues.replace(fresh));
+            let mut outer_queues = self.outer_queues.borrow_mut();
+            outer_queues.push(self.local_queues.replace(fresh));
+            if self.is_deep() {
+                let deep_queues = self.deep_queues.get().min(outer_queues.len());
+                self.deep_queues.set(deep_queues);
+            }
         }
         Ok(NestedWaitGuard {
             worker: self,
@@ -84,7 +86,7 @@ impl<'a> Worker<'a> {
     pub fn run_until(&self, is_done: impl Fn() -> bool) {
         let registry = self.registry;
         // Tasks that run during the wait are no parts of the waiting task.
-        let creator = self.replace_creator(Creator::NONE);
+        let _creator = self.suspend_creator();
         let mut was_woken = false;
         loop {
             self.run_while(|| !is_done());
@@ -92,7 +94,6 @@ impl<'a> Worker<'a> {
                 if was_woken {
                     self.forward_wakeup();
                 }
-                self.replace_creator(creator);
                 return;
             }
             let parked = match &registry.global_queue {
@@ -181,10 +182,13 @@ impl Drop for NestedWaitGuard<'_, '_> {
             .shared
             .min_level
             .store(self.min_level, Ordering::Relaxed);
-        let Some(outer_queues) = worker.outer_queues.borrow_mut().pop() else {
+        let Some(enclosing) = worker.outer_queues.borrow_mut().pop() else {
             return;
         };
-        let mut inner = worker.local_queues.replace(outer_queues);
+        if worker.outer_queues.borrow().len() < worker.deep_queues.get() {
+            worker.deep_queues.set(usize::MAX);
+        }
+        let mut inner = worker.local_queues.replace(enclosing);
         worker.local_queues.borrow_mut().append(&mut inner);
         worker.spare_queues.borrow_mut().push(inner);
         worker.publish_all();
