@@ -24,12 +24,15 @@ mod forks;
 mod futures;
 mod running;
 mod share;
+mod stacked_tasks;
 mod wait;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 use std::{hint, iter, mem, process, ptr};
+
+use stacked_tasks::StackedTasks;
 
 use crate::active_workers::ActiveWorkers;
 use crate::counters::{AllCounters, AtomicWorkerCounters};
@@ -311,7 +314,7 @@ pub(crate) struct Worker<'a> {
     /// Number of tasks with guessed groups that have run since the last such task was timed.
     since_sample: Cell<u64>,
     /// The tasks with futures on the stack.
-    stacked: futures::StackedTasks,
+    stacked: StackedTasks,
     /// The size of the stack, and an address near its base.
     stack_bytes: usize,
     stack_base: Cell<usize>,
@@ -342,7 +345,7 @@ impl<'a> Worker<'a> {
             overflow_used: Cell::new(false),
             last_steal: Cell::new(None),
             since_sample: Cell::new(0),
-            stacked: futures::StackedTasks::default(),
+            stacked: StackedTasks::default(),
             stack_bytes,
             stack_base: Cell::new(0),
         }

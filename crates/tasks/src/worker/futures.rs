@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Workers that run tasks with futures, and wait for them. The module `future` has an overview.
 //!
-//! A worker knows these nodes ([`StackedTasks`]):
-//!
-//! - The *creator* is the running task with a future, or the task with a future that has opened the
-//!   scope or runs the graph of the running task.
-//! - The *topmost* node is the last one that began on the stack.
-//! - The *suspended* nodes are the creators of functions that wait, on the stack. Tasks that run
-//!   during such a wait are no parts of the waiting task, so they have no creator at first.
-//!
-//! A task cannot end before a task that runs above one of its functions on a stack has ended. It
-//! therefore waits for that task.
+//! The module `stacked_tasks` has the tasks with futures on the stack of a worker.
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::{hint, ptr};
 
+use super::stacked_tasks::SuspendedCreator;
 use super::{Registry, SPINS, Worker};
 use crate::dispatch::Groups;
 use crate::error::Panicked;
@@ -24,65 +15,6 @@ use crate::region::Region;
 use crate::sleep::SleepFor;
 use crate::sync::{Ordering, fence};
 use crate::task_node::{Creator, NodeRuntime, NodeWaiter, TaskNode, TaskWait, WaitFault};
-
-/// The tasks with futures on the stack of a worker.
-#[derive(Debug)]
-pub(super) struct StackedTasks {
-    creator: Cell<Creator>,
-    topmost: Cell<Creator>,
-    /// The creators of the functions that wait, from the bottom of the stack.
-    suspended: RefCell<Vec<Creator>>,
-    /// The number of suspended creators below the topmost node.
-    below_topmost: Cell<usize>,
-}
-
-impl Default for StackedTasks {
-    fn default() -> Self {
-        Self {
-            creator: Cell::new(Creator::NONE),
-            topmost: Cell::new(Creator::NONE),
-            suspended: RefCell::default(),
-            below_topmost: Cell::new(0),
-        }
-    }
-}
-
-impl StackedTasks {
-    /// Returns the tasks of which a function is on the stack above the topmost node or runs now,
-    /// without the topmost node itself.
-    fn parts(&self) -> Vec<Arc<TaskNode>> {
-        let suspended = self.suspended.borrow();
-        let since = suspended[self.below_topmost.get()..].iter();
-        let mut parts: Vec<Arc<TaskNode>> = Vec::new();
-        let topmost = self.topmost.get();
-        for creator in since
-            .chain([&self.creator.get()])
-            .filter(|&one| *one != topmost)
-        {
-            if let Some(node) = creator.node()
-                && !parts.iter().any(|part| Arc::ptr_eq(part, &node))
-            {
-                parts.push(node);
-            }
-        }
-        parts
-    }
-}
-
-/// Removes the creator while a function waits; its drop restores the creator.
-pub(super) struct SuspendedCreator<'a> {
-    stacked: &'a StackedTasks,
-    creator: Creator,
-}
-
-impl Drop for SuspendedCreator<'_> {
-    fn drop(&mut self) {
-        if self.creator != Creator::NONE {
-            self.stacked.suspended.borrow_mut().pop();
-        }
-        self.stacked.creator.set(self.creator);
-    }
-}
 
 impl NodeRuntime for Registry {
     fn wake_for_node(&self, worker: usize) {
@@ -127,40 +59,16 @@ impl Worker<'_> {
 
     /// Removes the creator until the returned value is dropped. The running function waits.
     pub(super) fn suspend_creator(&self) -> SuspendedCreator<'_> {
-        let creator = self.replace_creator(Creator::NONE);
-        if creator != Creator::NONE {
-            self.stacked.suspended.borrow_mut().push(creator);
-        }
-        SuspendedCreator {
-            stacked: &self.stacked,
-            creator,
-        }
+        self.stacked.suspend_creator()
     }
 
     /// Runs a claimed node.
     pub fn run_node(&self, node: &Arc<TaskNode>) {
-        let stacked = &self.stacked;
-        let parts = stacked.parts();
-        let this = Creator::of(node);
-        let creator = self.replace_creator(this);
-        let below = stacked.topmost.replace(this);
-        let suspended = stacked.suspended.borrow().len();
-        let below_topmost = stacked.below_topmost.replace(suspended);
-        let below_node = below.node();
-        if let Some(below) = &below_node {
-            below.set_above(Some(Arc::clone(node)));
-        }
-        parts.iter().for_each(|part| part.add_target(node));
+        let stacked = self.stacked.begin(node);
         let region = self.enter_region(node.region().cloned());
         node.run_claimed(Some(self.registry));
         self.enter_region(region);
-        parts.iter().for_each(|part| part.remove_target(node));
-        if let Some(below) = &below_node {
-            below.set_above(None);
-        }
-        stacked.below_topmost.set(below_topmost);
-        stacked.topmost.set(below);
-        self.replace_creator(creator);
+        drop(stacked);
     }
 
     /// Runs a node on the stack of the running task if it has not begun.
@@ -239,7 +147,7 @@ impl Worker<'_> {
             return Err(WaitFault::Isolated);
         }
         let creator = self.creator().node();
-        let topmost = self.stacked.topmost.get().node();
+        let topmost = self.stacked.topmost();
         if (creator.as_ref()).is_some_and(|creator| node.is_ancestor_or_self(creator)) {
             return Err(WaitFault::Cycle);
         }
