@@ -63,6 +63,7 @@ mod scope;
 mod slab;
 mod sleep;
 mod sort;
+mod stack_pointer;
 mod sync;
 mod task_node;
 mod tokens;

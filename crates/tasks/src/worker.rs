@@ -30,7 +30,7 @@ mod wait;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
-use std::{hint, iter, mem, process, ptr};
+use std::{hint, iter, mem, process};
 
 use stacked_tasks::StackedTasks;
 
@@ -44,6 +44,7 @@ use crate::places::WorkerPlaces;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
 use crate::region::Region;
 use crate::sleep::{ParkResult, SleepFor, Sleepers};
+use crate::stack_pointer::stack_pointer;
 use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::task_node::WaitLock;
 use crate::tokens::Tokens;
@@ -404,7 +405,7 @@ impl<'a> Worker<'a> {
         let thread_id = unsafe { libc::gettid() };
         self.shared.thread_id.store(thread_id, Ordering::Relaxed);
         let registry = self.registry;
-        self.stack_base.set(ptr::from_ref(&registry).addr());
+        self.stack_base.set(stack_pointer());
         registry.active_workers.begin();
         loop {
             // The flag is read before the search for tasks. A search after the close finds all

@@ -3,8 +3,8 @@
 //!
 //! The module `stacked_tasks` has the tasks with futures on the stack of a worker.
 
+use std::hint;
 use std::sync::Arc;
-use std::{hint, ptr};
 
 use super::stacked_tasks::SuspendedCreator;
 use super::{Registry, SPINS, Worker};
@@ -13,6 +13,7 @@ use crate::error::Panicked;
 use crate::pool::LocalQueues;
 use crate::region::Region;
 use crate::sleep::SleepFor;
+use crate::stack_pointer::stack_pointer;
 use crate::sync::{Ordering, fence};
 use crate::task_node::{Creator, NodeRuntime, NodeWaiter, TaskNode, TaskWait, WaitFault};
 
@@ -126,11 +127,7 @@ impl Worker<'_> {
 
     /// Returns whether less than a quarter of the stack is left.
     fn is_stack_full(&self) -> bool {
-        let here = 0_u8;
-        let used = self
-            .stack_base
-            .get()
-            .saturating_sub(ptr::from_ref(&here).addr());
+        let used = self.stack_base.get().saturating_sub(stack_pointer());
         used > self.stack_bytes / 4 * 3
     }
 
