@@ -146,7 +146,7 @@ pub unsafe extern "C" fn usher_tasks_scope_run(
             arg,
         };
         let run = |this: &Runtime| {
-            if this.is_outside_region() {
+            if this.is_in_foreign_region() {
                 let text = "a scope of another runtime cannot be opened in an isolate region: \
                             open the scope on the runtime of the region";
                 return Err(Failure::new(ErrorCode::Isolated, text.to_owned()));

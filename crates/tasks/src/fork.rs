@@ -216,7 +216,7 @@ impl Runtime {
 
     /// Returns whether the calling thread is in an isolate region of another runtime. A scope and
     /// [`Self::run_on_worker`] of this runtime then panic.
-    pub fn is_outside_region(&self) -> bool {
+    pub fn is_in_foreign_region(&self) -> bool {
         let is_isolated =
             || current_worker::with(|this| this.is_some_and(|this| this.worker().is_isolated()));
         self.current_worker().is_none() && is_isolated()
@@ -226,7 +226,7 @@ impl Runtime {
     /// runtime gets tasks whose data are on the stack of the caller.
     fn check_not_isolated(&self) {
         assert!(
-            !self.is_outside_region(),
+            !self.is_in_foreign_region(),
             "an isolate region cannot wait for another runtime"
         );
     }

@@ -4,22 +4,16 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::{hint, thread};
 
 use proptest::prelude::*;
-use usher_tasks::{Graph, GraphBuilder, Groups, Policy, RunError, Runtime};
+use usher_tasks::{Graph, GraphBuilder, Groups, RunError, Runtime};
 
-const POLICIES: [Policy; 4] = [
-    Policy::Usher,
-    Policy::Paper {
-        t_groups: 4,
-        s_groups: 4,
-    },
-    Policy::Fcfs,
-    Policy::Lcfs,
-];
+use common::POLICIES;
 
 /// Builds a graph of `count` tasks. Each task depends on up to `width` of the tasks before it.
 fn graph<B: Fn(usize) + Sync>(count: usize, width: usize, body: B) -> Graph<B> {

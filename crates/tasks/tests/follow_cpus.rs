@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod common;
+
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -13,15 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use usher_tasks::{GraphBuilder, Groups, Handle, Policy, Runtime, RuntimeBuilder, TaskScope};
 
-const POLICIES: [Policy; 4] = [
-    Policy::Usher,
-    Policy::Paper {
-        t_groups: 4,
-        s_groups: 4,
-    },
-    Policy::Fcfs,
-    Policy::Lcfs,
-];
+use common::POLICIES;
 
 /// The CPUs of this process at the start of the test.
 struct Cpus(Vec<usize>);

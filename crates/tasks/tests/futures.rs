@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod common;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -15,15 +17,7 @@ use usher_tasks::{
     TaskWaitError, WaitError,
 };
 
-const POLICIES: [Policy; 4] = [
-    Policy::Usher,
-    Policy::Paper {
-        t_groups: 4,
-        s_groups: 4,
-    },
-    Policy::Fcfs,
-    Policy::Lcfs,
-];
+use common::POLICIES;
 
 /// A value that is set once, and for which other threads wait. The flag is in this crate, because
 /// ThreadSanitizer does not see the atomics of the standard library.

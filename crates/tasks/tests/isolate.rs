@@ -4,21 +4,15 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+mod common;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use usher_tasks::{GraphBuilder, Groups, Policy, Runtime, TaskRef, TaskStatus, TaskWaitError};
+use usher_tasks::{GraphBuilder, Groups, Runtime, TaskRef, TaskStatus, TaskWaitError};
 
-const POLICIES: [Policy; 4] = [
-    Policy::Usher,
-    Policy::Paper {
-        t_groups: 4,
-        s_groups: 4,
-    },
-    Policy::Fcfs,
-    Policy::Lcfs,
-];
+use common::POLICIES;
 
 thread_local! {
     /// Whether the thread holds the mutex of the test.
