@@ -17,11 +17,12 @@
 //!
 //! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
 //! submodule `share` publishes tasks for other workers and steals their tasks; the submodules
-//! `wait` and `forks` run other tasks while a task waits; the submodule `running` limits the number
-//! of running workers.
+//! `wait` and `forks` run other tasks while a task waits; the submodule `idle` searches for tasks and
+//! sleeps; the submodule `running` limits the number of running workers.
 
 mod forks;
 mod futures;
+mod idle;
 mod running;
 mod share;
 mod stacked_tasks;
@@ -30,7 +31,7 @@ mod wait;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
-use std::{hint, iter, mem, process};
+use std::{iter, mem, process};
 
 use stacked_tasks::StackedTasks;
 
@@ -43,7 +44,7 @@ use crate::levels::LevelQueues;
 use crate::places::WorkerPlaces;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
 use crate::region::Region;
-use crate::sleep::{ParkResult, SleepFor, Sleepers};
+use crate::sleep::{SleepFor, Sleepers};
 use crate::stack_pointer::stack_pointer;
 use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::task_node::WaitLock;
@@ -52,9 +53,6 @@ use crate::trace::{SpanGuard, Tracer};
 
 /// Number of attempts to find a task before a worker goes to sleep.
 const SPINS: u32 = 200;
-/// Number of attempts to find a task before a worker counts as idle. These attempts take longer
-/// than [`share::STEAL_BACKOFF`].
-const SPINS_BUSY: u32 = 50;
 /// Maximum number of nested waits on a worker's stack in which the worker runs any task that it
 /// finds. In a deeper wait the worker runs only the tasks for which it waits, so that the nesting
 /// in the program bounds the depth of the stack.
@@ -299,6 +297,8 @@ pub(crate) struct Worker<'a> {
     waits_across: Cell<bool>,
     /// Whether more workers run than the limit permits, so that this worker sleeps.
     is_surplus: Cell<bool>,
+    /// Whether this worker counts as searching.
+    is_searching: Cell<bool>,
     /// Whether other workers exist and may steal from this worker.
     allows_stealing: Cell<bool>,
     /// The isolate region of the running task, and whether there is one.
@@ -338,6 +338,7 @@ impl<'a> Worker<'a> {
             checks: Cell::new(0),
             waits_across: Cell::new(false),
             is_surplus: Cell::new(false),
+            is_searching: Cell::new(true),
             allows_stealing: Cell::new(registry.workers_steal()),
             region: RefCell::new(None),
             is_isolated: Cell::new(false),
@@ -418,46 +419,10 @@ impl<'a> Worker<'a> {
                 let has_work = || self.sees_work() || registry.is_closing();
                 self.sleep(SleepFor::AnyTask, has_work);
             } else if !self.sees_work() && self.sleep_or_terminate() {
+                self.end_search();
                 return;
             }
         }
-    }
-
-    /// Counts this worker as inactive. If other workers are active, sleeps until a task is visible
-    /// or no worker is active. Returns whether this worker may end.
-    fn sleep_or_terminate(&self) -> bool {
-        let registry = self.registry;
-        let sleep = |all_inactive: &dyn Fn() -> bool| {
-            self.sleep(SleepFor::AnyTask, || self.sees_work() || all_inactive());
-        };
-        registry
-            .active_workers
-            .deactivate(sleep, || registry.sleepers.wake_all())
-    }
-
-    fn sleep(&self, sleep_for: SleepFor, has_work: impl FnOnce() -> bool) -> ParkResult {
-        let begin = || {
-            self.begin_sleep();
-            // This worker cannot run some of the visible tasks. Other threads may have woken no
-            // worker for them, because the limit of running workers was reached.
-            if sleep_for == SleepFor::SomeTasks && self.registry.running().is_limited() {
-                self.forward_wakeup();
-            }
-        };
-        let sleepers = &self.registry.sleepers;
-        self.end_sleep(sleepers.park(self.index, sleep_for, has_work, begin))
-    }
-
-    fn begin_sleep(&self) {
-        self.counts().sleeps.add(1);
-        self.counts().asleep.begin();
-    }
-
-    fn end_sleep(&self, parked: ParkResult) -> ParkResult {
-        if parked == ParkResult::Slept {
-            self.counts().asleep.end();
-        }
-        parked
     }
 
     /// Wakes the nearest worker that sleeps for any task, if the limit of running workers permits.
@@ -499,41 +464,10 @@ impl<'a> Worker<'a> {
         body();
     }
 
-    /// Runs tasks while tasks are found and `condition` holds.
-    fn run_while(&self, condition: impl Fn() -> bool) {
-        while condition() {
-            match self.find_work().or_else(|| self.spin_for_work(&condition)) {
-                Some(job) => self.run(job),
-                None => return,
-            }
-        }
-    }
-
-    /// Retries [`Self::find_work`] for a while before the worker goes to sleep.
-    #[cold]
-    fn spin_for_work(&self, condition: impl Fn() -> bool) -> Option<JobRef> {
-        let mut idle = None;
-        for spins in 1..SPINS {
-            // In a deep wait, the worker does not take tasks of other workers, so it does not count
-            // as idle.
-            if spins == SPINS_BUSY && !self.is_deep() {
-                idle = Some(self.registry.running().begin_search());
-            }
-            hint::spin_loop();
-            if !condition() {
-                return None;
-            }
-            if let Some(job) = self.find_work() {
-                return Some(job);
-            }
-        }
-        drop(idle);
-        None
-    }
-
     /// Publishes queued tasks if needed, and runs a task and the chain of tasks that it makes
     /// ready.
     fn run(&self, job: JobRef) {
+        self.end_search();
         self.share();
         // A panic must not unwind the stack, because another worker may be using a forked task in a
         // lower stack frame.

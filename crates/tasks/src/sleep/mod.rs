@@ -196,20 +196,24 @@ impl Sleepers {
         fence(Ordering::SeqCst);
         self.running.is_below_limit()
             && has_work()
-            && order.any(|worker| self.wake(&self.asleep, worker))
+            && order.any(|worker| self.wake(SleepFor::AnyTask, worker))
     }
 
     /// As [`Self::wake_one`], for workers that sleep in a wait for some tasks.
     pub fn wake_waiting(&self, mut order: impl Iterator<Item = usize>) -> bool {
         fence(Ordering::SeqCst);
-        self.running.is_below_limit() && order.any(|worker| self.wake(&self.waiting, worker))
+        self.running.is_below_limit() && order.any(|worker| self.wake(SleepFor::SomeTasks, worker))
     }
 
-    /// Wakes a worker and returns whether it slept. The caller must have executed a sequentially
-    /// consistent fence since the work became visible.
-    fn wake(&self, set: &WorkerSet, worker: usize) -> bool {
+    /// Wakes a worker that sleeps for this, and returns whether there was one. The caller must have
+    /// executed a sequentially consistent fence since the work became visible.
+    fn wake(&self, sleep_for: SleepFor, worker: usize) -> bool {
+        let set = self.set(sleep_for);
         let sleeps = set.has(worker, Ordering::Relaxed) && set.remove(worker);
         if sleeps {
+            if sleep_for == SleepFor::AnyTask {
+                self.running.begin_search();
+            }
             self.running.begin();
             if let Some(thread) = self.threads[worker].get() {
                 thread.unpark();
@@ -222,25 +226,25 @@ impl Sleepers {
     /// must have made the condition true before.
     pub fn wake_worker(&self, worker: usize) {
         fence(Ordering::SeqCst);
-        if !self.wake(&self.asleep, worker) {
-            self.wake(&self.waiting, worker);
+        if !self.wake(SleepFor::AnyTask, worker) {
+            self.wake(SleepFor::SomeTasks, worker);
         }
     }
 
     /// Wakes all workers that sleep for any task, whatever the limit is.
     pub fn wake_all(&self) {
-        self.wake_set(&self.asleep);
+        self.wake_set(SleepFor::AnyTask);
     }
 
     /// Wakes all workers that sleep in a wait for some tasks, whatever the limit is.
     pub fn wake_all_waiting(&self) {
-        self.wake_set(&self.waiting);
+        self.wake_set(SleepFor::SomeTasks);
     }
 
-    fn wake_set(&self, set: &WorkerSet) {
+    fn wake_set(&self, sleep_for: SleepFor) {
         fence(Ordering::SeqCst);
         for worker in 0..self.threads.len() {
-            self.wake(set, worker);
+            self.wake(sleep_for, worker);
         }
     }
 }

@@ -28,7 +28,8 @@ pub(crate) struct RunningWorkers {
     running: AtomicIsize,
     /// From 1 to the number of workers.
     limit: AtomicIsize,
-    /// Running workers that have searched for work without a result for a while. Only a hint.
+    /// Running workers that search for their first task since they started or were woken, or have
+    /// searched without a result for a while. Only a hint.
     searching: Hint,
     workers: isize,
     observer: Observer,
@@ -41,23 +42,13 @@ struct Observer {
     sleeps: AtomicBool,
 }
 
-/// Counts a worker as searching until the guard is dropped.
-#[derive(Debug)]
-pub(crate) struct SearchGuard<'a>(&'a Hint);
-
-impl Drop for SearchGuard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl RunningWorkers {
     pub fn new(workers: usize) -> Self {
         let workers = workers as isize;
         Self {
             running: AtomicIsize::new(workers),
             limit: AtomicIsize::new(workers),
-            searching: Hint::new(0),
+            searching: Hint::new(workers.unsigned_abs()),
             workers,
             observer: Observer::default(),
         }
@@ -131,11 +122,15 @@ impl RunningWorkers {
         self.load() > self.load_limit()
     }
 
-    /// Counts a worker as searching until the guard is dropped. Used by a worker that has searched
-    /// for work without a result for a while, and continues to search.
-    pub fn begin_search(&self) -> SearchGuard<'_> {
+    /// Counts one more searching worker. Called for a worker that is woken for any task, and by a
+    /// worker that has searched without a result for a while.
+    pub fn begin_search(&self) {
         self.searching.fetch_add(1, Ordering::Relaxed);
-        SearchGuard(&self.searching)
+    }
+
+    /// Counts one searching worker less.
+    pub fn end_search(&self) {
+        self.searching.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns whether any worker seems to be idle: asleep or searching.

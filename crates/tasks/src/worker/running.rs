@@ -10,7 +10,7 @@
 //! starve.
 
 use super::{CHECK_INTERVAL, Registry, Worker, WorkerShared, some};
-use crate::sleep::RunningWorkers;
+use crate::sleep::{RunningWorkers, SleepFor};
 use crate::sync::Ordering;
 
 impl Registry {
@@ -116,6 +116,7 @@ impl Worker<'_> {
     /// more.
     pub(super) fn sleep_as_surplus(&self) {
         let registry = self.registry;
+        self.end_search();
         let mut local_queues = self.local_queues.borrow_mut();
         if local_queues.len() > 0 {
             local_queues.drain(|job| registry.injector.push(job));
@@ -126,7 +127,8 @@ impl Worker<'_> {
         let has_mail = || !self.shared.mailbox.is_empty();
         let has_work = || registry.is_closing() || has_mail() || is_needed();
         let begin = || self.begin_sleep();
-        self.end_sleep(registry.sleepers.park_surplus(self.index, has_work, begin));
+        let parked = registry.sleepers.park_surplus(self.index, has_work, begin);
+        self.end_sleep(SleepFor::AnyTask, parked);
     }
 
     /// Notes and returns whether more workers run than the limit permits, so that this worker

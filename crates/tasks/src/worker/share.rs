@@ -12,9 +12,8 @@
 //! | no worker is idle, and the first slot is full | no task | all tasks |
 //!
 //! Limit: if a worker becomes idle during a long task of another worker, it cannot run the tasks
-//! that are queued behind the long task. A worker that was woken a moment ago and has not found a
-//! task yet does not count as idle. Tasks that a running task submits or makes ready by
-//! token are published at once.
+//! that are queued behind the long task. Tasks that a running task submits or makes ready by token
+//! are published at once.
 //!
 //! Cost: a publication moves at most 4 chains of at most 32 tasks. A steal visits the other workers
 //! in the order of their cache distance, and pauses at least 2 µs after the last steal

@@ -91,6 +91,7 @@ impl<'a> Worker<'a> {
         loop {
             self.run_while(|| !is_done());
             if is_done() {
+                self.end_search();
                 if was_woken {
                     self.forward_wakeup();
                 }
