@@ -4,8 +4,9 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
-use std::sync::Arc;
+use std::mem;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, Panicked, Policy};
@@ -334,5 +335,23 @@ fn groups_outside_the_policy_are_rejected() {
             s_groups,
         };
         assert_eq!(refused, Err(expected));
+    }
+}
+
+/// Each run of a graph begins with the lowest temporal group, whatever group ran last before.
+#[test]
+fn each_run_begins_with_the_lowest_temporal_group() {
+    let runtime = Runtime::new(1).unwrap();
+    let mut builder = GraphBuilder::new();
+    let declared = [5, 2, 7, 2, 5, 300];
+    (declared.iter()).for_each(|&t| _ = builder.task_in(Groups::new(t, 0)));
+    let ran = Mutex::new(Vec::new());
+    let mut graph = builder
+        .build(|task| ran.lock().unwrap().push(declared[task]))
+        .unwrap();
+    for _ in 0..3 {
+        runtime.run(&mut graph).unwrap();
+        // Groups of which the numbers differ by a multiple of 256 share a queue: 300 is 44.
+        assert_eq!(mem::take(&mut *ran.lock().unwrap()), [2, 2, 5, 5, 7, 300]);
     }
 }

@@ -3,9 +3,10 @@
 //! queues, so they need no atomic operations.
 //!
 //! 1. The worker runs tasks of the active group until that group has no ready task. Then the next
-//!    higher group number with ready tasks becomes active, cyclically. Group numbers may be of any
-//!    size: groups with numbers that differ by a multiple of 256 ([`T_QUEUES`]) share a queue,
-//!    which affects only the order.
+//!    higher group number with ready tasks becomes active, cyclically. When no task is left, the
+//!    order begins again with the lowest group. Group numbers may be of any size: groups with
+//!    numbers that differ by a multiple of 256 ([`T_QUEUES`]) share a queue, which affects only the
+//!    order.
 //! 2. Within a group, the task that became ready last runs first, because its data were used most
 //!    recently and are probably in the cache.
 //! 3. Tasks without a temporal group run after all others (paper 5, lines 12 to 18).
@@ -146,7 +147,11 @@ impl<T: GroupedTask> LocalQueues<T> {
     fn pop_elsewhere(&mut self) -> Option<T> {
         loop {
             let Some(queue) = self.filled_from(self.active) else {
-                return self.others.pop_back();
+                let job = self.others.pop_back();
+                if job.is_none() {
+                    self.active = 0;
+                }
+                return job;
             };
             if let Some(job) = self.queues[queue].pop_back() {
                 self.active = queue;
