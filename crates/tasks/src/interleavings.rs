@@ -125,17 +125,17 @@ fn one_of_two_thieves_gets_a_chain() {
     });
 }
 
-/// Two threads add jobs to an inbox. A third thread takes all jobs while the two threads add jobs,
+/// Two threads add jobs to an inbox, one of them as a chain. A third thread takes all jobs while the two threads add jobs,
 /// and once more after both threads have ended.
 #[test]
 fn inbox_tasks_are_taken_once_and_in_order() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::default());
-        let putter = |jobs: [u32; 2]| {
-            let inbox = Arc::clone(&inbox);
-            thread::spawn(move || jobs.into_iter().for_each(|number| inbox.push(job(number))))
-        };
-        let putters = [putter([1, 2]), putter([3, 4])];
+        let (one, other) = (Arc::clone(&inbox), Arc::clone(&inbox));
+        let putters = [
+            thread::spawn(move || [1, 2].into_iter().for_each(|number| one.push(job(number)))),
+            thread::spawn(move || other.push_all([3, 4].into_iter().map(job).collect())),
+        ];
         let mut all = numbers(inbox.take());
         putters
             .into_iter()

@@ -188,17 +188,34 @@ impl Chain {
         Self { head }
     }
 
-    /// Links the first job of this chain, which must be its only job, to a chain that starts at
-    /// `tail`.
+    /// Returns the last job, in time linear in the length of the chain.
+    pub fn last_job(&self) -> Option<NonNull<Job>> {
+        let mut last = NonNull::new(self.head)?;
+        // SAFETY: the jobs of a chain exist, because they have not run, and the holder of the chain
+        // holds them.
+        while let Some(next) = NonNull::new(unsafe { *last.as_ref().link.get() }) {
+            last = next;
+        }
+        Some(last)
+    }
+
+    /// Links the last job of a chain to a chain that starts at `tail`.
     ///
     /// # Safety
-    /// Before this chain is published, no thread follows the link, and the holder of this chain
-    /// need not hold the jobs from `tail` on.
-    pub unsafe fn link_first_to(&mut self, tail: *mut Job) {
-        if let Some(first) = NonNull::new(self.head) {
-            // SAFETY: the holder of a job may write its link.
-            unsafe { *first.as_ref().link.get() = tail };
-        }
+    /// The caller holds the chain that ends with `last`. Until the chain is published, no thread
+    /// follows the link, and the caller need not hold the jobs from `tail` on.
+    pub unsafe fn link_last_to(last: NonNull<Job>, tail: *mut Job) {
+        // SAFETY: the holder of a job may write its link.
+        unsafe { *last.as_ref().link.get() = tail };
+    }
+}
+
+/// Builds a chain of which the first job is the last job of the iterator.
+impl FromIterator<JobRef> for Chain {
+    fn from_iter<I: IntoIterator<Item = JobRef>>(jobs: I) -> Self {
+        let mut chain = Self::EMPTY;
+        jobs.into_iter().for_each(|job| chain.push(job));
+        chain
     }
 }
 

@@ -475,13 +475,15 @@ impl Runtime {
         match worker {
             Some((worker, _guard)) => {
                 let waiter = Some(worker.index());
-                let done = graph.begin(waiter, worker.is_deep(), |job| {
-                    worker.ready_nested_source(job)
+                let done = graph.begin(waiter, worker.is_deep(), |sources| {
+                    sources.for_each(|job| worker.ready_nested_source(job));
                 });
                 worker.run_until(|| done.is_open());
             }
             None => graph
-                .begin(None, false, |job| self.registry.inject(job))
+                .begin(None, false, |sources| {
+                    self.registry.inject_all(sources.collect())
+                })
                 .wait(),
         }
         let time = begun.elapsed();

@@ -200,6 +200,20 @@ impl Registry {
         self.sleepers.wake_one(0..self.workers());
     }
 
+    /// Enqueues the tasks of a chain, of which the first is the newest, from a thread that is not a
+    /// worker of this runtime. The tasks become visible at the same time, so that a worker runs them
+    /// in the order of its policy.
+    pub fn inject_all(&self, chain: Chain) {
+        if self.global_queue.is_some() {
+            return chain.reversed().for_each(|job| self.inject(job));
+        }
+        let count = chain.groups().take(self.workers()).count();
+        self.injector.push_all(chain);
+        // The worker that takes the tasks publishes some of them for the other workers.
+        let mut wakes = iter::repeat_with(|| self.sleepers.wake_one(0..self.workers()));
+        let _ = wakes.by_ref().take(count).all(|was_woken| was_woken);
+    }
+
     /// Requests the workers to end. The workers end when no task is ready and no running task can
     /// make a task ready.
     pub fn close(&self) {

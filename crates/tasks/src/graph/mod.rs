@@ -250,7 +250,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Begins a run and passes each task without dependencies to `give`. `waiter` is the worker
+    /// Begins a run and passes the tasks without dependencies to `give`. `waiter` is the worker
     /// that waits for the run, if a worker waits. If `is_deep`, tasks stay with the worker that
     /// made them ready, because a waiting worker with many nested waits searches only its own
     /// queues.
@@ -260,7 +260,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         &mut self,
         waiter: Option<usize>,
         is_deep: bool,
-        give: impl Fn(JobRef),
+        give: impl FnOnce(&mut dyn Iterator<Item = JobRef>),
     ) -> Arc<Latch> {
         let done = Arc::clone(&self.inner.done);
         // SAFETY: the graph and its flag exist until the run has ended: `outcome` or the drop of the
@@ -276,12 +276,10 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         inner.may_redirect = inner.max_groups.1 > 0 && !is_deep;
         inner.skipped.store_mut(0);
         inner.plan.reset();
-        // The run may end while this loop passes on the last task. After that, the graph may be
-        // accessed again only when the latch is open.
+        // The run may end while the last task is passed on. After that, the graph may be accessed
+        // again only when the latch is open.
         let inner = &self.inner;
-        for &source in &inner.plan.sources {
-            give(inner.job(source));
-        }
+        give(&mut inner.plan.sources.iter().map(|&source| inner.job(source)));
         done
     }
 

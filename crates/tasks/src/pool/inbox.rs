@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An inbox: a lock-free queue to which any thread adds single tasks, and from which any thread
-//! takes all tasks at once, oldest first.
+//! An inbox: a lock-free queue to which any thread adds a task or a chain of tasks, and from which
+//! any thread takes all tasks at once, oldest first.
 //!
 //! The inbox is Treiber's linked stack without a pop of single tasks.
 //!
-//! - *Push*: link the task to the current head, and replace the head by a compare-exchange, until
-//!   it succeeds. A compare-exchange fails spuriously, or because another thread has changed the
+//! - *Push*: link the last task of the chain to the current head, and replace the head by a
+//!   compare-exchange, until it succeeds. A compare-exchange fails spuriously, or because another thread has changed the
 //!   inbox; the number of repetitions has no limit.
 //! - *Take*: swap the head with null, and reverse the chain, in time linear in its length.
 //!
@@ -37,21 +37,27 @@ impl Default for Inbox {
 impl Inbox {
     /// Adds a task.
     pub fn push(&self, job: JobRef) {
-        let mut chain = Chain::EMPTY;
-        chain.push(job);
+        self.push_all(std::iter::once(job).collect());
+    }
+
+    /// Adds the tasks of a chain, of which the first is the newest.
+    pub fn push_all(&self, chain: Chain) {
+        let Some(last) = chain.last_job() else { return };
+        let first = chain.into_raw();
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the chain has one job, and is published only by the compare-exchange below.
-            unsafe { chain.link_first_to(head) };
-            let raw = chain.into_raw();
-            let exchanged =
-                (self.head).compare_exchange_weak(head, raw, Ordering::Release, Ordering::Relaxed);
+            // SAFETY: this thread holds the chain, which only the compare-exchange below publishes.
+            unsafe { Chain::link_last_to(last, head) };
+            let exchanged = (self.head).compare_exchange_weak(
+                head,
+                first,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
             match exchanged {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
-            // SAFETY: the compare-exchange failed, so this thread still holds the chain.
-            chain = unsafe { Chain::from_raw(raw) };
         }
     }
 
