@@ -11,8 +11,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    background, chip, coloring, first, here, hosts, machine, progress, sched, seats, sim, tasks,
-    worker,
+    background, chip, coloring, first, here, hosts, machine, media, progress, sched, seats, sim,
+    tasks, worker,
 };
 
 /// Runs Usher's benchmarks and compares the results with their limits (bars)
@@ -49,6 +49,7 @@ enum Command {
     /// Compares the task runtime with five others: cost, task length, order, memory
     Tasks(Box<tasks::TasksArgs>),
     Coloring(coloring::ColoringArgs),
+    Media(media::MediaArgs),
     Sched(sched::SchedArgs),
     /// Writes the report page of a saved result
     Format {
@@ -139,6 +140,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Background(args) => background::run(&args),
         Command::Calibrate(args) => background::calibrate(&args),
         Command::Coloring(args) => coloring::run(&args),
+        Command::Media(args) => media::run(&args),
         Command::Format { result } => {
             machine::print_line(machine::format_saved(&result)?.display()).map(|()| true)
         }

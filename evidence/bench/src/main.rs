@@ -18,6 +18,7 @@ mod first;
 mod here;
 mod hosts;
 mod machine;
+mod media;
 mod page;
 mod parts;
 mod processes;
