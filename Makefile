@@ -251,6 +251,7 @@ c-examples: build-tasks
 	  for way in "" -uninstalled; do \
 	    ./lambdas$$way 3 | diff - $$src/examples/tasks/lambdas.expected; \
 	  done'
+	@scripts/stage "adapters of foreign thread pools" integrations/tests/adapters $(abspath $(TASKS_BIN))
 
 # The C examples, and random calls of the C API: no errors, no leaks.
 valgrind: c-examples

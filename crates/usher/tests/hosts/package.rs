@@ -88,6 +88,9 @@ pub fn installs_upgrades_and_purges() {
         "/usr/include/usher_tasks_graph.h",
         "/usr/include/usher_tasks_wait.h",
         "/usr/include/usher_tasks.hpp",
+        "/usr/include/usher_tasks_fftw.h",
+        "/usr/include/usher_tasks_jxl.h",
+        "/usr/include/usher_tasks_openexr.hpp",
     ] {
         assert!(Path::new(file).exists(), "{file}");
     }
