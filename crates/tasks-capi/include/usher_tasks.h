@@ -8,8 +8,8 @@
  * which are threads. The runtime does not preempt tasks. A task may call every
  * function of this header; a call that would wait for the task itself is an
  * error. Tasks should not block, because a blocked worker runs no other task.
- * usher_tasks_graph.h, usher_tasks_loops.h, usher_tasks_fork.h and
- * usher_tasks_wait.h are parts of this header. The ways to declare tasks:
+ * usher_tasks_depend.h, usher_tasks_graph.h, usher_tasks_loops.h,
+ * usher_tasks_fork.h and usher_tasks_wait.h are parts of this header. The ways to declare tasks:
  *
  *     submitted  submits single tasks that are ready at once
  *     by token   registers and resolves single tasks, at any time
@@ -17,6 +17,7 @@
  *     in scopes  spawns tasks that end before a function returns; and join
  *     in loops   calls a function for all parts of a range
  *     with slots submits single tasks that have a result and can be waited for
+ *     by data    submits single tasks that are ordered by the data they use
  *
  * Two numbers of a task are hints on which tasks belong together. Tasks with
  * equal numbers are in the same group; 0 means no group.
@@ -729,8 +730,9 @@ USHER_TASKS_API void usher_blocks_destroy(usher_blocks *blocks);
 }
 #endif
 
-/* ---- Graphs, parallel loops, join and scopes, waits for tasks ---- */
+/* ---- Dependencies by data, graphs, loops, join and scopes, waits ---- */
 
+#include "usher_tasks_depend.h"
 #include "usher_tasks_fork.h"
 #include "usher_tasks_graph.h"
 #include "usher_tasks_loops.h"

@@ -12,7 +12,7 @@
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],
-//! [`runtime`], [`submit`] (tasks without tokens), [`slot`] (waits for single tasks), [`fork`]
+//! [`runtime`], [`submit`] (tasks without tokens), [`depend`] (tasks ordered by data), [`slot`] (waits for single tasks), [`fork`]
 //! (join and scopes), [`loops`] (parallel loops), [`report`], [`graph`], [`monitoring`] (traces,
 //! counters), [`color`].
 
@@ -23,6 +23,7 @@
 
 pub mod color;
 pub mod current_task;
+pub mod depend;
 pub mod error;
 pub mod fork;
 pub mod graph;

@@ -364,6 +364,7 @@ fn every_error_has_a_distinct_description() {
 fn declared() -> BTreeSet<String> {
     let headers = [
         "usher_tasks.h",
+        "usher_tasks_depend.h",
         "usher_tasks_fork.h",
         "usher_tasks_graph.h",
         "usher_tasks_loops.h",

@@ -202,6 +202,22 @@ pub(crate) fn submit(
     submit_numbered(registry, hint, entry, |_| ())
 }
 
+/// Returns the groups of a task that the calling thread may submit, and whether the runtime has
+/// guessed them.
+pub(crate) fn check_submission(
+    registry: &Arc<Registry>,
+    hint: TaskHint,
+) -> Result<(Groups, bool), SubmitError> {
+    if is_closed_for_caller(registry) {
+        return Err(SubmitError::Ended);
+    }
+    valid_groups(registry, hint).map_err(|invalid| SubmitError::Groups {
+        groups: invalid.groups,
+        t_groups: invalid.t_groups,
+        s_groups: invalid.s_groups,
+    })
+}
+
 /// Submits a ready task. Calls `begin` with the number of the task before the task can run.
 pub(crate) fn submit_numbered(
     registry: &Arc<Registry>,
@@ -209,15 +225,7 @@ pub(crate) fn submit_numbered(
     entry: impl FnOnce() + Send + 'static,
     begin: impl FnOnce(u64),
 ) -> Result<(), SubmitError> {
-    if is_closed_for_caller(registry) {
-        return Err(SubmitError::Ended);
-    }
-    let (groups, is_guessed) =
-        valid_groups(registry, hint).map_err(|invalid| SubmitError::Groups {
-            groups: invalid.groups,
-            t_groups: invalid.t_groups,
-            s_groups: invalid.s_groups,
-        })?;
+    let (groups, is_guessed) = check_submission(registry, hint)?;
     let entry = Closure::without_token(entry, is_guessed).ok_or(SubmitError::Memory)?;
     let (job, number) = registry.tokens.submit(groups, entry)?;
     begin(number);

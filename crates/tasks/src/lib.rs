@@ -38,6 +38,7 @@ mod closure;
 pub mod color;
 mod counters;
 mod current_worker;
+mod depend;
 pub mod dispatch;
 mod error;
 mod follow;
@@ -76,6 +77,7 @@ mod worker_thread;
 
 pub use calling_worker::CurrentWorker;
 pub use counters::{AllCounters, Counters};
+pub use depend::{Access, DataDependencies};
 pub use dispatch::Groups;
 pub use error::{
     GraphError, NotATask, Panicked, RunError, RuntimeError, SubmitError, TaskError,

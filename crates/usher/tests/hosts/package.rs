@@ -85,6 +85,7 @@ pub fn installs_upgrades_and_purges() {
         "/usr/include/usher_tasks.h",
         "/usr/include/usher_tasks_loops.h",
         "/usr/include/usher_tasks_fork.h",
+        "/usr/include/usher_tasks_depend.h",
         "/usr/include/usher_tasks_graph.h",
         "/usr/include/usher_tasks_wait.h",
         "/usr/include/usher_tasks.hpp",
