@@ -25,6 +25,7 @@
 //! time. The insertion of a task by vtime, and the search for a task that may run on a CPU, take
 //! linear time in the waiting tasks.
 
+mod placement;
 mod realtime;
 mod transitions;
 
@@ -185,6 +186,10 @@ pub struct TaskState {
     pub is_queued: u32,
     /// Factor of the task's weight by the shares of its cgroups; 65536: 1.
     pub factor: u32,
+    /// Reason for `placed_llc`: `enum placement`.
+    pub placed: u32,
+    /// LLC in which the task last woke or started.
+    pub placed_llc: u32,
 }
 
 /// `struct host_llc_state`: the run queues of an LLC.
@@ -197,6 +202,10 @@ pub struct LlcState {
     pub waiting: u32,
     /// Number of tasks that wait in the urgent queue.
     pub urgent: u32,
+    /// Number of runnable tasks, by which new tasks are placed. Always 0 on a machine with one LLC.
+    pub threads: u32,
+    /// Padding.
+    pub unused: u32,
 }
 
 /// `struct tally`: the scheduler's counters, summed over all CPUs.
@@ -220,6 +229,9 @@ pub struct HostTally {
     pub borrowed: u64,
 }
 
+/// Flag of a wake-up: the task is new.
+const WAKE_FORK: u64 = 4;
+
 #[repr(C)]
 struct Instance {
     _opaque: [u8; 0],
@@ -237,7 +249,7 @@ unsafe extern "C" {
     fn host_set_now(host: *mut Instance, now_ns: u64);
     fn host_new_task(host: *mut Instance, task: *const Task) -> u32;
     fn host_end_task(host: *mut Instance, id: u32);
-    fn host_wake(host: *mut Instance, id: u32, by_cpu: u32, is_new: bool);
+    fn host_wake(host: *mut Instance, id: u32, by_cpu: u32, flags: u64);
     fn host_requeue(host: *mut Instance, id: u32);
     fn host_remove(host: *mut Instance, id: u32);
     fn host_set_cpus(host: *mut Instance, id: u32, cpus: *const CpuWords);
@@ -379,7 +391,7 @@ impl HostSched {
         let by_cpu = self.checked(by_cpu);
         // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
         // exclusively; the task exists.
-        unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, false) }
+        unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, 0) }
     }
 
     /// Wakes a new task for the first time. The waking call runs on `by_cpu`.
@@ -387,7 +399,7 @@ impl HostSched {
         let by_cpu = self.checked(by_cpu);
         // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
         // exclusively; the task exists.
-        unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, true) }
+        unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, WAKE_FORK) }
     }
 
     /// Enqueues a runnable task that does not run, because its CPU was taken away from it.

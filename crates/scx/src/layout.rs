@@ -257,6 +257,40 @@ pub(crate) const WHYS: [Why; 11] = [
     Why::Throttled,
 ];
 
+/// Reason for the LLC of a thread when it last woke, or started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// The thread has neither started nor woken under the scheduler.
+    Unknown,
+    /// The thread is new, and the load of its parent's LLC was low enough.
+    NewNear,
+    /// The thread is new, and the LLC had the fewest threads per CPU.
+    NewIdlest,
+    /// The thread woke, and found a CPU in its LLC.
+    SameLlc,
+    /// The thread woke, and found a CPU in another LLC of its node.
+    SameNode,
+    /// The thread woke, and found a CPU only in another node.
+    OtherNode,
+    /// The thread woke, and exchanges data with the thread that woke it.
+    Waker,
+    /// The thread woke, and found no CPU.
+    Waits,
+}
+
+/// The reasons in the order of `enum placement`.
+pub(crate) const PLACEMENTS: [Placement; 8] = [
+    Placement::Unknown,
+    Placement::NewNear,
+    Placement::NewIdlest,
+    Placement::SameLlc,
+    Placement::SameNode,
+    Placement::OtherNode,
+    Placement::Waker,
+    Placement::Waits,
+];
+
 /// Queue in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -302,6 +336,10 @@ pub struct ThreadState {
     pub kept_from_seat: bool,
     /// Factor of its weight by the shares of its cgroups, in per cent.
     pub group_weight: u32,
+    /// Reason for `placed_llc`.
+    pub placed: Placement,
+    /// LLC in which the thread last woke or started, as in the topology.
+    pub placed_llc: u32,
 }
 
 /// `QUEUES`, `QUEUES_PER_LLC` and `URGENT` of state.h.
@@ -315,7 +353,7 @@ pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 const FACTOR_ONE: u64 = 1 << 16;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 28 * 8;
+    pub(crate) const BYTES: usize = 29 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();
@@ -345,6 +383,11 @@ impl ThreadState {
                 0 => 100,
                 factor => ((factor * 100 + FACTOR_ONE / 2) / FACTOR_ONE) as u32,
             },
+            placed: PLACEMENTS
+                .get((long[28] & 0xffff) as usize)
+                .copied()
+                .unwrap_or(Placement::Unknown),
+            placed_llc: (long[28] >> 16 & 0xffff) as u32,
         }
     }
 }

@@ -32,7 +32,7 @@ pub use counter::{Counted, Counter};
 pub use error::ScxError;
 pub use functions::check_functions;
 pub use kernel::{Kernel, State};
-pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
+pub use layout::{Ending, Placement, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use object::check_bpf_permitted;
 pub use obstacles::SchedulerHolder;
 pub use quotas::QuotaCounts;

@@ -11,8 +11,8 @@ use libbpf_rs::btf::{Btf, HasSize};
 use serde_json::{Value, json};
 
 use crate::layout::{
-    CPU_TALLY_BYTES, Ending, PARKED, QUEUES, QUEUES_PER_LLC, Queue, SeatTally, Settings, Tally,
-    ThreadState, URGENT, WHYS,
+    CPU_TALLY_BYTES, Ending, PARKED, PLACEMENTS, QUEUES, QUEUES_PER_LLC, Queue, SeatTally,
+    Settings, Tally, ThreadState, URGENT, WHYS,
 };
 use crate::object::Aligned;
 
@@ -168,6 +168,10 @@ fn thread_fields_match_by_name() {
         for (number, why) in (0..).zip(WHYS) {
             assert_eq!(with("why", number).why, why);
         }
+        for (number, placed) in (0..).zip(PLACEMENTS) {
+            assert_eq!(with("placed", number).placed, placed);
+        }
+        assert_eq!(with("placed_llc", 63).placed_llc, 63);
         let seat = |cgroup, seat| {
             let thread = thread(others, &[("cgroup", cgroup), ("seat", seat)]);
             (thread.seat, thread.kept_from_seat)
@@ -188,22 +192,35 @@ fn thread_fields_match_by_name() {
     }
 }
 
-#[test]
-fn reasons_match_the_enum() {
+/// Returns the values and names of an enumeration of the scheduler's programs.
+fn values_of(of: &str) -> Vec<(i64, String)> {
     let btf = Btf::from_raw("usher", &SCHED.0).unwrap().unwrap();
-    let whys = btf.type_by_name::<Enum<'_>>("why").unwrap();
-    let theirs: Vec<(i64, String)> = whys
-        .iter()
-        .map(|why| (why.value, why.name.unwrap().to_str().unwrap().to_owned()))
-        .collect();
-    let ours = (0..).zip(WHYS).map(|(number, why)| {
-        let Value::String(name) = serde_json::to_value(why).unwrap() else {
-            panic!("{why:?} has no name");
+    let values = btf.type_by_name::<Enum<'_>>(of).unwrap();
+    let values = values.iter().map(|value| {
+        (
+            value.value,
+            value.name.unwrap().to_str().unwrap().to_owned(),
+        )
+    });
+    values.collect()
+}
+
+/// Returns the numbers and C names of reasons.
+fn names<T: serde::Serialize>(prefix: &str, reasons: &[T]) -> Vec<(i64, String)> {
+    let named = (0..).zip(reasons).map(|(number, reason)| {
+        let Value::String(name) = serde_json::to_value(reason).unwrap() else {
+            panic!("reason {number} has no name");
         };
-        let name = format!("WHY_{}", name.to_uppercase().replace('-', "_"));
+        let name = format!("{prefix}_{}", name.to_uppercase().replace('-', "_"));
         (number, name)
     });
-    assert_eq!(theirs, ours.collect::<Vec<_>>());
+    named.collect()
+}
+
+#[test]
+fn reasons_match_the_enum() {
+    assert_eq!(values_of("why"), names("WHY", &WHYS));
+    assert_eq!(values_of("placement"), names("PLACED", &PLACEMENTS));
 }
 
 /// Compares with the text of the header, because BTF contains no macros.
@@ -249,7 +266,13 @@ fn ending_fields_match_by_name() {
 
 #[test]
 fn structures_of_one_cpu_or_llc_fill_cache_lines() {
-    for name in ["cpu_state", "llc_rq", "idle_scan_ctx", "cpu_tally"] {
+    for name in [
+        "cpu_state",
+        "llc_rq",
+        "llc_load",
+        "idle_scan_ctx",
+        "cpu_tally",
+    ] {
         assert_eq!(fields(name).bytes() % 64, 0, "{name}");
     }
 }

@@ -10,6 +10,7 @@
  *   share.h    shares of the CPU
  *   turns.h    selection of the next thread (paper 4)
  *   balance.h  load balancing between LLCs
+ *   spread.h   comparison of LLCs and nodes for new threads
  *   group_share.h  shares of cgroups
  *   quota.h    budgets of cgroups with a quota
  *   numbers.h  integer arithmetic
@@ -21,6 +22,7 @@
 #include "choose.h"
 #include "group_share.h"
 #include "quota.h"
+#include "spread.h"
 #include "turns.h"
 
 #endif

@@ -205,8 +205,11 @@ static __u32 first_allowed(const struct task_struct *p)
 					 (const void *)&p->cpus, 0);
 }
 
-/* Makes a sleeping or new task runnable. `by_cpu` is the CPU on which the waking call runs. */
-void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
+/*
+ * Makes a sleeping or new task runnable. `by_cpu` is the CPU on which the waking call runs. `flags`:
+ * WAKE_FORK for a new task, WAKE_SYNC for a synchronous wake-up, else 0.
+ */
+void host_wake(struct instance *host, __u32 id, __u32 by_cpu, __u64 flags)
 {
 	struct task_struct *p = host->tasks[id];
 	__u32 cpu = p->thread_info.cpu;
@@ -214,12 +217,12 @@ void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
 	enter(host, by_cpu);
 	p->scx.flags |= TASK_QUEUED;
 	if (p->nr_cpus_allowed > 1 && !p->migration_disabled)
-		p->thread_info.cpu = usher_select_cpu(p, cpu, 0);
+		p->thread_info.cpu = usher_select_cpu(p, cpu, flags);
 	p->thread_info.cpu = first_allowed(p);
 	if (p->to_dsq)
 		finish_insert(p);
 	else
-		enqueue(p, is_new ? 0 : ENQ_WAKEUP);
+		enqueue(p, flags & WAKE_FORK ? 0 : ENQ_WAKEUP);
 	reenqueue_marked(host);
 }
 
@@ -664,6 +667,8 @@ void host_read_task(const struct instance *host, __u32 id,
 	state->is_urgent = thread->urgent;
 	state->why = thread->why;
 	state->is_queued = p->in != 0;
+	state->placed = thread->placed;
+	state->placed_llc = thread->placed_llc;
 	enter((struct instance *)(uintptr_t)host, 0);
 	state->factor = factor_of(thread->group);
 }
@@ -676,6 +681,7 @@ void host_read_llc(struct instance *host, __u32 llc,
 	enter(host, 0);
 	llc_rq = llc_rq_of(llc);
 	state->clock = llc_rq->clock;
+	state->threads = g_llc_loads[llc % LLCS_MAX].threads;
 	state->waiting = llc_rq->waiting;
 	state->urgent = llc_rq->urgent;
 }

@@ -51,6 +51,9 @@ struct host_task_state {
 	__u32 is_queued;
 	/* Factor of the task's weight by the shares of its cgroups; 65536: 1. */
 	__u32 factor;
+	/* Reason for the LLC when the task last woke or started: `enum placement`; and that LLC. */
+	__u32 placed;
+	__u32 placed_llc;
 };
 
 /* The run queues of an LLC. */
@@ -58,6 +61,9 @@ struct host_llc_state {
 	__u64 clock;
 	__u32 waiting;
 	__u32 urgent;
+	/* Number of runnable tasks, by which new tasks are placed. */
+	__u32 threads;
+	__u32 unused;
 };
 
 #endif

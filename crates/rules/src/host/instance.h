@@ -133,6 +133,7 @@ static __thread struct instance *instance;
 #define g_groups_compete (instance->g_groups_compete)
 #define g_cpu_states (instance->g_cpu_states)
 #define g_llc_rqs (instance->g_llc_rqs)
+#define g_llc_loads (instance->g_llc_loads)
 #define g_scan_ctxs (instance->g_scan_ctxs)
 #define g_cpus (instance->g_cpus)
 #define g_idle_cpus (instance->g_idle_cpus)

@@ -63,6 +63,8 @@ static void host_start_timer(struct bpf_timer *timer, __u64 ns);
 /* Kernels before Linux 7.1 do not have this flag (host_set_immediate()). */
 #define ENQ_IMMED host_enq_immed()
 #define TASK_QUEUED 1U
+#define WAKE_FORK 4ULL
+#define WAKE_SYNC 16ULL
 #define KICK_IDLE 1ULL
 #define KICK_PREEMPT 2ULL
 #define BPF_LOCAL_STORAGE_GET_F_CREATE 1

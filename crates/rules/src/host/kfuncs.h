@@ -215,9 +215,12 @@ static __u32 bpf_get_smp_processor_id(void)
 	return instance->cpu;
 }
 
+/* The task of an idle CPU; no callback changes it. */
+static struct task_struct idle_task;
+
 static struct task_struct *bpf_get_current_task_btf(void)
 {
-	return instance->current;
+	return instance->current ? instance->current : &idle_task;
 }
 
 /* Pseudo-random numbers by the generator splitmix64. */

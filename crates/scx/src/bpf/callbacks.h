@@ -5,7 +5,8 @@
  * The kernel calls these functions; sched.bpf.c registers them and describes the scheduler. Each
  * callback updates the state of the thread and of its CPU. The other headers make the decisions.
  *
- *   usher_select_cpu   a thread wakes or is forked: claim an idle CPU (select_cpu.h)
+ *   usher_select_cpu   a thread wakes or is forked: select an LLC (placement.h), and claim an idle
+ *                      CPU (select_cpu.h)
  *   usher_enqueue      a runnable thread has no CPU yet: let it wait, or move it (enqueue.h)
  *   usher_dispatch     a CPU needs a thread: select a waiting thread (dispatch.h)
  *   usher_running      a thread starts to run: count it out of its queue, begin its turn
@@ -37,6 +38,7 @@
 #include "cgroups.h"
 #include "dispatch.h"
 #include "enqueue.h"
+#include "placement.h"
 #include "realtime.h"
 
 #define MS 1000000ULL
@@ -46,6 +48,7 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 {
 	const struct settings *settings = &g_settings;
 	struct thread *thread = thread_of(p);
+	__u32 home;
 	__s32 cpu;
 
 	if (!thread)
@@ -54,9 +57,14 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 	/* A thread without a grant is parked by `enqueue`. */
 	if (!g_variant.fifo && !admit(p, thread))
 		return prev;
-	cpu = claim(p, thread, prev, settings->smt && !g_variant.fifo, 0);
-	if (cpu < 0)
-		return prev;
+	home = home_of(p, thread, prev, flags);
+	cpu = claim(p, thread, home, settings->smt && !g_variant.fifo, 0);
+	note_placement(p, thread, prev, home, cpu, flags);
+	if (cpu < 0) {
+		if (home != (__u32)prev)
+			follow_clock(thread, place_of(home)->llc);
+		return home;
+	}
 	clamp_sleeper_vtime(thread, settings);
 	insert(p, DSQ_LOCAL, settings->slice_ns,
 	       preempt_flag(thread) | ENQ_IMMED);
@@ -357,11 +365,22 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 		return -12;
 	if (parent) {
 		thread->family = family_of_child(parent);
+		thread->is_process =
+			p->tgid != bpf_get_current_task_btf()->tgid;
 		thread->vtime = parent->vtime;
 		thread->llc = parent->llc;
 		inherit_cgroup(p, thread, parent);
 	}
 	return 0;
+}
+
+/* Adds a CPU to the load of its LLC. */
+static inline void count_cpu(__u32 llc, __u32 cpu)
+{
+	struct llc_load *load = &g_llc_loads[llc % LLCS_MAX];
+
+	if (!load->cpus++)
+		load->first_cpu = cpu;
 }
 
 static inline void note_cpus(void)
@@ -375,6 +394,7 @@ static inline void note_cpus(void)
 		if (!place->known)
 			continue;
 		llc_rq_of(place->llc)->cpus++;
+		count_cpu(place->llc, cpu);
 		note_in(&g_cpus, cpu, 1);
 		note_in(&g_idle_cpus, cpu, 1);
 		g_limits.cpus++;

@@ -27,6 +27,8 @@ __u32 g_groups_compete;
 
 struct cpu_state g_cpu_states[CPUS_MAX];
 struct llc_rq g_llc_rqs[LLCS_MAX];
+/* Load of each LLC (placement.h). */
+struct llc_load g_llc_loads[LLCS_MAX];
 
 /*
  * Scratch space for callbacks, one for each CPU. It is not shared, because no callback interrupts

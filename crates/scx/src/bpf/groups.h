@@ -8,7 +8,8 @@
  *   of a parent is in front of those of its children.
  * - `group_numbers`: the entry of a cgroup.
  * - `g_runnable`: weight of the runnable threads of each entry, by LLC, so that CPUs of different
- *   LLCs write to different counters. Only the sum over all LLCs has a meaning.
+ *   LLCs write to different counters. The sum over all LLCs determines the shares.
+ * - `g_llc_loads`: number of the runnable threads of all cgroups, by LLC (placement.h).
  *
  * A thread is counted when it begins to wait or to run, and until it sleeps. There is no callback
  * when a thread sleeps. Therefore, while a thread runs, its CPU owns the count: the CPU removes it
@@ -88,11 +89,24 @@ __noinline int start_group_timer(void)
 	return 0;
 }
 
+/*
+ * Adds a thread to the load of an LLC, or with -1 removes it. With one LLC, the load is not needed.
+ */
+ALWAYS void count_load(__u32 llc, __u32 threads)
+{
+	barrier_var(llc);
+	if (g_settings.llcs > 1)
+		__sync_fetch_and_add(&g_llc_loads[llc % LLCS_MAX].threads,
+				     threads);
+}
+
 static inline void remove_count(struct counted *counted)
 {
-	if (counted->weight)
+	if (counted->weight) {
 		__sync_fetch_and_sub(runnable_of(counted->group, counted->llc),
 				     counted->weight);
+		count_load(counted->llc, -1);
+	}
 	counted->weight = 0;
 }
 
@@ -106,7 +120,7 @@ ALWAYS void count_thread(struct task_struct *p, struct thread *thread,
 		start_group_timer();
 	if (counted->weight) {
 		if (counted->weight == p->scx.weight &&
-		    counted->group == thread->group)
+		    counted->group == thread->group && counted->llc == llc)
 			return;
 		remove_count(counted);
 	}
@@ -114,6 +128,7 @@ ALWAYS void count_thread(struct task_struct *p, struct thread *thread,
 	counted->llc = llc;
 	counted->weight = p->scx.weight;
 	__sync_fetch_and_add(runnable_of(counted->group, llc), counted->weight);
+	count_load(llc, 1);
 }
 
 /* Counts a thread that is enqueued. If it has just run on its CPU, it is still counted. */

@@ -69,6 +69,11 @@ enum scx_ent_flags {
 	SCX_TASK_QUEUED = 1,
 };
 
+enum scx_wake_flags {
+	SCX_WAKE_FORK = 1,
+	SCX_WAKE_SYNC = 2,
+};
+
 enum scx_kick_flags {
 	SCX_KICK_IDLE = 1,
 	SCX_KICK_PREEMPT = 2,
@@ -91,6 +96,18 @@ enum scx_kick_flags {
 		 ? bpf_core_enum_value(enum scx_enq_flags, SCX_ENQ_IMMED) \
 		 : 0)
 #define TASK_QUEUED bpf_core_enum_value(enum scx_ent_flags, SCX_TASK_QUEUED)
+/*
+ * Flags of select_cpu: the thread is new; the waker is about to sleep. A kernel whose type
+ * information lacks them has the values of Linux 6.12 to 7.3.
+ */
+#define WAKE_FORK \
+	(bpf_core_enum_value_exists(enum scx_wake_flags, SCX_WAKE_FORK) \
+		 ? bpf_core_enum_value(enum scx_wake_flags, SCX_WAKE_FORK) \
+		 : 0x04)
+#define WAKE_SYNC \
+	(bpf_core_enum_value_exists(enum scx_wake_flags, SCX_WAKE_SYNC) \
+		 ? bpf_core_enum_value(enum scx_wake_flags, SCX_WAKE_SYNC) \
+		 : 0x10)
 #define KICK_IDLE bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_IDLE)
 #define KICK_PREEMPT bpf_core_enum_value(enum scx_kick_flags, SCX_KICK_PREEMPT)
 

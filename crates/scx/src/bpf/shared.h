@@ -135,6 +135,23 @@ enum why {
 	WHY_THROTTLED,
 };
 
+/* Reason for the LLC of a thread when it last woke, or started (placement.h). */
+enum placement {
+	PLACED_UNKNOWN,
+	/* The thread is new, and the load of its parent's LLC was low enough. */
+	PLACED_NEW_NEAR,
+	/* The thread is new, and the LLC had the least load. */
+	PLACED_NEW_IDLEST,
+	/* The thread woke, and found a CPU in its LLC, in its node, or in another node. */
+	PLACED_SAME_LLC,
+	PLACED_SAME_NODE,
+	PLACED_OTHER_NODE,
+	/* The thread woke, and exchanges data with the thread that woke it. */
+	PLACED_WAKER,
+	/* The thread woke while no CPU was free for it, and waits in its LLC. */
+	PLACED_WAITS,
+};
+
 /* Counter in which a thread is counted as runnable (groups.h). */
 struct counted {
 	__u32 group;
@@ -221,9 +238,15 @@ struct thread {
 	__u64 parked_at_ns;
 	/* Number of the thread's cgroup in `g_groups`. */
 	__u32 group;
-	__u32 unused;
+	/* 1: the thread is the first thread of a process that was forked. */
+	__u32 is_process;
 	/* Counter of the thread while it waits. */
 	struct counted counted;
+	/* Reason for the LLC `placed_llc` (`enum placement`). */
+	__u16 placed;
+	__u16 placed_llc;
+	/* Number of the thread that last woke this thread by a synchronous wake-up. */
+	__u32 waker;
 };
 
 /* Counters of one CPU since the scheduler started. */

@@ -114,12 +114,23 @@ struct llc_rq {
 	__u64 family_vtimes[FAMILIES];
 } __attribute__((aligned(CACHE_LINE)));
 
+/* Load of an LLC. Only `threads` changes after the start. */
+struct llc_load {
+	/* Number of runnable threads: those that run and those that wait. */
+	__u32 threads;
+	/* Number of CPUs, and the lowest CPU. */
+	__u32 cpus;
+	__u32 first_cpu;
+	__u32 unused;
+} __attribute__((aligned(CACHE_LINE)));
+
 /*
  * These structures are elements of arrays, and different CPUs write different elements. No two
  * elements share a cache line.
  */
 _Static_assert(sizeof(struct cpu_state) % CACHE_LINE == 0, "cpu_state");
 _Static_assert(sizeof(struct llc_rq) % CACHE_LINE == 0, "llc_rq");
+_Static_assert(sizeof(struct llc_load) % CACHE_LINE == 0, "llc_load");
 _Static_assert(sizeof(struct idle_scan_ctx) % CACHE_LINE == 0, "idle_scan_ctx");
 _Static_assert(sizeof(struct cpu_tally) % CACHE_LINE == 0, "cpu_tally");
 

@@ -25,7 +25,7 @@ use usher_scx::{Queue, SchedulerHandle, Settings, SoftSeat, ThreadState, Why};
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output, shown};
 
-use super::remote;
+use super::{placement, remote};
 
 /// Shows where the threads of a process run or wait under Usher's scheduler, and why
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,7 @@ Columns, for each thread:
   state       the thread runs, waits for a CPU, or sleeps
   where       the CPU on which the thread runs or ran last, or the queue in which it waits
   why         the reason for that CPU or queue
+  placement   the reason for the LLC in which the thread last woke or started
   lag         the virtual time of the thread minus that of the threads that it competes with,
               when the thread last ran or woke; a thread with a negative lag runs earlier
   avg burst   average CPU time of the thread between two sleeps
@@ -267,6 +268,7 @@ fn text(answer: &ExplainedProcess) -> String {
         "state",
         "where",
         "why",
+        "placement",
         "lag",
         "avg burst",
         "cpu.weight",
@@ -291,12 +293,13 @@ fn row(thread: &Thread, answer: &ExplainedProcess) -> Vec<String> {
             _ => "the scheduler has not seen the thread yet",
         };
         row.push(thread.policy.apart().unwrap_or(why).to_owned());
-        row.extend(["-"; 3].map(str::to_owned));
+        row.extend(["-"; 4].map(str::to_owned));
         return row;
     };
     row.extend([
         place(thread, sched, &answer.settings),
         reason(sched, thread.state, answer),
+        placement::text(sched),
         match has_pace(thread.state, sched, &answer.settings) {
             true => format!("{:+.1} ms", sched.lag_ns as f64 / 1e6),
             false => "-".to_owned(),
@@ -400,6 +403,7 @@ fn reason(sched: &ThreadState, state: char, answer: &ExplainedProcess) -> String
 #[cfg(test)]
 mod tests {
     use procfs::FromRead;
+    use usher_scx::Placement;
 
     use super::*;
 
@@ -414,6 +418,8 @@ mod tests {
             seat: Some(9),
             kept_from_seat: false,
             group_weight: 250,
+            placed: Placement::NewIdlest,
+            placed_llc: 1,
         }
     }
 
@@ -509,6 +515,7 @@ mod tests {
         for expected in [
             "the seat of 'make' consists of CPUs 0-1",
             "CPU 3",
+            "new thread: LLC 1 had the fewest threads per CPU",
             "all hardware threads of the core were idle; the thread is a borrower",
             "LLC 1, the queue of its address space (queue 4)",
             "waits for its address space's turn",

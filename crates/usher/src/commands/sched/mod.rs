@@ -10,6 +10,7 @@ mod doctor_report;
 mod explain;
 mod limits;
 mod options;
+mod placement;
 mod remote;
 mod set;
 mod start;
