@@ -353,7 +353,7 @@ pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 const FACTOR_ONE: u64 = 1 << 16;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 29 * 8;
+    pub(crate) const BYTES: usize = 30 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();
@@ -384,10 +384,10 @@ impl ThreadState {
                 factor => ((factor * 100 + FACTOR_ONE / 2) / FACTOR_ONE) as u32,
             },
             placed: PLACEMENTS
-                .get((long[28] & 0xffff) as usize)
+                .get(low(long[28]) as usize)
                 .copied()
                 .unwrap_or(Placement::Unknown),
-            placed_llc: (long[28] >> 16 & 0xffff) as u32,
+            placed_llc: (long[28] >> 32) as u32,
         }
     }
 }

@@ -242,11 +242,13 @@ struct thread {
 	__u32 is_process;
 	/* Counter of the thread while it waits. */
 	struct counted counted;
-	/* Reason for the LLC `placed_llc` (`enum placement`). */
-	__u16 placed;
-	__u16 placed_llc;
+	/* Reason for the LLC `placed_llc`. */
+	enum placement placed;
+	__u32 placed_llc;
 	/* Number of the thread that last woke this thread by a synchronous wake-up. */
 	__u32 waker;
+	/* Capacity of the CPU; 0: all CPUs have the same capacity (capacity.h). */
+	__u32 capacity;
 };
 
 /* Counters of one CPU since the scheduler started. */
