@@ -73,8 +73,8 @@ impl Default for HostSettings {
 pub struct HostVariant {
     /// 1: one queue in FIFO order.
     pub fifo: u32,
-    /// Padding.
-    pub unused: u32,
+    /// Number of classes of CPUs by capacity; 0 is the same as 1.
+    pub classes: u32,
     /// Bitmask of the nodes for which the kernel keeps separate masks of idle CPUs; 0: the kernel
     /// keeps one mask for all nodes.
     pub nodes: u64,
@@ -190,6 +190,10 @@ pub struct TaskState {
     pub placed: u32,
     /// LLC in which the task last woke or started.
     pub placed_llc: u32,
+    /// Capacity of the CPU, on a machine with several classes; else 0.
+    pub capacity: u32,
+    /// Padding.
+    pub unused: u32,
 }
 
 /// `struct host_llc_state`: the run queues of an LLC.

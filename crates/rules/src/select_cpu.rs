@@ -38,8 +38,10 @@ pub struct Place {
     pub llc: u32,
     /// Number of the CPU's NUMA node in the kernel.
     pub node_number: u32,
-    /// Padding.
-    pub unused: u32,
+    /// Capacity: 1024 for the fastest CPUs. Without effect if the machine has one class.
+    pub capacity: u16,
+    /// Class of CPUs of similar capacity, below 4; 0 for the fastest class.
+    pub capacity_class: u16,
     /// Bitmask of the LLCs of the CPU's node.
     pub node_llcs: u64,
     /// CPUs of the CPU's core, including the CPU itself.

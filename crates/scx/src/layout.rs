@@ -60,8 +60,8 @@ impl Settings {
     /// Returns the bytes of `struct variant`. `nodes` is the bitmask of the nodes for which the
     /// kernel keeps separate idle masks. `cpu_words` is the number of words of a CPU set that
     /// contain CPUs.
-    pub(crate) fn variant(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
-        let flags = [u32::from(self.fifo), 0];
+    pub(crate) fn variant(&self, classes: u32, nodes: u64, cpu_words: u64) -> Vec<u8> {
+        let flags = [u32::from(self.fifo), classes];
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
         bytes.extend([nodes, cpu_words].into_iter().flat_map(u64::to_ne_bytes));
         bytes
@@ -240,10 +240,12 @@ pub enum Why {
     Fifo,
     /// A cgroup of the thread has used up its quota (`cpu.max`).
     Throttled,
+    /// The core was idle, and is faster than the core on which the thread ran before.
+    FasterCore,
 }
 
 /// The reasons in the order of `enum why`.
-pub(crate) const WHYS: [Why; 11] = [
+pub(crate) const WHYS: [Why; 12] = [
     Why::Unknown,
     Why::OnlyHere,
     Why::IdleCore,
@@ -255,6 +257,7 @@ pub(crate) const WHYS: [Why; 11] = [
     Why::Alone,
     Why::Fifo,
     Why::Throttled,
+    Why::FasterCore,
 ];
 
 /// Reason for the LLC of a thread when it last woke, or started.
@@ -340,6 +343,9 @@ pub struct ThreadState {
     pub placed: Placement,
     /// LLC in which the thread last woke or started, as in the topology.
     pub placed_llc: u32,
+    /// Capacity of the CPU on which the thread last ran, 1024 for the fastest CPUs. `None` if all
+    /// CPUs have the same capacity, or the thread has not run.
+    pub capacity: Option<u32>,
 }
 
 /// `QUEUES`, `QUEUES_PER_LLC` and `URGENT` of state.h.
@@ -388,6 +394,7 @@ impl ThreadState {
                 .copied()
                 .unwrap_or(Placement::Unknown),
             placed_llc: (long[28] >> 32) as u32,
+            capacity: Some((long[29] >> 32) as u32).filter(|capacity| *capacity != 0),
         }
     }
 }

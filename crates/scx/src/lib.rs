@@ -14,6 +14,7 @@
 //! - `layout`, `machine`: values of the BPF maps; `shared`: layout of these values in the compiled
 //!   programs, for tests.
 
+mod capacity;
 mod counter;
 mod error;
 mod functions;

@@ -13,7 +13,7 @@
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
 use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, Place, words_of};
 
-use crate::ScxError;
+use crate::{ScxError, capacity};
 
 /// Bytes of `struct place`.
 pub(crate) const PLACE_BYTES: usize = size_of::<Place>();
@@ -30,6 +30,8 @@ pub(crate) struct Tables {
     pub cores: u64,
     /// Whether a core has several hardware threads.
     pub has_threads: bool,
+    /// Number of classes of cores by capacity.
+    pub classes: u32,
     /// Bitmask of the NUMA nodes, if the conditions for idle masks per node hold; else 0.
     pub nodes: u64,
     /// Number of words of a CPU set that contain CPUs.
@@ -48,6 +50,8 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
             most: CPUS_MAX,
         });
     }
+    let capacities: Vec<f64> = machine.cores.iter().map(|core| core.capacity).collect();
+    let classes = capacity::classes(&capacities);
     let places = machine.cpus.iter().map(|cpu| {
         let core = &machine.cores[cpu.core];
         let domain = &machine.domains[core.domain];
@@ -57,7 +61,8 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
             known: 1,
             llc: llc_of(core.domain),
             node_number: number,
-            unused: 0,
+            capacity: capacity::scaled(core.capacity),
+            capacity_class: classes[cpu.core],
             node_llcs: llcs_of(machine, node),
             core: words_of(&core.cpus),
             near: words_of(&domain.cpus),
@@ -70,6 +75,10 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         llcs: machine.domains.len().min(LLCS_MAX) as u32,
         cores: machine.cores.len() as u64,
         has_threads: machine.cpus.len() > machine.cores.len(),
+        classes: classes
+            .iter()
+            .max()
+            .map_or(1, |slowest| u32::from(*slowest) + 1),
         nodes: nodes(machine),
         cpu_words: machine
             .cpus
@@ -109,7 +118,14 @@ fn llcs_of(machine: &Topology, node: &CpuSet) -> u64 {
 
 /// Returns the bytes of `struct place`, which has no padding.
 fn bytes_of(place: &Place) -> Vec<u8> {
-    let numbers = [place.known, place.llc, place.node_number, place.unused];
+    let capacity = [place.capacity, place.capacity_class].map(u16::to_ne_bytes);
+    let capacity = u32::from_ne_bytes([
+        capacity[0][0],
+        capacity[0][1],
+        capacity[1][0],
+        capacity[1][1],
+    ]);
+    let numbers = [place.known, place.llc, place.node_number, capacity];
     let sets = [place.core, place.near, place.node];
     let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_ne_bytes).collect();
     bytes.extend(place.node_llcs.to_ne_bytes());
@@ -138,6 +154,7 @@ mod tests {
         let words: Vec<u64> = crate::layout::words(bytes).collect();
         assert_eq!(*cpu, 5);
         assert_eq!(words[0], 1 | 1 << 32);
+        assert_eq!(words[1], 1024 << 32, "node 0, full capacity, class 0");
         assert_eq!(words[2], 0b1111, "one node");
         assert_eq!(words[3], 0b11_0000);
         assert_eq!(words[3 + CPU_WORDS], 0b1111_0000);
@@ -158,6 +175,19 @@ mod tests {
         let mut bare = machine("package:2 [numa:1] core:2");
         bare.nodes[1].cpus = CpuSet::default();
         assert_eq!(tables(&bare).unwrap().nodes, 0, "CPUs of no node");
+    }
+
+    #[test]
+    fn classes_follow_the_capacities_of_cores() {
+        let mut hybrid = machine("package:1 core:4");
+        assert_eq!(tables(&hybrid).unwrap().classes, 1);
+        hybrid.cores[1].capacity = 0.5;
+        hybrid.cores[2].capacity = 0.97;
+        let tables = tables(&hybrid).unwrap();
+        assert_eq!(tables.classes, 2);
+        let second = |at: usize| crate::layout::words(&tables.places[at].1).nth(1);
+        assert_eq!(second(1), Some(512 << 32 | 1 << 48));
+        assert_eq!(second(2), Some(993 << 32));
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub struct Scheduler {
     llcs: u32,
     /// Whether a core of this machine has several hardware threads.
     has_threads: bool,
+    /// Whether cores have different capacities.
+    is_hybrid: bool,
     /// Whether the kernel keeps an idle mask per node.
     nodes_apart: bool,
     object: Object,
@@ -111,7 +113,11 @@ impl Scheduler {
             0 => None,
             _ => kernel_flag(BY_NODE)?,
         };
-        let variant = settings.variant(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
+        let variant = settings.variant(
+            tables.classes,
+            flag.map_or(0, |_| tables.nodes),
+            tables.cpu_words,
+        );
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
         remove_missing_callbacks(&mut open, settings.fifo)?;
@@ -151,6 +157,7 @@ impl Scheduler {
             dumps: object::map(&object, "dumps", DUMP_BYTES)?,
             llcs: tables.llcs,
             has_threads: tables.has_threads,
+            is_hybrid: tables.classes > 1,
             nodes_apart: false,
             object,
         })
@@ -163,8 +170,8 @@ impl Scheduler {
     pub fn set(&self, settings: &Settings) -> Result<(), ScxError> {
         let settings = Settings {
             // Without SMT, two threads cannot share a core, and the scheduler skips the search for
-            // shared cores.
-            smt: settings.smt && self.has_threads,
+            // shared cores. On hybrid machines, the search also finds faster cores.
+            smt: settings.smt && (self.has_threads || self.is_hybrid),
             ..*settings
         };
         object::set(&self.settings, 0, &settings.bytes(self.llcs))

@@ -136,10 +136,11 @@ fn settings_fields_match_by_name() {
             "llcs" => 8,
             "nodes" => 9,
             "cpu_words" => 10,
+            "classes" => 3,
             name => of(name),
         };
         assert_eq!(settings.bytes(8), changeable.filled(number), "{flag}");
-        assert_eq!(settings.variant(9, 10), variant.filled(number), "{flag}");
+        assert_eq!(settings.variant(3, 9, 10), variant.filled(number), "{flag}");
     }
 }
 
@@ -172,6 +173,8 @@ fn thread_fields_match_by_name() {
             assert_eq!(with("placed", number).placed, placed);
         }
         assert_eq!(with("placed_llc", 63).placed_llc, 63);
+        assert_eq!(with("capacity", 600).capacity, Some(600));
+        assert_eq!(with("capacity", 0).capacity, None);
         let seat = |cgroup, seat| {
             let thread = thread(others, &[("cgroup", cgroup), ("seat", seat)]);
             (thread.seat, thread.kept_from_seat)

@@ -36,6 +36,8 @@ typedef __u32 __wsum;
  * (mm_queue_of()).
  */
 #define MM_QUEUES_PER_LLC 32
+/* Upper limit of the classes of CPUs by capacity. */
+#define CLASSES_MAX 4
 /* Histogram slots of latencies in nanoseconds, four per power of two. */
 #define LATENCY_SLOTS 256
 
@@ -52,7 +54,12 @@ struct place {
 	__u32 llc;
 	/* Number of the CPU's NUMA node in the kernel. */
 	__u32 node_number;
-	__u32 unused;
+	/*
+	 * Capacity: 1024 for the fastest CPUs. Class of CPUs of similar capacity, below
+	 * CLASSES_MAX; 0 for the fastest class.
+	 */
+	__u16 capacity;
+	__u16 capacity_class;
 	/* Bitmask of the LLCs of the CPU's node. */
 	__u64 node_llcs;
 	/*

@@ -669,6 +669,7 @@ void host_read_task(const struct instance *host, __u32 id,
 	state->is_queued = p->in != 0;
 	state->placed = thread->placed;
 	state->placed_llc = thread->placed_llc;
+	state->capacity = thread->capacity;
 	enter((struct instance *)(uintptr_t)host, 0);
 	state->factor = factor_of(thread->group);
 }

@@ -54,6 +54,8 @@ struct host_task_state {
 	/* Reason for the LLC when the task last woke or started: `enum placement`; and that LLC. */
 	__u32 placed;
 	__u32 placed_llc;
+	__u32 capacity;
+	__u32 unused;
 };
 
 /* The run queues of an LLC. */

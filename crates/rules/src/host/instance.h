@@ -135,6 +135,7 @@ static __thread struct instance *instance;
 #define g_llc_rqs (instance->g_llc_rqs)
 #define g_llc_loads (instance->g_llc_loads)
 #define g_scan_ctxs (instance->g_scan_ctxs)
+#define g_class_cpus (instance->g_class_cpus)
 #define g_cpus (instance->g_cpus)
 #define g_idle_cpus (instance->g_idle_cpus)
 #define g_waiting_llcs (instance->g_waiting_llcs)

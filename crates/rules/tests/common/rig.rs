@@ -133,10 +133,20 @@ impl Rig {
 
     /// Creates a machine with these settings, except that the number of LLCs is that of the shape.
     pub fn with(shape: Shape, settings: HostSettings, variant: HostVariant) -> Self {
-        let places = shape.places();
+        Self::with_places(shape, &shape.places(), settings, variant)
+    }
+
+    /// Creates a machine with these places of its CPUs, which has as many CPUs and LLCs as the
+    /// shape.
+    pub fn with_places(
+        shape: Shape,
+        places: &[Place],
+        settings: HostSettings,
+        variant: HostVariant,
+    ) -> Self {
         let llcs = (shape.0 * shape.1) as u32;
         let settings = HostSettings { llcs, ..settings };
-        let mut sched = HostSched::with_variant(&places, &settings, variant, 1);
+        let mut sched = HostSched::with_variant(places, &settings, variant, 1);
         let now_ns = 1_000 * MS;
         sched.set_now(now_ns);
         Self {

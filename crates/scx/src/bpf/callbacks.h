@@ -215,6 +215,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 			begin_run(p, thread, cpu, queue != NO_QUEUE);
 		count_runner(p, thread, state, here->llc);
 	}
+	note_capacity(thread, state, here);
 	state->movable = is_movable(p);
 	state->urgent = thread->urgent || is_pinned_kthread(p);
 	note_allowed(state, p);
@@ -237,6 +238,7 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 	if (!thread || g_variant.fifo)
 		return;
 	follow_seats(p, thread, cpu);
+	note_capacity(thread, state_of(cpu), place_of(cpu));
 	if (settings->smt && should_migrate_to_idle_core(p, cpu))
 		set_slice(p, 0);
 }
@@ -396,6 +398,7 @@ static inline void note_cpus(void)
 		llc_rq_of(place->llc)->cpus++;
 		count_cpu(place->llc, cpu);
 		note_in(&g_cpus, cpu, 1);
+		add_to(&g_class_cpus[place->capacity_class % CLASSES_MAX], cpu);
 		note_in(&g_idle_cpus, cpu, 1);
 		g_limits.cpus++;
 	}

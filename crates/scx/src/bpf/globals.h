@@ -36,8 +36,9 @@ struct llc_load g_llc_loads[LLCS_MAX];
  */
 struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
 
-/* CPUs of the machine. */
+/* CPUs of the machine, and of each class by capacity. */
 struct cpu_set g_cpus;
+struct cpu_set g_class_cpus[CLASSES_MAX];
 
 /*
  * Idle CPUs, as reported by update_idle; initially all CPUs. The kernel keeps another set of idle

@@ -61,7 +61,7 @@
 #ifndef USHER_SCX_SELECT_CPU_H
 #define USHER_SCX_SELECT_CPU_H
 
-#include "seats.h"
+#include "capacity.h"
 
 /* Returns whether the kernel keeps its idle masks per node, and has the functions to read them. */
 static inline _Bool has_nodes(void)
@@ -337,6 +337,45 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 	return 1;
 }
 
+/*
+ * Selects a CPU on a machine with several classes of CPUs: steps 1 and 2 of capacity.h. With
+ * `moves`, the thread runs on `last`.
+ */
+__noinline int choose_on_hybrid(__u32 smt, __u32 last, __u32 moves,
+				__u32 demanding)
+{
+	struct idle_scan_ctx *scan = scan_ctx();
+	struct cpu_set *best = smt ? &scan->cores : &scan->idle;
+	__u32 slowest = CLASSES_MAX;
+	__s32 cpu;
+
+	if (scan->unread_nodes)
+		read_other_nodes();
+	if (moves) {
+		slowest = class_of(last);
+		if (!is_shared(last, 0)) {
+			if (!demanding || !slowest)
+				return NOWHERE;
+			slowest--;
+		}
+	} else if (!demanding && has_cpu(best, last) &&
+		   has_cpu(&scan->preferred_cpus, last)) {
+		return last;
+	}
+	cpu = nearest_of_fastest(smt, last, slowest);
+	return cpu >= 0 || moves ? cpu : choose(smt, last);
+}
+
+/* Selects a CPU; with `cores_only`, for a thread that runs on `last`, a CPU of an idle core. */
+ALWAYS __s32 choose_for(const struct thread *thread, __u32 last, _Bool smt,
+			_Bool cores_only)
+{
+	if (is_hybrid())
+		return choose_on_hybrid(smt, last, cores_only,
+					is_demanding(thread));
+	return cores_only ? choose_core(last) : choose(smt, last);
+}
+
 /* Number of failed claims after which the selection gives up. */
 #define CLAIM_ATTEMPTS 4
 
@@ -355,7 +394,7 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 		return NOWHERE;
 	bpf_for(try, 0, CLAIM_ATTEMPTS)
 	{
-		__s32 cpu = cores_only ? choose_core(last) : choose(smt, last);
+		__s32 cpu = choose_for(thread, last, smt, cores_only);
 
 		if (cpu < 0 && !cores_only)
 			cpu = choose_beside_borrowers(last);
@@ -363,8 +402,12 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 			break;
 		if (has_cpu(&scan->idle, cpu)
 			    ? claim_idle(thread, cpu, scan)
-			    : claim_from_borrower(thread, cpu))
+			    : claim_from_borrower(thread, cpu)) {
+			if (is_hybrid() && class_of(cpu) < class_of(last) &&
+			    thread->why == WHY_IDLE_CORE)
+				thread->why = WHY_FASTER_CORE;
 			return cpu;
+		}
 		clear_cpu(&scan->idle, cpu);
 		clear_cpu(&scan->cores, cpu);
 		clear_cpu(&scan->borrowers, cpu);
@@ -386,34 +429,8 @@ ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 }
 
 /*
- * Returns whether another CPU of this CPU's core is busy. With `owners_only`, CPUs that run
- * borrowers do not count.
- */
-__noinline int is_shared(__u32 cpu, __u32 owners_only)
-{
-	const struct place *here = place_of(cpu);
-	__u64 words = g_variant.cpu_words;
-	__u64 others = 0;
-	__u32 word;
-
-	for (word = 0; word < CPU_WORDS; word++) {
-		__u64 busy;
-
-		if (word >= words)
-			break;
-		busy = here->core.words[word] & ~g_idle_cpus.words[word];
-		if (owners_only)
-			busy &= ~g_borrowers.words[word];
-		if (word == cpu / 64)
-			busy &= ~(1ULL << cpu % 64);
-		others |= busy;
-	}
-	return others != 0;
-}
-
-/*
  * Returns whether the running thread shares its core with another running thread, and could run on
- * an idle core.
+ * an idle core; or, on a hybrid machine, whether it gains by a migration (capacity.h).
  */
 static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 						__u32 cpu)
@@ -421,9 +438,12 @@ static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 	struct idle_scan_ctx *scan = scan_ctx();
 	struct thread *thread = thread_of(p);
 
-	if (!thread || !is_movable(p) || !is_shared(cpu, 0))
+	if (!thread || !is_movable(p))
 		return 0;
-	return fill_scan_ctx(scan, p, thread, cpu) && choose_core(cpu) >= 0;
+	if (!is_shared(cpu, 0) && !(is_hybrid() && class_of(cpu)))
+		return 0;
+	return fill_scan_ctx(scan, p, thread, cpu) &&
+	       choose_for(thread, cpu, 1, 1) >= 0;
 }
 
 /*
@@ -474,8 +494,8 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
 }
 
 /*
- * Returns a CPU with a running thread that shares its core and may migrate to `idle`; NOWHERE: the
- * search found none. The search covers the LLC of `idle` or, with `other_llcs`, all other LLCs. The
+ * Returns a CPU with a running thread that gains by a migration to `idle`, because it shares its
+ * core or by its demand (gains_on()); NOWHERE: the search found none. The search covers the LLC of `idle` or, with `other_llcs`, all other LLCs. The
  * search takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips
  * a word of 64 CPUs. The next search of this CPU starts where this search ended, so that successive
  * searches cover all CPUs. The first search starts at the CPU after `idle`. If all searches started
@@ -510,7 +530,9 @@ __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 		}
 		cpu = (at + lowest_bit(bits)) % CPUS_MAX;
 		at = (cpu + 1) % CPUS_MAX;
-		if (state_of(cpu)->movable && is_shared(cpu, 0) &&
+		if (state_of(cpu)->movable &&
+		    gains_on(idle, cpu, state_of(cpu)->demanding,
+			     is_shared(cpu, 0)) &&
 		    can_migrate(state_of(cpu), idle)) {
 			found = cpu;
 			break;

@@ -55,7 +55,8 @@ struct settings {
 struct variant {
 	/* 1: the scheduler has one queue in FIFO order, and no other feature. */
 	__u32 fifo;
-	__u32 unused;
+	/* Number of classes of CPUs by capacity (capacity.h); 0 is the same as 1. */
+	__u32 classes;
 	/*
 	 * Bitmask of the nodes for which the kernel keeps separate masks of idle CPUs; 0: the
 	 * kernel keeps one mask for all nodes.
@@ -133,6 +134,8 @@ enum why {
 	WHY_FIFO,
 	/* A cgroup of the thread has used up its quota (cpu.max). */
 	WHY_THROTTLED,
+	/* The core was idle, and is faster than the core on which the thread ran before. */
+	WHY_FASTER_CORE,
 };
 
 /* Reason for the LLC of a thread when it last woke, or started (placement.h). */

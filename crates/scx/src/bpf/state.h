@@ -62,7 +62,8 @@ struct cpu_state {
 	 */
 	__u64 turn_key;
 	__u32 turn_queue;
-	__u32 unused;
+	/* 1: the running thread should run on a fast core (capacity.h). */
+	__u32 demanding;
 	/*
 	 * Start of the next search of find_smt_pull_source(), as a number of CPUs after this CPU:
 	 * in the own LLC, and in the other LLCs.
@@ -255,6 +256,32 @@ ALWAYS _Bool any_idle(void)
 static inline _Bool is_busy(__u32 cpu)
 {
 	return !has_cpu(&g_idle_cpus, cpu);
+}
+
+/*
+ * Returns whether another CPU of this CPU's core is busy. With `owners_only`, CPUs that run
+ * borrowers do not count.
+ */
+__noinline int is_shared(__u32 cpu, __u32 owners_only)
+{
+	const struct place *here = place_of(cpu);
+	__u64 words = g_variant.cpu_words;
+	__u64 others = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++) {
+		__u64 busy;
+
+		if (word >= words)
+			break;
+		busy = here->core.words[word] & ~g_idle_cpus.words[word];
+		if (owners_only)
+			busy &= ~g_borrowers.words[word];
+		if (word == cpu / 64)
+			busy &= ~(1ULL << cpu % 64);
+		others |= busy;
+	}
+	return others != 0;
 }
 
 /*

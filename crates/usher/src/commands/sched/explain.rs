@@ -346,7 +346,13 @@ fn place(thread: &Thread, sched: &ThreadState, settings: &Settings) -> String {
             Some(path) => format!("the throttled threads of cgroup '{}'", shown(path)),
             None => format!("the throttled threads of cgroup {cgroup}"),
         },
-        None => on_cpu(thread.state, sched.cpu),
+        None => match sched.capacity {
+            Some(capacity) => {
+                let cpu = on_cpu(thread.state, sched.cpu);
+                format!("{cpu}, capacity {capacity}")
+            }
+            None => on_cpu(thread.state, sched.cpu),
+        },
     }
 }
 
@@ -387,6 +393,9 @@ fn reason(sched: &ThreadState, state: char, answer: &ExplainedProcess) -> String
         (Why::Alone, _) => "no other thread waited for the CPU",
         (Why::Fifo, _) => "threads run in first-come, first-served order",
         (Why::Throttled, true) => "the cgroup has used up its CPU quota (cpu.max) of this period",
+        (Why::FasterCore, _) => {
+            "the core was idle and is faster than the core on which the thread ran before"
+        }
         (Why::Throttled, false) => "the thread was throttled by a CPU quota (cpu.max)",
     };
     let is_guest = answer.seat.as_ref().is_some_and(|seat| {
@@ -420,6 +429,7 @@ mod tests {
             group_weight: 250,
             placed: Placement::NewIdlest,
             placed_llc: 1,
+            capacity: Some(600),
         }
     }
 
@@ -514,7 +524,7 @@ mod tests {
         let actual = text(&answer);
         for expected in [
             "the seat of 'make' consists of CPUs 0-1",
-            "CPU 3",
+            "CPU 3, capacity 600",
             "new thread: LLC 1 had the fewest threads per CPU",
             "all hardware threads of the core were idle; the thread is a borrower",
             "LLC 1, the queue of its address space (queue 4)",

@@ -58,6 +58,7 @@ mod tests {
                 group_weight: 100,
                 placed,
                 placed_llc: 17,
+                capacity: None,
             };
             let text = text(&sched);
             assert!(text.contains("LLC 17"), "{placed:?}: {text}");
