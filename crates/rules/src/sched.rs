@@ -80,6 +80,8 @@ pub struct HostVariant {
     pub nodes: u64,
     /// Number of words of a CPU set that contain CPUs; [`HostSched::with_variant`] sets this field.
     pub cpu_words: u64,
+    /// 1: CPUs are isolated; [`HostSched::with_variant`] sets this field.
+    pub isolates: u64,
 }
 
 /// `struct host_task`: initial state of a task.
@@ -331,6 +333,10 @@ impl HostSched {
         let cpus = places.len() as u32;
         let variant = HostVariant {
             cpu_words: u64::from(cpus.div_ceil(64)),
+            isolates: places
+                .iter()
+                .any(|place| place.known == crate::select_cpu::PLACE_ISOLATED)
+                .into(),
             ..variant
         };
         // SAFETY: `places` has `cpus` elements of the layout of `struct place`, and the settings

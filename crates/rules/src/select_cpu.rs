@@ -14,6 +14,9 @@ pub const LLCS_MAX: usize = 64;
 /// Number of 64-bit words of a CPU set.
 pub const CPU_WORDS: usize = CPUS_MAX / 64;
 
+/// Value of [`Place::known`] for an isolated CPU: `PLACE_ISOLATED` of sets.h.
+pub const PLACE_ISOLATED: u32 = 2;
+
 /// `struct cpu_set`: one bit per CPU.
 pub type CpuWords = [u64; CPU_WORDS];
 
@@ -32,7 +35,7 @@ pub fn words_of(cpus: &CpuSet) -> CpuWords {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// 0: there is no such CPU.
+    /// 0: there is no such CPU. [`PLACE_ISOLATED`]: the CPU is isolated.
     pub known: u32,
     /// Number of the CPU's LLC.
     pub llc: u32,

@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapHandle, Object};
 use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
 use schemars::JsonSchema;
 use serde::Serialize;
-use usher_model::Topology;
+use usher_model::{CpuSet, Topology};
 use usher_rules::latency::{SLOTS, below};
 
 use crate::ScxError;
@@ -127,7 +127,7 @@ impl Counter {
     /// The programs cannot be loaded, for example because the process does not run as root or the
     /// kernel has no BTF.
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
-        let tables = machine::tables(machine)?;
+        let tables = machine::tables(machine, &CpuSet::new())?;
         let open = object::open(&OBJECT.0)?;
         let object = object::load(
             open,

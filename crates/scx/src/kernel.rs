@@ -119,6 +119,20 @@ impl Kernel {
         self.cpus("online")
     }
 
+    /// Returns the isolated CPUs: those of `isolcpus`, of `nohz_full`, and of isolated cpuset
+    /// partitions. A file that is missing or has no list of CPUs counts as empty: kernels without
+    /// `nohz_full` print `(null)`.
+    pub(crate) fn isolated(&self) -> CpuSet {
+        let files = [
+            "devices/system/cpu/isolated",
+            "devices/system/cpu/nohz_full",
+            "fs/cgroup/cpuset.cpus.isolated",
+        ];
+        let lists = files.map(|file| fs::read_to_string(self.sys.join(file)).unwrap_or_default());
+        let sets = lists.iter().filter_map(|list| list.trim().parse().ok());
+        sets.fold(CpuSet::new(), |all, set| all.or(&set))
+    }
+
     fn cpus(&self, which: &str) -> Result<CpuSet, ScxError> {
         let path = self.sys.join("devices/system/cpu").join(which);
         let read = fs::read_to_string(&path).and_then(|list| {
@@ -216,6 +230,20 @@ mod tests {
     fn reports_kernel_without_btf() {
         let (_dir, bare) = kernel(&[("kernel/sched_ext/state", "disabled\n")]);
         assert!(matches!(bare.ready(), Err(ScxError::NoBtf { .. })));
+    }
+
+    #[test]
+    fn isolated_cpus_come_from_three_files() {
+        let (_dir, kernel) = kernel(&[
+            ("devices/system/cpu/isolated", "2\n"),
+            ("devices/system/cpu/nohz_full", "  (null)\n"),
+            ("fs/cgroup/cpuset.cpus.isolated", "4-5\n"),
+        ]);
+        assert_eq!(kernel.isolated(), "2,4-5".parse().unwrap());
+        let (_dir, without) = self::kernel(&[("devices/system/cpu/nohz_full", "1,3\n")]);
+        assert_eq!(without.isolated(), "1,3".parse().unwrap());
+        let (_dir, bare) = self::kernel(&[("devices/system/cpu/isolated", "\n")]);
+        assert!(bare.isolated().is_empty());
     }
 
     #[test]

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
 use usher_rules::run_queue::MM_QUEUES_PER_LLC;
 
+use crate::machine::Tables;
+
 const MS: u64 = 1_000_000;
 
 /// Settings of the scheduler. All settings except `fifo` may change while the scheduler runs.
@@ -58,12 +60,14 @@ impl Default for Settings {
 
 impl Settings {
     /// Returns the bytes of `struct variant`. `nodes` is the bitmask of the nodes for which the
-    /// kernel keeps separate idle masks. `cpu_words` is the number of words of a CPU set that
-    /// contain CPUs.
-    pub(crate) fn variant(&self, classes: u32, nodes: u64, cpu_words: u64) -> Vec<u8> {
-        let flags = [u32::from(self.fifo), classes];
+    /// kernel keeps separate idle masks.
+    pub(crate) fn variant(&self, tables: &Tables, nodes: u64) -> Vec<u8> {
+        let flags = [u32::from(self.fifo), tables.classes];
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
-        bytes.extend([nodes, cpu_words].into_iter().flat_map(u64::to_ne_bytes));
+        // FIFO order has one queue for all CPUs.
+        let isolates = tables.isolates && !self.fifo;
+        let words = [nodes, tables.cpu_words, isolates.into()];
+        bytes.extend(words.into_iter().flat_map(u64::to_ne_bytes));
         bytes
     }
 
@@ -242,10 +246,12 @@ pub enum Why {
     Throttled,
     /// The core was idle, and is faster than the core on which the thread ran before.
     FasterCore,
+    /// The thread may run on isolated CPUs only.
+    Isolated,
 }
 
 /// The reasons in the order of `enum why`.
-pub(crate) const WHYS: [Why; 12] = [
+pub(crate) const WHYS: [Why; 13] = [
     Why::Unknown,
     Why::OnlyHere,
     Why::IdleCore,
@@ -258,6 +264,7 @@ pub(crate) const WHYS: [Why; 12] = [
     Why::Fifo,
     Why::Throttled,
     Why::FasterCore,
+    Why::Isolated,
 ];
 
 /// Reason for the LLC of a thread when it last woke, or started.

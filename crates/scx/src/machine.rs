@@ -11,7 +11,7 @@
 //! node 0, with the CPUs of its LLC.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
-use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, Place, words_of};
+use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, PLACE_ISOLATED, Place, words_of};
 
 use crate::{ScxError, capacity};
 
@@ -32,6 +32,8 @@ pub(crate) struct Tables {
     pub has_threads: bool,
     /// Number of classes of cores by capacity.
     pub classes: u32,
+    /// Whether a CPU is isolated.
+    pub isolates: bool,
     /// Bitmask of the NUMA nodes, if the conditions for idle masks per node hold; else 0.
     pub nodes: u64,
     /// Number of words of a CPU set that contain CPUs.
@@ -40,9 +42,16 @@ pub(crate) struct Tables {
 
 /// Builds the tables.
 ///
+/// `isolated` has the isolated CPUs, which are in the cores, LLCs and nodes of no other CPU.
+///
 /// # Errors
 /// A CPU number is [`CPUS_MAX`] or higher.
-pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
+pub(crate) fn tables(machine: &Topology, isolated: &CpuSet) -> Result<Tables, ScxError> {
+    // At least one CPU has to run the threads that are not bound to isolated CPUs.
+    let isolated = match machine.all_cpus().is_subset(isolated) {
+        true => &CpuSet::new(),
+        false => isolated,
+    };
     let beyond = machine.cpus.iter().find(|cpu| cpu.os as usize >= CPUS_MAX);
     if let Some(cpu) = beyond {
         return Err(ScxError::TooManyCpus {
@@ -56,17 +65,21 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         let core = &machine.cores[cpu.core];
         let domain = &machine.domains[core.domain];
         let node = machine.nodes.iter().find(|node| node.cpus.contains(cpu.os));
+        let seen = |cpus: &CpuSet| cpus.minus(isolated).or(&CpuSet::single(cpu.os));
         let (node, number) = node.map_or((&domain.cpus, 0), |node| (&node.cpus, node.os));
         let place = Place {
-            known: 1,
+            known: match isolated.contains(cpu.os) {
+                true => PLACE_ISOLATED,
+                false => 1,
+            },
             llc: llc_of(core.domain),
             node_number: number,
             capacity: capacity::scaled(core.capacity),
             capacity_class: classes[cpu.core],
             node_llcs: llcs_of(machine, node),
-            core: words_of(&core.cpus),
-            near: words_of(&domain.cpus),
-            node: words_of(node),
+            core: words_of(&seen(&core.cpus)),
+            near: words_of(&seen(&domain.cpus)),
+            node: words_of(&seen(node)),
         };
         (cpu.os, bytes_of(&place))
     });
@@ -75,6 +88,7 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
         llcs: machine.domains.len().min(LLCS_MAX) as u32,
         cores: machine.cores.len() as u64,
         has_threads: machine.cpus.len() > machine.cores.len(),
+        isolates: machine.all_cpus().intersects(isolated),
         classes: classes
             .iter()
             .max()
@@ -139,13 +153,15 @@ mod tests {
 
     use super::*;
 
+    const NONE: CpuSet = CpuSet::new();
+
     fn machine(description: &str) -> Topology {
         usher_topology::load(usher_topology::Source::Synthetic(description.to_owned())).unwrap()
     }
 
     #[test]
     fn place_contains_core_llc_and_node() {
-        let tables = tables(&machine("package:2 l3:2 core:2 pu:2")).unwrap();
+        let tables = tables(&machine("package:2 l3:2 core:2 pu:2"), &NONE).unwrap();
         assert_eq!((tables.llcs, tables.cores, tables.places.len()), (4, 8, 16));
         assert_eq!(tables.cpu_words, 1);
         assert!(tables.has_threads);
@@ -162,7 +178,7 @@ mod tests {
 
     #[test]
     fn nodes_are_separate_if_there_are_several() {
-        let of = |description: &str| tables(&machine(description)).unwrap();
+        let of = |description: &str| tables(&machine(description), &NONE).unwrap();
         assert_eq!(of("package:2 core:4").nodes, 0);
         let several = of("package:2 [numa:1] core:2");
         assert_eq!(several.nodes, 0b11);
@@ -171,19 +187,23 @@ mod tests {
         assert_eq!([word(0, 2), word(3, 2)], [Some(0b1), Some(0b10)]);
         let mut far = machine("package:2 [numa:1] core:2");
         far.nodes[1].os = 64;
-        assert_eq!(tables(&far).unwrap().nodes, 0, "no place for its number");
+        assert_eq!(
+            tables(&far, &NONE).unwrap().nodes,
+            0,
+            "no place for its number"
+        );
         let mut bare = machine("package:2 [numa:1] core:2");
         bare.nodes[1].cpus = CpuSet::default();
-        assert_eq!(tables(&bare).unwrap().nodes, 0, "CPUs of no node");
+        assert_eq!(tables(&bare, &NONE).unwrap().nodes, 0, "CPUs of no node");
     }
 
     #[test]
     fn classes_follow_the_capacities_of_cores() {
         let mut hybrid = machine("package:1 core:4");
-        assert_eq!(tables(&hybrid).unwrap().classes, 1);
+        assert_eq!(tables(&hybrid, &NONE).unwrap().classes, 1);
         hybrid.cores[1].capacity = 0.5;
         hybrid.cores[2].capacity = 0.97;
-        let tables = tables(&hybrid).unwrap();
+        let tables = tables(&hybrid, &NONE).unwrap();
         assert_eq!(tables.classes, 2);
         let second = |at: usize| crate::layout::words(&tables.places[at].1).nth(1);
         assert_eq!(second(1), Some(512 << 32 | 1 << 48));
@@ -191,13 +211,34 @@ mod tests {
     }
 
     #[test]
+    fn isolated_cpus_are_in_no_set_of_other_cpus() {
+        let machine = machine("package:1 core:2 pu:2");
+        let isolated: CpuSet = "1,7".parse().unwrap();
+        let tables = tables(&machine, &isolated).unwrap();
+        assert!(tables.isolates);
+        let sets = |at: usize| {
+            let words: Vec<u64> = crate::layout::words(&tables.places[at].1).collect();
+            let sets = [3, 3 + CPU_WORDS, 3 + 2 * CPU_WORDS].map(|at| words[at]);
+            (words[0] as u32, sets)
+        };
+        assert_eq!(sets(0), (1, [0b1, 0b1101, 0b1101]));
+        assert_eq!(sets(1), (PLACE_ISOLATED, [0b11, 0b1111, 0b1111]));
+        let all = super::tables(&machine, &"0-3".parse().unwrap()).unwrap();
+        assert!(!all.isolates, "a machine needs a CPU that is not isolated");
+    }
+
+    #[test]
     fn detects_cores_without_smt() {
-        assert!(!tables(&machine("package:2 core:3")).unwrap().has_threads);
+        assert!(
+            !tables(&machine("package:2 core:3"), &NONE)
+                .unwrap()
+                .has_threads
+        );
     }
 
     #[test]
     fn rejects_machine_beyond_the_tables() {
-        let error = tables(&machine("package:513 core:1")).unwrap_err();
+        let error = tables(&machine("package:513 core:1"), &NONE).unwrap_err();
         assert!(matches!(error, ScxError::TooManyCpus { cpu: 512, .. }));
     }
 }

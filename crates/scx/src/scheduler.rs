@@ -108,16 +108,12 @@ impl Scheduler {
         if !rustix::process::geteuid().is_root() {
             return Err(ScxError::NotRoot);
         }
-        let tables = machine::tables(machine)?;
+        let tables = machine::tables(machine, &kernel.isolated())?;
         let flag = match tables.nodes {
             0 => None,
             _ => kernel_flag(BY_NODE)?,
         };
-        let variant = settings.variant(
-            tables.classes,
-            flag.map_or(0, |_| tables.nodes),
-            tables.cpu_words,
-        );
+        let variant = settings.variant(&tables, flag.map_or(0, |_| tables.nodes));
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
         remove_missing_callbacks(&mut open, settings.fifo)?;

@@ -14,6 +14,7 @@ use crate::layout::{
     CPU_TALLY_BYTES, Ending, PARKED, PLACEMENTS, QUEUES, QUEUES_PER_LLC, Queue, SeatTally,
     Settings, Tally, ThreadState, URGENT, WHYS,
 };
+use crate::machine::Tables;
 use crate::object::Aligned;
 
 static SCHED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
@@ -118,6 +119,16 @@ fn seat_tally_fields_match_by_name() {
 #[test]
 fn settings_fields_match_by_name() {
     let (changeable, variant) = (fields("settings"), fields("variant"));
+    let tables = Tables {
+        places: Vec::new(),
+        llcs: 0,
+        cores: 0,
+        has_threads: false,
+        classes: 3,
+        isolates: true,
+        nodes: 0,
+        cpu_words: 10,
+    };
     for flag in ["smt", "aggregate", "fifo"] {
         let of = |name: &str| u64::from(name == flag);
         let settings = Settings {
@@ -137,10 +148,15 @@ fn settings_fields_match_by_name() {
             "nodes" => 9,
             "cpu_words" => 10,
             "classes" => 3,
+            "isolates" => 1 - of("fifo"),
             name => of(name),
         };
         assert_eq!(settings.bytes(8), changeable.filled(number), "{flag}");
-        assert_eq!(settings.variant(3, 9, 10), variant.filled(number), "{flag}");
+        assert_eq!(
+            settings.variant(&tables, 9),
+            variant.filled(number),
+            "{flag}"
+        );
     }
 }
 

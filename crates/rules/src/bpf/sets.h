@@ -46,9 +46,12 @@ struct cpu_set {
 	__u64 words[CPU_WORDS];
 };
 
+/* Value of `known` in `struct place` for an isolated CPU. */
+#define PLACE_ISOLATED 2
+
 /* Place of a CPU in the topology. */
 struct place {
-	/* 1: the CPU exists. */
+	/* 1: the CPU exists. PLACE_ISOLATED: it exists and is isolated (isolation.h). */
 	__u32 known;
 	/* Number of the CPU's LLC, below LLCS_MAX. */
 	__u32 llc;

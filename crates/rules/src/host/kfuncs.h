@@ -63,7 +63,10 @@ static void account(struct rq *rq)
 		return;
 	rq->since_ns = instance->now_ns;
 	curr->se.sum_exec_runtime += ran;
-	curr->scx.slice -= ran < curr->scx.slice ? ran : curr->scx.slice;
+	/* The kernel does not subtract from a slice without an end (SCX_SLICE_INF). */
+	if (curr->scx.slice != (__u64)-1)
+		curr->scx.slice -=
+			ran < curr->scx.slice ? ran : curr->scx.slice;
 }
 
 /* Helpers. */

@@ -268,7 +268,8 @@ impl Rig {
             self.running[cpu] = next;
         }
         let slice_ns = next.map(|next| self.sched.slice_ns(self.threads[next].id));
-        self.slice_ends_ns[cpu] = slice_ns.map_or(u64::MAX, |slice_ns| self.now_ns + slice_ns);
+        self.slice_ends_ns[cpu] =
+            slice_ns.map_or(u64::MAX, |slice_ns| self.now_ns.saturating_add(slice_ns));
     }
 
     /// Advances the time by `ns`, and handles the ends of slices in that period.

@@ -54,6 +54,8 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 	if (!thread)
 		return prev;
 	account_run(p, thread, 1);
+	if (is_bound(p))
+		return prev;
 	/* A thread without a grant is parked by `enqueue`. */
 	if (!g_variant.fifo && !admit(p, thread))
 		return prev;
@@ -106,6 +108,11 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	}
 	leave_queue(thread);
 	settle_own_run(p, thread);
+	if (is_bound(p)) {
+		remove_count(&thread->counted);
+		enqueue_isolated(p, thread, cpu, flags);
+		return;
+	}
 	if (!admit(p, thread) && park(p, thread, flags))
 		return;
 	count_waiter(p, thread, cpu);
@@ -115,7 +122,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	if (!(flags & ENQ_WAKEUP) &&
 	    move_to_idle_cpu(p, thread, cpu, flags, settings))
 		return;
-	if (flags & ENQ_LAST) {
+	if (flags & ENQ_LAST && !is_isolated(cpu)) {
 		thread->why = WHY_ALONE;
 		insert(p, DSQ_LOCAL, settings->slice_ns, flags);
 		return;
@@ -133,7 +140,9 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 		prev = settle_prev(prev, cpu);
 	if (prev && !(prev->scx.flags & TASK_QUEUED))
 		prev = 0;
-	if (!g_variant.fifo) {
+	if (is_isolated(cpu)) {
+		dispatch_isolated(prev, cpu);
+	} else if (!g_variant.fifo) {
 		dispatch(cpu, prev, settings);
 		if (is_limited && prev)
 			resume_prev(prev, cpu);
@@ -210,7 +219,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 		note_turn(state, thread, mm, queue);
 	if (state->run.limit)
 		settle_run(p, cpu);
-	if (!g_variant.fifo) {
+	if (!g_variant.fifo && !is_isolated(cpu)) {
 		if (may_be_limited(thread))
 			begin_run(p, thread, cpu, queue != NO_QUEUE);
 		count_runner(p, thread, state, here->llc);
@@ -234,6 +243,8 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 	__u32 cpu = cpu_of(p);
 
 	note_in(&g_idle_cpus, cpu, 0);
+	if (is_isolated(cpu))
+		return;
 	find_unreported_idle(cpu);
 	if (!thread || g_variant.fifo)
 		return;
@@ -261,6 +272,10 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 	struct cpu_state *state = state_of(cpu);
 	struct llc_rq *llc_rq = llc_rq_of(place_of(cpu)->llc);
 
+	if (is_isolated(cpu)) {
+		state->unlimited = 0;
+		return;
+	}
 	note_in(&g_idle_cpus, cpu, idle);
 	note_borrower(cpu, 0);
 	if (g_variant.fifo)
@@ -395,12 +410,14 @@ static inline void note_cpus(void)
 
 		if (!place->known)
 			continue;
+		g_limits.cpus++;
+		if (place->known == PLACE_ISOLATED)
+			continue;
 		llc_rq_of(place->llc)->cpus++;
 		count_cpu(place->llc, cpu);
 		note_in(&g_cpus, cpu, 1);
 		add_to(&g_class_cpus[place->capacity_class % CLASSES_MAX], cpu);
 		note_in(&g_idle_cpus, cpu, 1);
-		g_limits.cpus++;
 	}
 }
 

@@ -221,7 +221,7 @@ static inline void kick_nearest_idle(struct task_struct *p,
 		 * The kernel's set of idle CPUs may not yet contain a CPU that has just become
 		 * idle. g_idle_cpus may already contain that CPU.
 		 */
-		read_set(&scan->allowed, p->cpus_ptr);
+		read_allowed(p);
 		read_preferred(scan, p, thread);
 		idle = nearest_of(&g_idle_cpus, &scan->preferred_cpus, cpu,
 				  here);

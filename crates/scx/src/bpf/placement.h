@@ -186,7 +186,7 @@ static inline __u32 home_of_new(struct task_struct *p, struct thread *thread,
 	__u32 llc;
 	__s32 home;
 
-	read_set(&scan->allowed, p->cpus_ptr);
+	read_allowed(p);
 	read_preferred(scan, p, thread);
 	if (thread->seat)
 		return cpu;

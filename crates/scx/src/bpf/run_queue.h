@@ -239,7 +239,7 @@ static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
 {
 	struct idle_scan_ctx *scan = scan_ctx();
 
-	read_set(&scan->allowed, p->cpus_ptr);
+	read_allowed(p);
 	read_preferred(scan, p, thread);
 	return clock_of_preferred(cpu);
 }

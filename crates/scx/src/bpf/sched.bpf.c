@@ -59,6 +59,7 @@
  *   cgroups.h    callbacks for cgroups
  *   select_cpu.h selection of a CPU: idle cores first (paper 3b)
  *   capacity.h   cores of different capacity
+ *   isolation.h  isolated CPUs
  *   placement.h  selection of an LLC, for new threads by load
  *   realtime.h   CPUs that a real-time thread takes
  *   run_queue.h  run queues of address spaces (paper 4)

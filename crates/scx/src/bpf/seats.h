@@ -27,6 +27,7 @@
 #define USHER_SCX_SEATS_H
 
 #include "groups.h"
+#include "isolation.h"
 
 /* Number of cgroups that are examined for a seat: the thread's cgroup and its ancestors. */
 #define CGROUP_DEPTH_MAX 16

@@ -102,6 +102,9 @@ static inline void find_unreported_idle(__u32 cpu)
 
 	if (any_idle() || !read_idle(&scan->remaining, here))
 		return;
+	if (g_variant.isolates)
+		for (word = 0; word < CPU_WORDS; word++)
+			scan->remaining.words[word] &= g_cpus.words[word];
 	for (word = 0; word < CPU_WORDS; word++)
 		if (scan->remaining.words[word])
 			__sync_fetch_and_or(&g_idle_cpus.words[word],
@@ -202,7 +205,7 @@ static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 		if (!read_other_nodes() && !seats_version())
 			return nothing_to_scan(thread);
 	}
-	read_set(&scan->allowed, p->cpus_ptr);
+	read_allowed(p);
 	scan->borrowers = g_borrowers;
 	read_preferred(scan, p, thread);
 	return 1;

@@ -64,6 +64,8 @@ struct variant {
 	__u64 nodes;
 	/* Number of words of a CPU set that contain CPUs of this machine. */
 	__u64 cpu_words;
+	/* 1: CPUs of this machine are isolated (isolation.h). */
+	__u64 isolates;
 };
 
 /*
@@ -136,6 +138,8 @@ enum why {
 	WHY_THROTTLED,
 	/* The core was idle, and is faster than the core on which the thread ran before. */
 	WHY_FASTER_CORE,
+	/* The thread may run on isolated CPUs only. */
+	WHY_ISOLATED,
 };
 
 /* Reason for the LLC of a thread when it last woke, or started (placement.h). */

@@ -64,6 +64,9 @@ struct cpu_state {
 	__u32 turn_queue;
 	/* 1: the running thread should run on a fast core (capacity.h). */
 	__u32 demanding;
+	/* 1: the running thread has an unlimited slice (isolation.h). */
+	__u32 unlimited;
+	__u32 unused;
 	/*
 	 * Start of the next search of find_smt_pull_source(), as a number of CPUs after this CPU:
 	 * in the own LLC, and in the other LLCs.

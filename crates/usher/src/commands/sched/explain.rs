@@ -396,6 +396,7 @@ fn reason(sched: &ThreadState, state: char, answer: &ExplainedProcess) -> String
         (Why::FasterCore, _) => {
             "the core was idle and is faster than the core on which the thread ran before"
         }
+        (Why::Isolated, _) => "the thread may run only on isolated CPUs",
         (Why::Throttled, false) => "the thread was throttled by a CPU quota (cpu.max)",
     };
     let is_guest = answer.seat.as_ref().is_some_and(|seat| {
