@@ -183,7 +183,8 @@ mod tests {
         let several = of("package:2 [numa:1] core:2");
         assert_eq!(several.nodes, 0b11);
         let word = |at: usize, word| crate::layout::words(&several.places[at].1).nth(word);
-        assert_eq!([word(0, 1), word(3, 1)], [Some(0), Some(1)]);
+        let number = |at: usize| word(at, 1).map(|word| word as u32);
+        assert_eq!([number(0), number(3)], [Some(0), Some(1)]);
         assert_eq!([word(0, 2), word(3, 2)], [Some(0b1), Some(0b10)]);
         let mut far = machine("package:2 [numa:1] core:2");
         far.nodes[1].os = 64;

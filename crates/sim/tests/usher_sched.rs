@@ -138,6 +138,36 @@ fn narrowed_program_shares_its_cpu() {
     }
 }
 
+/// Returns the time in milliseconds that a program with eight memory-bound threads takes on two
+/// packages with eight cores each.
+fn eight_memory_bound_threads_ms(spec: &str, kernel: Kernel) -> f64 {
+    let mut engine = engine(spec, kernel);
+    let mut of = Script::clone(&script(8, vec![work(1_000.0)]));
+    of.memory = Memory {
+        stall: 0.8,
+        gbps: 10.0,
+        private_bytes: 64e6,
+        sensitivity: 1.0,
+        ..Memory::default()
+    };
+    engine.arrive(Arc::new(of), false);
+    while engine.take_sim_events().is_empty() {
+        engine.run(u64::MAX / 2).unwrap();
+        engine.audit().unwrap();
+    }
+    engine.now_ns() as f64 / MS as f64
+}
+
+/// New threads are divided among the packages, so that they share the memory bandwidth of both.
+#[test]
+fn memory_bound_threads_are_as_fast_as_under_eevdf() {
+    for spec in ["package:2 core:8", "package:2 [numa:1] core:8"] {
+        let usher = eight_memory_bound_threads_ms(spec, Kernel::usher());
+        let eevdf = eight_memory_bound_threads_ms(spec, Kernel::default());
+        assert!(usher <= 1.05 * eevdf, "{spec}: {usher} ms, {eevdf} ms");
+    }
+}
+
 /// Returns the CPU time of each of several programs with one thread, after `ms` milliseconds.
 fn cpu_time_ms(spec: &str, programs: usize, ms: u64) -> Vec<u64> {
     let mut engine = engine(spec, Kernel::usher());

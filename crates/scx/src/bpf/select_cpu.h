@@ -25,12 +25,15 @@
  * --------
  * At wake-up and fork, and in `enqueue` for threads that did not wake, claim():
  *
+ * The search begins at the last CPU of the thread, or at the home of a new thread (placement.h).
+ *
  * 1. fill_scan_ctx(): read the idle CPUs, the idle cores, the allowed CPUs and the preferred CPUs
  *    into scratch sets. If no CPU is idle and there are no seats, the thread has to wait.
  * 2. choose(): select the best kind of CPU, in this order: an idle core among the preferred CPUs; a
  *    preferred CPU that runs a borrower; any other idle core; an idle preferred CPU of a busy core.
  *    Among CPUs of the same kind, the CPU nearest to the thread's last CPU is selected (choose.h).
- *    Without `smt`, each idle CPU counts as an idle core.
+ *    Without `smt`, each idle CPU counts as an idle core. On hybrid machines, idle cores of the
+ *    fastest class come first (capacity.h).
  * 3. choose_beside_borrowers(): if there is no such CPU, select an idle CPU of a core that runs
  *    only borrowers.
  * 4. Claim the CPU. If another thread has claimed the CPU first, remove the CPU from the sets and

@@ -57,6 +57,7 @@ const SCHED: &[&str] = &["meter::", "sched::", "weights::", "quotas::"];
 const SCHED_SHORT: &[&str] = &[
     "meter::",
     "sched::runs_many_threads",
+    "sched::new_threads_are_divided",
     "sched::follows_the_cpus",
     "sched::keeps_seats",
     "weights::",

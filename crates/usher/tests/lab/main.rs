@@ -16,6 +16,7 @@ mod hotplug;
 mod load;
 mod machine;
 mod meter;
+mod placement;
 mod quotas;
 mod sched;
 mod sched_daemon;
@@ -100,6 +101,10 @@ const CHECKS: &[Check] = &[
     (
         "sched::runs_many_threads_and_ends",
         sched::runs_many_threads_and_ends,
+    ),
+    (
+        "sched::new_threads_are_divided_among_packages",
+        placement::new_threads_are_divided_among_packages,
     ),
     ("sched::leaves_a_shared_core", sched::leaves_a_shared_core),
     (
