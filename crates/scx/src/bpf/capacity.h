@@ -67,7 +67,7 @@ static inline _Bool is_demanding(const struct thread *thread)
  * Returns the nearest CPU to `last` among the preferred CPUs of the fastest class with an idle core;
  * without `smt`, with an idle CPU. `slowest` is the last class that is considered.
  */
-__noinline int nearest_of_fastest(__u32 smt, __u32 last, __u32 slowest)
+ALWAYS __s32 nearest_of_fastest(_Bool smt, __u32 last, __u32 slowest)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
 	__s32 found = NOWHERE;

@@ -344,8 +344,8 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 }
 
 /*
- * Selects a CPU on a machine with several classes of CPUs: steps 1 and 2 of capacity.h. With
- * `moves`, the thread runs on `last`.
+ * Selects a CPU of an idle core on a machine with several classes of CPUs: steps 1 and 2 of
+ * capacity.h. With `moves`, the thread runs on `last`.
  */
 __noinline int choose_on_hybrid(__u32 smt, __u32 last, __u32 moves,
 				__u32 demanding)
@@ -353,7 +353,6 @@ __noinline int choose_on_hybrid(__u32 smt, __u32 last, __u32 moves,
 	struct idle_scan_ctx *scan = scan_ctx();
 	struct cpu_set *best = smt ? &scan->cores : &scan->idle;
 	__u32 slowest = CLASSES_MAX;
-	__s32 cpu;
 
 	if (scan->unread_nodes)
 		read_other_nodes();
@@ -368,17 +367,20 @@ __noinline int choose_on_hybrid(__u32 smt, __u32 last, __u32 moves,
 		   has_cpu(&scan->preferred_cpus, last)) {
 		return last;
 	}
-	cpu = nearest_of_fastest(smt, last, slowest);
-	return cpu >= 0 || moves ? cpu : choose(smt, last);
+	return nearest_of_fastest(smt, last, slowest);
 }
 
 /* Selects a CPU; with `cores_only`, for a thread that runs on `last`, a CPU of an idle core. */
 ALWAYS __s32 choose_for(const struct thread *thread, __u32 last, _Bool smt,
 			_Bool cores_only)
 {
-	if (is_hybrid())
-		return choose_on_hybrid(smt, last, cores_only,
-					is_demanding(thread));
+	if (is_hybrid()) {
+		__s32 cpu = choose_on_hybrid(smt, last, cores_only,
+					     is_demanding(thread));
+
+		if (cpu >= 0 || cores_only)
+			return cpu;
+	}
 	return cores_only ? choose_core(last) : choose(smt, last);
 }
 

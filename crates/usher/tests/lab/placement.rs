@@ -35,7 +35,9 @@ fn first_cpus(threads: usize) -> Vec<usize> {
         })
     });
     let each: Vec<_> = each.collect();
-    each.into_iter().map(|thread| thread.join().unwrap()).collect()
+    each.into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
 }
 
 /// Returns how many threads of several programs began on each package, if each program has a thread
