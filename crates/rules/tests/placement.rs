@@ -2,6 +2,8 @@
 //! Tests of the placement of new and woken threads on machines with several LLCs, on the host build
 //! of the scheduler. The LLC of a new thread is compared with the result of a search over all LLCs.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::MS;
