@@ -107,9 +107,9 @@ impl CpuSet {
     /// The CPUs, in rising order.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.words.iter().enumerate().flat_map(|(i, &word)| {
-            (0..BITS)
-                .filter(move |bit| word & (1 << bit) != 0)
-                .map(move |bit| (i * BITS + bit) as CpuId)
+            let next = |rest: &u64| Some(rest & (rest - 1)).filter(|rest| *rest != 0);
+            let rests = std::iter::successors(Some(word).filter(|word| *word != 0), next);
+            rests.map(move |rest| (i * BITS) as CpuId + rest.trailing_zeros())
         })
     }
 

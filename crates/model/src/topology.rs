@@ -9,8 +9,7 @@
 //! and domains of a machine.
 //!
 //! Capacities are relative to the fastest core, in (0, 1]; sums of capacities are in cores. For `N`
-//! CPUs, a set of the cores in a CPU set takes time of order cores x N / 64, and
-//! [`Topology::check`] takes quadratic time at most. [`Topology::restrict`] fails if no CPU
+//! CPUs, a set of the cores in a CPU set and [`Topology::check`] take time of order cores x N / 64. [`Topology::restrict`] fails if no CPU
 //! remains. The indices in the types are valid only within one topology: [`Topology::restrict`]
 //! renumbers cores, domains and packages.
 
@@ -262,27 +261,31 @@ impl Topology {
                 cpu.os
             ));
         }
-        for (id, core) in self.cores.iter().enumerate() {
-            if self
+        if let Some(id) = unlisted(
+            &self
+                .cores
+                .iter()
+                .map(|core| core.domain)
+                .collect::<Vec<_>>(),
+            self.domains.iter().map(|domain| &domain.cores[..]),
+        ) {
+            return Some(format!(
+                "core {id} refers to a domain that does not contain this core"
+            ));
+        }
+        if let Some(id) = unlisted(
+            &self
                 .domains
-                .get(core.domain)
-                .is_none_or(|domain| !domain.cores.contains(&id))
-            {
-                return Some(format!(
-                    "core {id} refers to a domain that does not contain this core"
-                ));
-            }
+                .iter()
+                .map(|domain| domain.package)
+                .collect::<Vec<_>>(),
+            self.packages.iter().map(|package| &package.domains[..]),
+        ) {
+            return Some(format!(
+                "domain {id} refers to a package that does not contain this domain"
+            ));
         }
         for (id, domain) in self.domains.iter().enumerate() {
-            if self
-                .packages
-                .get(domain.package)
-                .is_none_or(|package| !package.domains.contains(&id))
-            {
-                return Some(format!(
-                    "domain {id} refers to a package that does not contain this domain"
-                ));
-            }
             if domain.nodes.iter().any(|&node| node >= self.nodes.len()) {
                 return Some(format!(
                     "domain {id} refers to a NUMA node that does not exist"
@@ -291,6 +294,20 @@ impl Topology {
         }
         None
     }
+}
+
+/// Returns the first part that its owner does not list. `owner_of` has the owner of each part, and
+/// `lists` has the parts of each owner.
+fn unlisted<'a>(owner_of: &[usize], lists: impl Iterator<Item = &'a [usize]>) -> Option<usize> {
+    let mut listed = vec![false; owner_of.len()];
+    for (owner, parts) in lists.enumerate() {
+        for &part in parts {
+            if owner_of.get(part) == Some(&owner) {
+                listed[part] = true;
+            }
+        }
+    }
+    listed.iter().position(|listed| !listed)
 }
 
 fn partitions(all: &CpuSet, parts: &[&CpuSet]) -> bool {

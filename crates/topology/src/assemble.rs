@@ -6,7 +6,7 @@
 //! one another. The result is a consistent machine for any input, because each CPU is assigned to
 //! exactly one core, each core to one domain, and each domain to one package. Larger sets are
 //! unions of smaller sets and are never copied from the facts. The time grows with the total size
-//! of the sets, and with the number of domains times the number of packages and nodes.
+//! of the sets, and with the number of domains times the number of memory-only nodes.
 //!
 //! 1. *Cores* are taken from the facts; a CPU without a core becomes a core of its own.
 //! 2. *Domains* group the cores with the same last-level cache. An L3 or larger cache forms a
@@ -249,17 +249,24 @@ fn packages(parts: &HwlocFacts, cores: &[CpuSet]) -> Packages {
 impl Packages {
     fn finish(self, parts: &HwlocFacts, domains: &[Domain]) -> Vec<Package> {
         let dies = CpuOwners::new(parts.dies.iter().enumerate());
-        let package = |(id, source): (PackageId, Option<usize>)| {
-            let of_package = || domains.iter().enumerate().filter(|(_, d)| d.package == id);
-            let cpus: CpuSet = of_package().flat_map(|(_, d)| d.cpus.iter()).collect();
+        let mut of_package: Vec<Vec<usize>> = vec![Vec::new(); self.source.len()];
+        for (id, domain) in domains.iter().enumerate() {
+            of_package[domain.package].push(id);
+        }
+        let package = |(source, ids): (Option<usize>, Vec<usize>)| {
+            let cpus: CpuSet = ids.iter().flat_map(|&d| domains[d].cpus.iter()).collect();
             Package {
-                domains: of_package().map(|(d, _)| d).collect(),
+                domains: ids,
                 model: source.and_then(|p| parts.packages[p].1.clone()),
                 dies: split(&cpus, &dies),
                 cpus,
             }
         };
-        self.source.into_iter().enumerate().map(package).collect()
+        self.source
+            .into_iter()
+            .zip(of_package)
+            .map(package)
+            .collect()
     }
 }
 
@@ -355,6 +362,10 @@ fn nodes(parts: &HwlocFacts, owners: &CpuOwners) -> Vec<NumaNode> {
 fn with_nodes(mut domains: Vec<Domain>, nodes: &[Node], owners: &CpuOwners) -> Vec<Domain> {
     let all: usize = domains.iter().map(|domain| domain.cpus.len()).sum();
     let owning: std::collections::BTreeSet<usize> = owners.0.iter().copied().flatten().collect();
+    let memory_only: Vec<NodeId> = (0..nodes.len())
+        .filter(|node| !owning.contains(node))
+        .filter(|&node| nodes[node].near.len() < all || owning.len() == 1)
+        .collect();
     for domain in &mut domains {
         let mut own: BTreeMap<NodeId, usize> = BTreeMap::new();
         for node in domain.cpus.iter().filter_map(|cpu| owners.of(cpu)) {
@@ -362,11 +373,8 @@ fn with_nodes(mut domains: Vec<Domain>, nodes: &[Node], owners: &CpuOwners) -> V
         }
         let mut near: Vec<NodeId> = own.keys().copied().collect();
         near.sort_by_key(|node| std::cmp::Reverse(own[node]));
-        let mut memory: Vec<NodeId> = (0..nodes.len())
-            .filter(|node| !owning.contains(node))
-            .filter(|&node| nodes[node].near.len() < all || owning.len() == 1)
-            .filter(|&node| nodes[node].near.intersects(&domain.cpus))
-            .collect();
+        let near_to_domain = |&node: &NodeId| nodes[node].near.intersects(&domain.cpus);
+        let mut memory: Vec<NodeId> = memory_only.iter().copied().filter(near_to_domain).collect();
         memory.sort_by_key(|&node| nodes[node].near.len());
         domain.nodes = near.into_iter().chain(memory).collect();
     }

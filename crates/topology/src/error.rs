@@ -54,11 +54,16 @@ pub enum TopologyReadError {
     Inconsistent(#[from] usher_model::InconsistentTopology),
 }
 
-/// The whole path on one line. Control characters, which could move the cursor of a terminal, are
-/// written as escapes; other characters are unchanged.
+/// The whole path on one line, with control characters escaped.
 fn shown_path(path: &Path) -> String {
+    escaped(&path.to_string_lossy())
+}
+
+/// Writes control characters, which could move the cursor of a terminal, as escapes. Other
+/// characters are unchanged.
+pub(crate) fn escaped(text: &str) -> String {
     let mut shown = String::new();
-    for c in path.to_string_lossy().chars() {
+    for c in text.chars() {
         match c.is_control() {
             true => shown.extend(c.escape_debug()),
             false => shown.push(c),

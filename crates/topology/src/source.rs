@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sources of machines (this machine, an XML file of hwloc, a one-line description, a copy of
-//! `/sys`), the parser of their names, and [`load`], which reads any of them. Foreign input is
-//! parsed in a child process (module `sandbox`), with its limits of 10 s of CPU time and 1 GiB of
-//! memory. This machine is read in this process, without a limit. An XML file has at most 64 MiB,
+//! `/sys`), the parser of their names, and [`load`], which reads any of them. XML files and copies
+//! of `/sys` are parsed in a child process (module `sandbox`), with its limits of 10 s of CPU time
+//! and 1 GiB of memory. Descriptions are parsed in this process (module `synthetic`). This machine is read in this process, without a limit. An XML file has at most 64 MiB,
 //! and a description at most 8,192 CPUs (module `synthetic`). Nothing is retried. Every result has
 //! passed [`Topology::check`]; an error is one line with the source and the reason.
 
@@ -56,7 +56,7 @@ impl Source {
             });
         }
         match synthetic::check(text) {
-            Ok(_) => Ok(Self::Synthetic(text.to_owned())),
+            Ok(()) => Ok(Self::Synthetic(text.to_owned())),
             Err(reason) if text.contains(':') => Err(TopologyReadError::Synthetic {
                 text: excerpt(text),
                 reason,
@@ -169,16 +169,7 @@ fn xml(path: &Path) -> Result<Topology, String> {
 }
 
 fn described(text: &str) -> Result<Topology, String> {
-    let complete = synthetic::check(text)?;
-    apart(&[], text.to_owned(), None, || {
-        TopologyBuilder::new()
-            .from_synthetic(&complete)
-            .map_err(|_| {
-                "hwloc rejects the description; give the levels package, die, numa, group, l3, \
-                 l2, core and pu, each at most once, from large to small, with pu last"
-                    .to_owned()
-            })
-    })
+    Ok(assemble::topology(synthetic::facts(text)?))
 }
 
 fn capture(path: &Path) -> Result<Topology, String> {
