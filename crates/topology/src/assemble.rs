@@ -52,6 +52,10 @@ pub(crate) struct HwlocFacts {
     pub nodes: Vec<Node>,
     /// The kinds of cores.
     pub kinds: Vec<CoreKind>,
+    /// CPUs that exist and are offline; in none of the other sets.
+    pub offline: CpuSet,
+    /// CPUs that the cgroup of the described process excludes.
+    pub disallowed: CpuSet,
 }
 
 /// A NUMA node as reported by hwloc.
@@ -67,6 +71,8 @@ pub(crate) struct Node {
 #[derive(Debug, Clone)]
 pub(crate) struct CoreKind {
     pub cpus: CpuSet,
+    /// The rank of the kind as a file of hwloc gives it, larger for faster cores.
+    pub efficiency: Option<u32>,
     pub infos: BTreeMap<String, String>,
 }
 
@@ -416,6 +422,7 @@ mod tests {
                 let node = |(os, near)| Node { os, near, bytes: 0 };
                 let kind = |(cpus, speed): (CpuSet, u32)| CoreKind {
                     cpus,
+                    efficiency: None,
                     infos: [("FrequencyMaxMHz".to_owned(), speed.to_string())].into(),
                 };
                 HwlocFacts {
@@ -427,6 +434,7 @@ mod tests {
                     packages,
                     nodes: nodes.into_iter().map(node).collect(),
                     kinds: kinds.into_iter().map(kind).collect(),
+                    ..HwlocFacts::default()
                 }
             },
         )

@@ -6,27 +6,45 @@
 //!
 //! 1. `LinuxCapacity`: the kernel's figure (`cpu_capacity` in sysfs, up to 1024; Arm, and Intel
 //!    hybrids since Linux 6.12);
-//! 2. `FrequencyMaxMHz`, else `FrequencyBaseMHz`, times the work per cycle of the core's type;
-//! 3. the work per cycle of the core's type (`CoreType`) alone.
+//! 2. [`CPPC_PERF`]: the highest performance that the firmware states (`cppc`);
+//! 3. `FrequencyMaxMHz`, else `FrequencyBaseMHz`, times the work per cycle of the core's type;
+//! 4. the speed of the core's type (`CoreType`) alone.
+//!
+//! A file of hwloc may give the order of the kinds (`forced_efficiency`). Then only an attribute
+//! that agrees with this order is used. If none agrees, each kind has 0.787 times the capacity of
+//! the next faster kind.
 //!
 //! An attribute with equal values for all kinds is skipped: kernels before 6.12 give performance
 //! and efficient cores of Intel hybrids the same capacity of 1024. If no attribute distinguishes
-//! the kinds, all cores have equal capacity. Capacities are limited to 0.01..=1.
+//! the kinds, all cores have equal capacity. Intel's low-power cores are slower than all other
+//! cores of the machine in any case. Capacities are limited to 0.01..=1.
 //!
-//! This file also adds the core types of Intel hybrids, which Linux lists in two files of sysfs.
-//! Files that are missing or malformed are ignored.
+//! This file also adds the core types of Intel hybrids, which Linux lists in files of sysfs. Files
+//! that are missing or malformed are ignored.
 
-use std::fs;
 use std::path::Path;
 
 use usher_model::CpuSet;
 
 use crate::assemble::CoreKind;
+use crate::file;
+
+pub(crate) mod cppc;
+
+/// Name of the attribute with the performance that ACPI's CPPC states.
+pub(crate) const CPPC_PERF: &str = "CppcPerf";
 
 /// Work per cycle of an Intel efficient core relative to a performance core: the kernel's ratio for
 /// Alder Lake (78,741 kHz per performance level against 100,000; `HYBRID_SCALING_FACTOR_ADL` in
 /// Linux's drivers/cpufreq/intel_pstate.c; Meteor Lake has 80,000).
 const INTEL_ATOM_WORK_PER_CYCLE: f64 = 0.787;
+
+/// Work per cycle of an Intel low-power core, where its type is known (Arrow Lake-H): an older
+/// efficient core without an L3. An estimate, the square of the ratio of an efficient core.
+const INTEL_LOW_POWER_WORK_PER_CYCLE: f64 = 0.62;
+
+/// Ratio of the speeds of two kinds of which only the order is known.
+const NEXT_SLOWER: f64 = INTEL_ATOM_WORK_PER_CYCLE;
 
 /// Minimum capacity of a core, which prevents a capacity of 0.
 const CAPACITY_MIN: f64 = 0.01;
@@ -35,15 +53,24 @@ const CAPACITY_MIN: f64 = 0.01;
 pub(crate) fn of_kinds(kinds: &[CoreKind]) -> Vec<f64> {
     let scores = [
         |kind: &CoreKind| number(kind, "LinuxCapacity"),
+        |kind: &CoreKind| number(kind, CPPC_PERF),
         |kind: &CoreKind| Some(number(kind, "FrequencyMaxMHz")? * work_per_cycle(kind)),
         |kind: &CoreKind| Some(number(kind, "FrequencyBaseMHz")? * work_per_cycle(kind)),
-        |kind: &CoreKind| Some(work_per_cycle(kind)),
+        |kind: &CoreKind| Some(speed_of_type(kind)),
     ];
-    let known = scores
+    let order = forced_order(kinds);
+    let mut known = scores
         .iter()
         .filter_map(|score| kinds.iter().map(score).collect::<Option<Vec<f64>>>())
-        .find(|known| known.iter().any(|score| *score != known[0]))
-        .unwrap_or_else(|| vec![1.0; kinds.len()]);
+        .find(|known| match &order {
+            Some(order) => agree(known, order),
+            None => known.iter().any(|score| *score != known[0]),
+        })
+        .unwrap_or_else(|| match &order {
+            Some(order) => by_order(order),
+            None => vec![1.0; kinds.len()],
+        });
+    slow_down_low_power(kinds, &mut known);
     let fastest = known.iter().copied().fold(0.0, f64::max);
     known
         .iter()
@@ -51,39 +78,120 @@ pub(crate) fn of_kinds(kinds: &[CoreKind]) -> Vec<f64> {
         .collect()
 }
 
+/// The efficiency of each kind as given by a file of hwloc, which is larger for faster cores.
+/// `None`: not known for all kinds, or equal.
+fn forced_order(kinds: &[CoreKind]) -> Option<Vec<u32>> {
+    let order: Vec<u32> = kinds
+        .iter()
+        .map(|kind| kind.efficiency)
+        .collect::<Option<_>>()?;
+    order.iter().any(|rank| *rank != order[0]).then_some(order)
+}
+
+/// Whether a kind with a larger efficiency has a larger score, for all kinds.
+fn agree(scores: &[f64], order: &[u32]) -> bool {
+    let pairs = || order.iter().zip(scores);
+    pairs()
+        .all(|(rank, score)| pairs().all(|(other_rank, other)| rank >= other_rank || score < other))
+}
+
+fn by_order(order: &[u32]) -> Vec<f64> {
+    let mut ranks = order.to_vec();
+    ranks.sort_unstable_by(|a, b| b.cmp(a));
+    ranks.dedup();
+    let faster = |rank: &u32| ranks.iter().take_while(|other| *other > rank).count();
+    let score = |rank: &u32| NEXT_SLOWER.powi(faster(rank) as i32);
+    order.iter().map(score).collect()
+}
+
+/// Limits the score of low-power cores to a fraction of the least score of other cores.
+fn slow_down_low_power(kinds: &[CoreKind], scores: &mut [f64]) {
+    let others = kinds.iter().zip(scores.iter());
+    let others = others.filter(|(kind, _)| !is_low_power(kind));
+    let least = others
+        .map(|(_, score)| *score)
+        .fold(f64::INFINITY, f64::min);
+    for (kind, score) in kinds.iter().zip(scores.iter_mut()) {
+        if is_low_power(kind) && *score >= least {
+            *score = least * NEXT_SLOWER;
+        }
+    }
+}
+
 /// Adds the core types of an Intel hybrid. Linux lists the CPUs of each type in
-/// `sys/devices/cpu_core/cpus` and `sys/devices/cpu_atom/cpus`. hwloc 2.9 can determine the types
-/// only by moving a thread to every CPU. A kind with CPUs of both types is split.
+/// `sys/devices/cpu_core/cpus`, `sys/devices/cpu_atom/cpus` and, on some machines,
+/// `sys/devices/cpu_lowpower/cpus`. hwloc 2.9 can determine the types only by moving a thread to
+/// every CPU. A kind with CPUs of several types is split.
 pub(crate) fn add_core_types(kinds: Vec<CoreKind>, all: &CpuSet, root: &Path) -> Vec<CoreKind> {
-    let types = [("IntelCore", "cpu_core"), ("IntelAtom", "cpu_atom")];
-    let lists: Vec<(&str, CpuSet)> = types
+    // Last, because the list of efficient cores may contain the low-power cores.
+    let types = [
+        ("IntelCore", "cpu_core"),
+        ("IntelAtom", "cpu_atom"),
+        ("IntelLowPower", "cpu_lowpower"),
+    ];
+    let mut lists: Vec<(&str, CpuSet)> = types
         .into_iter()
         .filter_map(|(name, counters)| {
-            let file = root.join("sys/devices").join(counters).join("cpus");
-            let cpus: CpuSet = fs::read_to_string(file).ok()?.parse().ok()?;
+            let path = root.join("sys/devices").join(counters).join("cpus");
+            let cpus: CpuSet = file::attribute(&path)?.parse().ok()?;
             Some((name, cpus))
         })
         .collect();
-    if lists.len() < types.len() {
+    if !["IntelCore", "IntelAtom"]
+        .iter()
+        .all(|name| lists.iter().any(|(known, _)| known == name))
+    {
         return kinds;
     }
+    if let Some((_, low_power)) = lists
+        .iter()
+        .find(|(name, _)| *name == "IntelLowPower")
+        .cloned()
+    {
+        for (name, cpus) in &mut lists {
+            if *name != "IntelLowPower" {
+                *cpus = cpus.minus(&low_power);
+            }
+        }
+    }
+    let lists: Vec<(CpuSet, String)> = lists
+        .into_iter()
+        .map(|(name, cpus)| (cpus, name.to_owned()))
+        .collect();
+    let mut split = split_kinds(kinds, all, &lists, "CoreType");
+    split.retain(|kind| kind.infos.contains_key("CoreType"));
+    split
+}
+
+/// Splits the kinds by a further attribute, given as CPU sets with values. The CPUs of no kind
+/// become kinds with this attribute alone. An attribute that a kind has is kept.
+fn split_kinds(
+    kinds: Vec<CoreKind>,
+    all: &CpuSet,
+    values: &[(CpuSet, String)],
+    name: &str,
+) -> Vec<CoreKind> {
     let known = kinds
         .iter()
         .fold(CpuSet::new(), |set, kind| set.or(&kind.cpus));
     let unknown = CoreKind {
         cpus: all.minus(&known),
+        efficiency: None,
         infos: Default::default(),
     };
     let mut split = Vec::new();
     for kind in kinds.into_iter().chain([unknown]) {
-        for (name, cpus) in &lists {
+        let mut rest = kind.clone();
+        for (cpus, value) in values {
             let mut part = kind.clone();
             part.cpus = kind.cpus.and(cpus);
+            rest.cpus = rest.cpus.minus(cpus);
             part.infos
-                .entry("CoreType".to_owned())
-                .or_insert_with(|| (*name).to_owned());
+                .entry(name.to_owned())
+                .or_insert_with(|| value.clone());
             split.push(part);
         }
+        split.push(rest);
     }
     split.retain(|kind| !kind.cpus.is_empty());
     split
@@ -94,20 +202,41 @@ fn number(kind: &CoreKind, info: &str) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
+fn core_type(kind: &CoreKind) -> &str {
+    kind.infos.get("CoreType").map_or("", String::as_str)
+}
+
+fn is_low_power(kind: &CoreKind) -> bool {
+    core_type(kind).ends_with("LowPower")
+}
+
 fn work_per_cycle(kind: &CoreKind) -> f64 {
-    match kind.infos.get("CoreType").map(String::as_str) {
-        Some("IntelAtom") => INTEL_ATOM_WORK_PER_CYCLE,
+    match core_type(kind) {
+        "IntelAtom" => INTEL_ATOM_WORK_PER_CYCLE,
+        "IntelLowPower" => INTEL_LOW_POWER_WORK_PER_CYCLE,
         _ => 1.0,
+    }
+}
+
+/// The speed of a core's type where nothing else is known. The types that are not Intel's have the
+/// names of hwloc 3 and of other tools, such as `AMDEfficiency`.
+fn speed_of_type(kind: &CoreKind) -> f64 {
+    match core_type(kind) {
+        other if other.ends_with("Efficiency") || other.ends_with("Dense") => NEXT_SLOWER,
+        _ => work_per_cycle(kind),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn kind(infos: &[(&str, &str)]) -> CoreKind {
         CoreKind {
             cpus: CpuSet::new(),
+            efficiency: None,
             infos: infos
                 .iter()
                 .map(|&(name, value)| (name.to_owned(), value.to_owned()))
@@ -191,5 +320,56 @@ mod tests {
             assert_eq!(of_kinds(&kinds), [1.0, 1.0], "{value}");
         }
         assert!(of_kinds(&[]).is_empty());
+    }
+
+    fn ranked(efficiency: u32, infos: &[(&str, &str)]) -> CoreKind {
+        CoreKind {
+            efficiency: Some(efficiency),
+            ..kind(infos)
+        }
+    }
+
+    #[test]
+    fn given_order_of_kinds_takes_precedence() {
+        // Arrow Lake-H as a file of hwloc describes it: the order and the types alone.
+        let arrow = [
+            ranked(0, &[("CoreType", "IntelLowPower")]),
+            ranked(1, &[("CoreType", "IntelAtom")]),
+            ranked(2, &[("CoreType", "IntelCore")]),
+        ];
+        assert_eq!(of_kinds(&arrow), [0.62, 0.787, 1.0]);
+        // An attribute that contradicts the order is not used.
+        let odd = [
+            ranked(0, &[("FrequencyMaxMHz", "5000")]),
+            ranked(7, &[("FrequencyMaxMHz", "4000")]),
+        ];
+        assert_eq!(of_kinds(&odd), [0.787, 1.0]);
+        let even = [
+            ranked(0, &[("FrequencyMaxMHz", "3000")]),
+            ranked(7, &[("FrequencyMaxMHz", "4000")]),
+        ];
+        assert_eq!(of_kinds(&even), [0.75, 1.0]);
+        let three = [ranked(2, &[]), ranked(0, &[]), ranked(1, &[])];
+        assert_eq!(of_kinds(&three), [1.0, 0.787 * 0.787, 0.787]);
+    }
+
+    #[test]
+    fn low_power_cores_are_slower_than_all_others() {
+        let kinds = [
+            kind(&[("CoreType", "IntelCore"), ("LinuxCapacity", "1024")]),
+            kind(&[("CoreType", "IntelAtom"), ("LinuxCapacity", "600")]),
+            kind(&[("CoreType", "IntelLowPower"), ("LinuxCapacity", "600")]),
+        ];
+        let capacities = of_kinds(&kinds);
+        assert!(capacities[2] < capacities[1] && capacities[1] < capacities[0]);
+    }
+
+    #[test]
+    fn firmware_performance_comes_before_frequencies() {
+        let kinds = [
+            kind(&[(CPPC_PERF, "98"), ("FrequencyMaxMHz", "5100")]),
+            kind(&[(CPPC_PERF, "196"), ("FrequencyMaxMHz", "5000")]),
+        ];
+        assert_eq!(of_kinds(&kinds), [0.5, 1.0]);
     }
 }

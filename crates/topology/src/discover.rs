@@ -49,6 +49,7 @@ pub(crate) fn load(
     if let Some(root) = root {
         let all = parts.pus.iter().copied().collect();
         parts.kinds = capacity::add_core_types(parts.kinds, &all, root);
+        parts.kinds = capacity::cppc::add(parts.kinds, &all, root);
     }
     Ok((hwloc, parts))
 }
@@ -77,10 +78,19 @@ fn parts(hwloc: &Hwloc, name: String) -> Result<HwlocFacts, String> {
             .collect(),
         nodes: nodes(hwloc, &all)?,
         kinds: kinds(hwloc, &all),
+        offline: numbers(&hwloc.complete_cpuset()).minus(&all),
+        disallowed: all.minus(&numbers(&hwloc.allowed_cpuset())),
     })
 }
 
-/// Data and unified caches from level 2 up.
+/// Returns whether the subtype of a cache is that of memory-side caches. Such a cache belongs to
+/// memory (Knights Landing in cache mode, HBM in front of DDR memory), and the cores near to the
+/// memory do not share it in the way of a last-level cache.
+pub(crate) fn is_memory_side(subtype: Option<&str>) -> bool {
+    subtype.is_some_and(|subtype| subtype == "MemorySideCache")
+}
+
+/// Data and unified caches from level 2 up, without memory-side caches.
 fn caches(hwloc: &Hwloc, all: &CpuSet) -> Vec<(Cache, CpuSet)> {
     let levels = [
         (2, ObjectType::L2Cache),
@@ -89,7 +99,11 @@ fn caches(hwloc: &Hwloc, all: &CpuSet) -> Vec<(Cache, CpuSet)> {
         (5, ObjectType::L5Cache),
     ];
     let of_level = |(level, object_type)| {
-        hwloc.objects_with_type(object_type).map(move |object| {
+        let objects = hwloc.objects_with_type(object_type).filter(|object| {
+            let subtype = object.subtype().or_else(|| object.info("Type"));
+            !is_memory_side(subtype.map(text).as_deref())
+        });
+        objects.map(move |object| {
             let bytes = match object.attributes() {
                 Some(ObjectAttributes::Cache(cache)) => cache.size().map_or(0, u64::from),
                 _ => 0,
@@ -124,6 +138,9 @@ fn kinds(hwloc: &Hwloc, all: &CpuSet) -> Vec<CoreKind> {
     kinds
         .map(|kind| CoreKind {
             cpus: cpus_in(&kind.cpuset, all),
+            // The rank of hwloc is derived from the same attributes, unless a file gives the rank
+            // (module `xml`).
+            efficiency: None,
             infos: kind
                 .infos
                 .iter()
@@ -167,6 +184,17 @@ fn cpus_of(object: &TopologyObject, all: &CpuSet) -> CpuSet {
     object
         .cpuset()
         .map_or_else(CpuSet::new, |set| cpus_in(&set, all))
+}
+
+/// The numbers of a set up to the largest number of a CPU. A set may be infinite.
+fn numbers(set: &hwlocality::cpu::cpuset::CpuSet) -> CpuSet {
+    let bitmap: &Bitmap = set.as_ref();
+    bitmap
+        .iter_set()
+        .map(usize::from)
+        .take_while(|&cpu| cpu <= CPU_ID_MAX as usize)
+        .map(|cpu| cpu as CpuId)
+        .collect()
 }
 
 fn cpus_in(set: &hwlocality::cpu::cpuset::CpuSet, all: &CpuSet) -> CpuSet {

@@ -7,7 +7,9 @@
 //! [`load`] reads a machine from any source.
 //!
 //! - `source`: sources, their syntax, and [`load`];
-//! - `synthetic`: limits and checks of one-line descriptions;
+//! - `synthetic`: one-line descriptions;
+//! - `xml`: files of hwloc's versions 1 to 3;
+//! - `file`: reads foreign files with limits;
 //! - `sandbox`: runs hwloc's parsers on foreign input in a child process;
 //! - `discover`: converts hwloc's objects to plain facts;
 //! - `assemble`: assembles facts into a `Topology`, by set arithmetic alone;
@@ -22,12 +24,14 @@ mod capacity;
 mod discover;
 mod draw;
 mod error;
+mod file;
 mod sandbox;
 mod source;
 mod synthetic;
 mod usable;
+mod xml;
 
 pub use draw::{DrawOptions, draw};
 pub use error::TopologyReadError;
-pub use source::{Source, load};
+pub use source::{DescribedMachine, Source, describe, load};
 pub use usable::{allowed_cpus, online_cpus, usable_cpus};

@@ -12,20 +12,21 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hwlocality::topology::builder::TopologyBuilder;
-use usher_model::Topology;
+use usher_model::{CpuSet, Topology};
 
+use crate::assemble::HwlocFacts;
 use crate::error::excerpt;
-use crate::{TopologyReadError, assemble, discover, sandbox, synthetic};
+use crate::{TopologyReadError, assemble, discover, file, sandbox, synthetic, xml};
 
 /// Maximum size of an XML file in bytes; hwloc's own files are below 1 MiB.
-const XML_MAX_BYTES: u64 = 64 << 20;
+const XML_BYTES_MAX: u64 = 64 << 20;
 
 /// The source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The machine that this process runs on.
     ThisMachine,
-    /// An XML file written by hwloc (`lstopo machine.xml`), version 1 or 2.
+    /// An XML file written by hwloc (`lstopo machine.xml`), version 1, 2 or 3.
     Xml(PathBuf),
     /// One line in hwloc's synthetic syntax: `package:4 die:2 core:6 pu:1`.
     Synthetic(String),
@@ -111,68 +112,112 @@ impl fmt::Display for Source {
     }
 }
 
+/// A machine with the CPUs that its description excludes from use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DescribedMachine {
+    /// The machine with all online CPUs.
+    pub topology: Topology,
+    /// CPUs that exist and are offline; not part of the topology.
+    pub offline: CpuSet,
+    /// Online CPUs that the cgroup of the described process excludes; part of the topology.
+    pub disallowed: CpuSet,
+}
+
+impl DescribedMachine {
+    /// Returns the machine with the CPUs that a plan may use.
+    ///
+    /// # Errors
+    /// Returns an error if the cgroup excludes all CPUs.
+    pub fn usable(&self) -> Result<Topology, TopologyReadError> {
+        if self.disallowed.is_empty() {
+            return Ok(self.topology.clone());
+        }
+        let allowed = self.topology.all_cpus().minus(&self.disallowed);
+        Ok(self.topology.restrict(&allowed)?)
+    }
+}
+
 /// Reads the machine with all online CPUs, including CPUs that this process may not use. For
 /// planning on this machine, restrict the result with [`Topology::restrict`] to
 /// [`usable_cpus`](crate::usable_cpus).
 ///
-/// Foreign input is parsed in a child process, so that no input can crash this process.
+/// XML files and copies of `/sys` are parsed in a child process, so that no input can crash this
+/// process.
 ///
 /// # Errors
 /// Returns one line with the source and the reason.
 pub fn load(source: Source) -> Result<Topology, TopologyReadError> {
-    let topology = match &source {
+    Ok(describe(source)?.topology)
+}
+
+/// Reads the machine as [`load`] does, and the CPUs that its description excludes from use. For a
+/// copy of `/sys` and an XML file, these are the CPUs that are offline, and the CPUs outside of the
+/// cgroup in which the description was made.
+///
+/// # Errors
+/// As [`load`].
+pub fn describe(source: Source) -> Result<DescribedMachine, TopologyReadError> {
+    let machine = match &source {
         Source::ThisMachine => this_machine(),
         Source::Xml(path) => xml(path),
         Source::Synthetic(text) => described(text),
         Source::Capture(path) => capture(path),
     }
     .map_err(|reason| source.error(reason))?;
-    topology.check()?;
-    Ok(topology)
+    machine.topology.check()?;
+    Ok(machine)
 }
 
-fn this_machine() -> Result<Topology, String> {
+/// Assembles the facts.
+fn assembled(mut facts: HwlocFacts) -> DescribedMachine {
+    DescribedMachine {
+        offline: std::mem::take(&mut facts.offline),
+        disallowed: std::mem::take(&mut facts.disallowed),
+        topology: assemble::topology(facts),
+    }
+}
+
+fn this_machine() -> Result<DescribedMachine, String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "this machine".to_owned(), |name| name.trim().to_owned());
-    let (hwloc, parts) = discover::load(TopologyBuilder::new(), name, Some(Path::new("/")))?;
+    let (hwloc, facts) = discover::load(TopologyBuilder::new(), name, Some(Path::new("/")))?;
     if !hwloc.is_this_system() {
         let reason = "an environment variable (HWLOC_XMLFILE, HWLOC_SYNTHETIC, HWLOC_FSROOT or \
                       HWLOC_THISSYSTEM) makes hwloc describe another machine; unset the \
                       variable, or name that machine with --from";
         return Err(reason.to_owned());
     }
-    Ok(assemble::topology(parts))
+    Ok(assembled(facts))
 }
 
-fn xml(path: &Path) -> Result<Topology, String> {
-    let about = fs::metadata(path).map_err(|why| why.to_string())?;
-    if !about.is_file() {
-        return Err("the path is not a regular file".to_owned());
-    }
-    if about.len() > XML_MAX_BYTES {
-        return Err(format!(
-            "the file has {} bytes; the maximum is {XML_MAX_BYTES}",
-            about.len()
-        ));
-    }
-    let bytes = fs::read(path).map_err(|why| why.to_string())?;
+fn xml(path: &Path) -> Result<DescribedMachine, String> {
     let not_xml = "the file is not an XML file written by hwloc (to write one: lstopo machine.xml)";
-    let text = String::from_utf8(bytes).map_err(|_| not_xml.to_owned())?;
+    let text = String::from_utf8(file::read(path, XML_BYTES_MAX)?).map_err(|_| not_xml)?;
     if !text.contains("<topology") || text.contains('\0') {
         return Err(not_xml.to_owned());
     }
-    apart(&[], last_name(path), None, || {
-        TopologyBuilder::new()
-            .from_xml(&text)
-            .map_err(|_| not_xml.to_owned())
+    let survey = xml::survey(&text)?;
+    if survey.version >= 3 {
+        return Ok(assembled(xml::facts(&survey, last_name(path))?));
+    }
+    let kinds = survey.kinds()?;
+    drop(survey);
+    let build = || {
+        let builder = TopologyBuilder::new().from_xml(&text);
+        builder.map_err(|_| not_xml.to_owned())
+    };
+    apart(&[], || {
+        let (_, mut facts) = discover::load(build()?, last_name(path), None)?;
+        facts.kinds = kinds;
+        Ok(facts)
     })
 }
 
-fn described(text: &str) -> Result<Topology, String> {
-    Ok(assemble::topology(synthetic::facts(text)?))
+fn described(text: &str) -> Result<DescribedMachine, String> {
+    Ok(assembled(synthetic::facts(text)?))
 }
 
-fn capture(path: &Path) -> Result<Topology, String> {
+fn capture(path: &Path) -> Result<DescribedMachine, String> {
     let root = fs::canonicalize(path).map_err(|why| why.to_string())?;
     if !root.join("sys/devices/system/cpu").is_dir() {
         return Err(
@@ -181,6 +226,7 @@ fn capture(path: &Path) -> Result<Topology, String> {
                 .to_owned(),
         );
     }
+    file::check_tree(&root)?;
     let root = root
         .to_str()
         .ok_or("the name of the file is not valid UTF-8")?
@@ -191,21 +237,18 @@ fn capture(path: &Path) -> Result<Topology, String> {
         ("HWLOC_THISSYSTEM", "0"),
         ("HWLOC_COMPONENTS", "linux,stop"),
     ];
-    apart(
-        &environment,
-        last_name(path),
-        Some(Path::new(&root)),
-        || Ok(TopologyBuilder::new()),
-    )
+    apart(&environment, || {
+        let builder = TopologyBuilder::new();
+        let (_, facts) = discover::load(builder, last_name(path), Some(Path::new(&root)))?;
+        Ok(facts)
+    })
 }
 
 /// Loads a machine in a child process, which isolates foreign input.
 fn apart(
     environment: &[(&str, &str)],
-    name: String,
-    root: Option<&Path>,
-    builder: impl FnOnce() -> Result<TopologyBuilder, String>,
-) -> Result<Topology, String> {
+    facts: impl FnOnce() -> Result<HwlocFacts, String>,
+) -> Result<DescribedMachine, String> {
     // Uses hwloc's own XML reader without plug-ins: the result does not depend on installed
     // software, and no library is loaded into a forked child.
     let fixed = [
@@ -213,9 +256,14 @@ fn apart(
         ("HWLOC_PLUGINS_PATH", "/nonexistent"),
     ];
     let environment: Vec<_> = fixed.iter().chain(environment).copied().collect();
-    sandbox::run(&environment, || {
-        let (_, parts) = discover::load(builder()?, name, root)?;
-        Ok(assemble::topology(parts))
+    let (topology, offline, disallowed) = sandbox::run(&environment, || {
+        let machine = assembled(facts()?);
+        Ok((machine.topology, machine.offline, machine.disallowed))
+    })?;
+    Ok(DescribedMachine {
+        topology,
+        offline,
+        disallowed,
     })
 }
 

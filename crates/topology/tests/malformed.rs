@@ -36,7 +36,10 @@ fn rejects_invalid_descriptions() {
         ),
         ("package:2 core:4 pu:0", "level 'pu:0' is 0"),
         ("core:4(", "is not closed"),
-        ("kernel:4 pu:2", "at character 1: the level 'kernel:4' is unknown"),
+        (
+            "kernel:4 pu:2",
+            "at character 1: the level 'kernel:4' is unknown",
+        ),
         (
             "core:2 pu:2 core:2",
             "the level 'core:2' cannot be inside the level 'pu:2'",

@@ -35,8 +35,8 @@ pub(super) fn facts(levels: &Levels, name: String) -> HwlocFacts {
             .map(|cpus| (cpus, None))
             .collect(),
         nodes: nodes(levels, &described),
-        kinds: Vec::new(),
         pus,
+        ..HwlocFacts::default()
     }
 }
 

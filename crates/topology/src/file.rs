@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads files of foreign input with limits. A FIFO, a device or a directory is never opened for
+//! reading in a way that could block: files are opened with `O_NONBLOCK`, and only regular files
+//! are read. Files of `/proc` and `/sys` are regular files. At most the given number of bytes is
+//! read, whatever size the file states.
+//!
+//! hwloc reads the files of a copy of `/sys` itself, without these checks. [`check_tree`] therefore
+//! checks all files of the copy before.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::error::escaped;
+
+/// Maximum size of an attribute of sysfs in bytes: the size of a page in Linux.
+const ATTRIBUTE_BYTES_MAX: u64 = 4096;
+
+/// Maximum size of a file in a copy of `/sys` and `/proc` in bytes. `/proc/cpuinfo` has about 12 MiB
+/// on a machine with 8,192 CPUs.
+const CAPTURED_BYTES_MAX: u64 = 64 << 20;
+
+/// Maximum number of files and folders in a copy of `/sys` and `/proc`.
+const CAPTURED_FILES_MAX: usize = 1_000_000;
+
+/// Opens a regular file.
+pub(crate) fn open(path: &Path) -> Result<File, String> {
+    // Checked before, too: opening a device may have an effect.
+    let about = std::fs::metadata(path).map_err(|why| why.to_string())?;
+    let not_regular = || Err("the path is not a regular file".to_owned());
+    if !about.is_file() {
+        return not_regular();
+    }
+    let mut options = OpenOptions::new();
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(|why| why.to_string())?;
+    match file.metadata() {
+        Ok(about) if about.is_file() => Ok(file),
+        Ok(_) => not_regular(),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// Reads a regular file of at most `bytes_max` bytes.
+pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let file = open(path)?;
+    let length = file.metadata().map_err(|why| why.to_string())?.len();
+    if length > bytes_max {
+        return Err(format!(
+            "the file has {length} bytes; the maximum is {bytes_max}"
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|why| why.to_string())?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(format!(
+            "the file has more than the maximum of {bytes_max} bytes"
+        )),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads an attribute of sysfs; `None` if it is missing or no regular file of at most a page.
+pub(crate) fn attribute(path: &Path) -> Option<String> {
+    String::from_utf8(read(path, ATTRIBUTE_BYTES_MAX).ok()?).ok()
+}
+
+/// Checks that a copy of `/sys` and `/proc` contains only regular files of at most 64 MiB, folders,
+/// and links to such files. Links that lead nowhere are permitted, as in every partial copy. The
+/// real `/` is not checked, because the kernel provides its files.
+///
+/// # Errors
+/// Returns the path of the first other file, relative to the root, and the reason.
+pub(crate) fn check_tree(root: &Path) -> Result<(), String> {
+    if root == Path::new("/") {
+        return Ok(());
+    }
+    let shown = |path: &Path| {
+        let relative = path.strip_prefix(root).unwrap_or(path);
+        escaped(&relative.to_string_lossy())
+    };
+    let mut folders = vec![root.to_owned()];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        let failed = |why: std::io::Error| format!("cannot read {}: {why}", shown(&folder));
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            files += 1;
+            if files > CAPTURED_FILES_MAX {
+                return Err(format!(
+                    "the directory has more than {CAPTURED_FILES_MAX} files"
+                ));
+            }
+            let kind = entry.file_type().map_err(failed)?;
+            let path = entry.path();
+            if kind.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let Ok(about) = std::fs::metadata(&path) else {
+                continue;
+            };
+            let leads_out = || {
+                path.canonicalize()
+                    .is_ok_and(|target| !target.starts_with(root))
+            };
+            if about.is_dir() && !leads_out() {
+                continue;
+            }
+            if !about.is_file() {
+                let reason = "is neither a regular file nor a folder of the copy";
+                return Err(format!("{} {reason}", shown(&path)));
+            }
+            if about.len() > CAPTURED_BYTES_MAX {
+                return Err(format!(
+                    "{} has {} bytes; the maximum is {CAPTURED_BYTES_MAX}",
+                    shown(&path),
+                    about.len()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
