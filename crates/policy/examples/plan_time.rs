@@ -65,6 +65,83 @@ fn machine(packages: usize, domains: usize, cores: usize, slow: usize) -> Topolo
 }
 
 /// Programs of `kinds` kinds, which scale from perfectly (kind 0) to poorly.
+/// A machine with one package and these domains, each a list of the capacities of its cores.
+fn unequal(name: &str, domains: &[Vec<f64>]) -> Topology {
+    let mut topology = machine(1, 1, domains.iter().map(Vec::len).sum(), 0);
+    topology.name = name.to_owned();
+    topology.domains.clear();
+    let mut core = 0;
+    for (id, capacities) in domains.iter().enumerate() {
+        let first = core;
+        for &capacity in capacities {
+            topology.cores[core].capacity = capacity;
+            topology.cores[core].domain = id;
+            core += 1;
+        }
+        topology.domains.push(Domain {
+            cpus: CpuSet::range(first as u32, core as u32 - 1),
+            cores: (first..core).collect(),
+            package: 0,
+            nodes: vec![0],
+            llc: None,
+        });
+    }
+    topology.packages[0].domains = (0..domains.len()).collect();
+    topology
+}
+
+/// Machines with several kinds of domains or cores, each with a number of programs.
+fn unequal_machines() -> Vec<(usize, Topology)> {
+    let sized = |sizes: &dyn Fn(usize) -> usize, count: usize| -> Vec<Vec<f64>> {
+        (0..count).map(|d| vec![1.0; sizes(d)]).collect()
+    };
+    // The capacities of Linux on an NVIDIA GB10: Cortex-A725 and three kinds of Cortex-X925.
+    let gb10 = |fast: [f64; 5]| -> Vec<Vec<f64>> {
+        let cluster = || [0.7; 5].into_iter().chain(fast).collect();
+        vec![cluster(), cluster()]
+    };
+    let odd = |d: usize| 4 + d % 6 + d / 6;
+    vec![
+        (
+            8,
+            unequal("24 domains of 3 sizes", &sized(&|d| 4 + d % 3, 24)),
+        ),
+        (
+            8,
+            unequal("24 domains of 4 sizes", &sized(&|d| 4 + d % 4, 24)),
+        ),
+        (
+            8,
+            unequal("24 domains of 6 sizes", &sized(&|d| 4 + d % 6, 24)),
+        ),
+        (8, unequal("24 domains of 9 sizes", &sized(&odd, 24))),
+        (8, unequal("24 domains of 24 sizes", &sized(&|d| 2 + d, 24))),
+        (9, unequal("GB10, 2 kinds of cores", &gb10([1.0; 5]))),
+        (
+            9,
+            unequal(
+                "GB10, 4 kinds of cores",
+                &gb10([0.95, 0.95, 0.97, 0.97, 1.0]),
+            ),
+        ),
+        (
+            9,
+            unequal(
+                "GB10, 6 kinds of cores",
+                &gb10([0.92, 0.94, 0.96, 0.98, 1.0]),
+            ),
+        ),
+        (
+            64,
+            unequal("64 domains of 4 sizes", &sized(&|d| 5 + d % 4, 64)),
+        ),
+        (
+            40,
+            unequal("64 domains of 4 sizes", &sized(&|d| 5 + d % 4, 64)),
+        ),
+    ]
+}
+
 fn requests(programs: usize, kinds: usize, cores: usize) -> Vec<Request> {
     let curve = |kind: usize| {
         let sigma = 0.3 * (kind as f64 / kinds as f64).powi(3);
@@ -128,13 +205,17 @@ fn main() {
         (12, 12, (2, 4, 6, 0)),
         (130, 130, (16, 8, 8, 0)),
     ];
-    for (case, (programs, kinds, (packages, domains, cores, slow))) in cases.into_iter().enumerate()
-    {
+    let cases = cases.into_iter();
+    let equal = cases.map(|(programs, kinds, (packages, domains, cores, slow))| {
+        (programs, kinds, machine(packages, domains, cores, slow))
+    });
+    let unequal = unequal_machines().into_iter();
+    let unequal = unequal.map(|(programs, machine)| (programs, programs, machine));
+    for (case, (programs, kinds, machine)) in equal.chain(unequal).enumerate() {
         if argument(2).is_some_and(|only| only != case) {
             continue;
         }
-        let machine = machine(packages, domains, cores, slow);
-        let requests = requests(programs, kinds, packages * domains * cores);
+        let requests = requests(programs, kinds, machine.cores.len());
         let mut times_us = Vec::new();
         let mut last = None;
         for _ in 0..rounds {

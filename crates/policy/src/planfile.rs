@@ -11,7 +11,8 @@
 //! Output: `{"antt":1.23,"programs":[{"name":"canneal","cpus":"0-11","cores":12,
 //! "domains":[0,1],"ntt":1.1,"mode":"seated"}, …]}`, programs in the order of the input. On
 //! machines with unequal domains, and wherever the plan may not have the least ANTT, also `"gap"`,
-//! an upper bound of ANTT minus the least possible ANTT.
+//! an upper bound of ANTT minus the least possible ANTT. If the search ended by its budget of steps
+//! before the gap was 0, also `"ended_by_budget":true`.
 //!
 //! The number of programs and the size of the input are not limited; module `seating` states the
 //! cost of planning. The first error ends the command (type [`PlanFileError`]).
@@ -36,6 +37,10 @@ pub struct PlanOutput {
     /// `antt` is the least possible ANTT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<f64>,
+    /// Whether the search for the least ANTT ended by its budget of steps. Present only if `gap` is
+    /// above 0; a longer search might then find a better plan, or show that there is none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended_by_budget: bool,
     /// One entry per program, in the order of the input.
     pub programs: Vec<ProgramOutput>,
 }
@@ -102,6 +107,7 @@ pub fn output(topology: &Topology, requests: &[Request], seating: &Seating) -> P
     PlanOutput {
         antt: seating.plan.antt.unwrap_or(1.0),
         gap: (seating.gap > 0.0 || !alike(topology)).then_some(seating.gap),
+        ended_by_budget: seating.ended_by_budget,
         programs,
     }
 }

@@ -38,15 +38,13 @@
 //! The alone-best of a bound program is its best rate on the CPUs of the binding. A binding to an
 //! empty set or to CPUs that this machine does not have is ignored.
 //!
-//! Exactness: the ANTT is the least possible if the exact search (`allot`) stays within its limit.
-//! The limit is 100,000,000 steps for units of one kind, and 5,000,000 steps for several kinds. For
-//! equal domains, the limit is exceeded only with hundreds of units and programs. Beyond the limit,
-//! `relax` computes an allocation and an upper bound of its distance from the least ANTT. The
-//! placement rules are met exactly if the search of `place` stays within its budget of steps.
+//! Exactness: the ANTT is the least possible if the exact search (`search`, `allot`) stays within
+//! its budget of steps, which is fixed. Beyond the budget, `relax` computes an allocation, and
+//! `search` or `relax` an upper bound of its distance from the least ANTT;
+//! [`Seating::ended_by_budget`] is then set, unless the bound is 0. The placement rules are met exactly if the search of `place` stays within its budget of steps.
 //!
 //! Cost: at most four attempts are made (whole domains, single cores, each also around bound
-//! programs). An attempt has a search for amounts (`assign`, about a tenth of a second at the
-//! limit) and at most 8,000 steps of `place`. An attempt fails if there are too few suitable units.
+//! programs). An attempt has a search for amounts (`assign`, about 20 ms at the limit) and at most 8,000 steps of `place`. An attempt fails if there are too few suitable units.
 //! Beyond the limit of `allot`, an attempt can also fail although a seating exists (see `relax`).
 //! If all attempts fail, all programs share the CPUs.
 //!
@@ -61,6 +59,7 @@ mod options;
 mod place;
 mod relax;
 mod request;
+mod search;
 mod units;
 
 pub use request::Request;
@@ -78,6 +77,9 @@ pub struct Seating {
     pub plan: Plan,
     /// Upper bound of (ANTT - least possible ANTT); 0 if the seating is optimal.
     pub gap: f64,
+    /// Whether the search for the least ANTT ended by its budget of steps. A seating with a gap
+    /// above 0 is not known to be optimal for this reason alone.
+    pub ended_by_budget: bool,
 }
 
 /// Reason why planning failed.
@@ -124,6 +126,7 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
         return Ok(Seating {
             plan: Plan::default(),
             gap: 0.0,
+            ended_by_budget: false,
         });
     }
     let all = topology.all_cpus();
@@ -131,7 +134,7 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
         .iter()
         .map(|request| SeatCandidate::new(topology, &all, request))
         .collect();
-    let (mut seats, gap) = seats(topology, &all, &candidates);
+    let (mut seats, quality) = seats(topology, &all, &candidates);
     let mean =
         |ntts: &mut dyn Iterator<Item = f64>| finite(ntts.sum::<f64>() / candidates.len() as f64);
     let weighted = candidates.iter().zip(&seats);
@@ -151,7 +154,8 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
     };
     Ok(Seating {
         plan,
-        gap: finite(gap / candidates.len() as f64),
+        gap: finite(quality.gap / candidates.len() as f64),
+        ended_by_budget: quality.ended_by_budget,
     })
 }
 
@@ -186,19 +190,47 @@ fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
 /// A method to seat candidates on a machine; returns `None` if it cannot seat all candidates.
 type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>]) -> Option<SeatAssignment>;
 
-/// Returns the seats in the order of the candidates, and the gap of the weighted sum.
-fn seats(topology: &Topology, all: &CpuSet, candidates: &[SeatCandidate<'_>]) -> (Vec<Seat>, f64) {
+/// The gap of the weighted sum, and whether the search ended by its budget.
+#[derive(Debug, Clone, Copy)]
+struct Quality {
+    gap: f64,
+    ended_by_budget: bool,
+}
+
+impl Quality {
+    const OPTIMAL: Self = Self {
+        gap: 0.0,
+        ended_by_budget: false,
+    };
+
+    fn of(assigned: &SeatAssignment) -> Self {
+        Self {
+            gap: assigned.gap,
+            ended_by_budget: assigned.ended_by_budget,
+        }
+    }
+}
+
+/// Returns the seats in the order of the candidates, and their quality.
+fn seats(
+    topology: &Topology,
+    all: &CpuSet,
+    candidates: &[SeatCandidate<'_>],
+) -> (Vec<Seat>, Quality) {
     if candidates.len() > topology.cores.len() {
         let ntt = |g: &SeatCandidate<'_>| {
             finite(candidates.len() as f64 * g.ntt(allowed_capacity(topology, all, g)))
         };
-        return (share(topology, all, candidates, ntt), 0.0);
+        return (share(topology, all, candidates, ntt), Quality::OPTIMAL);
     }
     let methods: [SeatingMethod; 2] = [whole_domains, split_domains];
     let pinned = candidates.iter().any(|candidate| candidate.request.pinned);
     for method in methods {
         if let Some(assigned) = method(topology, candidates).filter(|_| !pinned) {
-            return (seated(topology, candidates, &assigned), assigned.gap);
+            return (
+                seated(topology, candidates, &assigned),
+                Quality::of(&assigned),
+            );
         }
         if let Some(found) = seat_around_bound(topology, all, candidates, method) {
             return found;
@@ -207,7 +239,7 @@ fn seats(topology: &Topology, all: &CpuSet, candidates: &[SeatCandidate<'_>]) ->
     let requests: Vec<Request> = candidates.iter().map(|g| g.request.clone()).collect();
     let mut ntts = time_sharing(topology, &requests).into_iter();
     let seats = share(topology, all, candidates, |_| ntts.next().unwrap_or(1.0));
-    (seats, 0.0)
+    (seats, Quality::OPTIMAL)
 }
 
 /// Leaves every bound program on the CPUs of its binding, and seats the other programs on cores
@@ -217,7 +249,7 @@ fn seat_around_bound(
     all: &CpuSet,
     candidates: &[SeatCandidate<'_>],
     method: SeatingMethod,
-) -> Option<(Vec<Seat>, f64)> {
+) -> Option<(Vec<Seat>, Quality)> {
     let bounds = || {
         candidates
             .iter()
@@ -238,6 +270,7 @@ fn seat_around_bound(
             seats: Vec::new(),
             capacities: Vec::new(),
             gap: 0.0,
+            ended_by_budget: false,
         },
         false => method(&topology.restrict(&kept).ok()?, &free)?,
     };
@@ -252,7 +285,7 @@ fn seat_around_bound(
                 Some(keep_in_binding(topology, all, candidate, sharers))
             }
         });
-    Some((seats.collect(), assigned.gap))
+    Some((seats.collect(), Quality::of(&assigned)))
 }
 
 /// Leaves a bound program on the CPUs of its binding. The CPUs are its seat if no other program is

@@ -21,11 +21,12 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, Topology};
 
 use super::allot::{self, RecurrenceTable};
-use super::candidate::SeatCandidate;
+use super::candidate::{SeatCandidate, finite};
 use super::interference::Interference;
-use super::options::{OptionTable, option_table, quantise};
+use super::options::{MixedRadix, OptionTable, cost_of, option_table, quantise};
 use super::place::{Demand, Objective, PlacementScore, UnitGroup, UnitPlacement, place};
 use super::relax;
+use super::search;
 use super::units::{Allotment, Unit, UnitClass, UnitPool};
 
 /// Maximum number of steps of the placement search per plan, at each level.
@@ -46,6 +47,8 @@ pub(super) struct SeatAssignment {
     pub capacities: Vec<f64>,
     /// Upper bound of the sum of weighted NTTs minus the least possible sum.
     pub gap: f64,
+    /// Whether the search for amounts ended by its budget of steps.
+    pub ended_by_budget: bool,
 }
 
 /// Assigns seats of whole domains; `None` if that is impossible.
@@ -97,7 +100,8 @@ fn assign(
     if candidates.len() > pool.units.len() {
         return None;
     }
-    let (allotments, gap) = allotments(candidates, &pool.classes, &pool.supply())?;
+    let found = allotments(candidates, &pool.classes, &pool.supply())?;
+    let allotments = &found.all;
     let all: Vec<usize> = (0..pool.units.len()).collect();
     let mut best: Option<(PlacementScore, u32, &Allotment, PlacementJob)> = None;
     let mut steps = STEPS;
@@ -140,8 +144,36 @@ fn assign(
     Some(SeatAssignment {
         capacities: allotment.iter().map(capacity).collect(),
         seats,
-        gap,
+        gap: found.gap,
+        ended_by_budget: found.ended_by_budget,
     })
+}
+
+/// Maximum number of options of all candidates together, among which the exact search selects.
+const OPTIONS_MAX: u128 = 60_000;
+
+/// The same maximum for units of one class, whose options take less time.
+const OPTIONS_OF_ONE_CLASS_MAX: u128 = 200_000;
+
+/// Allotments with the least sum of costs, or a good allotment with its distance from that sum.
+struct Allotments {
+    all: Vec<Allotment>,
+    /// Upper bound of the sum of costs minus the least possible sum.
+    gap: f64,
+    /// Whether the search ended by its budget of steps.
+    ended_by_budget: bool,
+}
+
+impl Allotments {
+    /// A good allotment from `relax`.
+    fn approximate(candidates: &[SeatCandidate<'_>], classes: &[UnitClass]) -> Option<Self> {
+        let (allotment, gap) = relax::allot(candidates, classes)?;
+        Some(Self {
+            all: vec![allotment],
+            gap,
+            ended_by_budget: gap > 0.0,
+        })
+    }
 }
 
 /// Returns the optimal allotments and the gap 0. If the exact search would take too long, returns a
@@ -150,19 +182,53 @@ fn allotments(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
     supply: &[u32],
-) -> Option<(Vec<Allotment>, f64)> {
-    if allot::work(candidates.len(), supply) > allot::work_max(supply) {
-        let (allotment, gap) = relax::allot(candidates, classes)?;
-        return Some((vec![allotment], gap));
-    }
+) -> Option<Allotments> {
     let units_max = supply.iter().sum::<u32>() - (candidates.len() as u32 - 1);
+    let vectors = supply
+        .iter()
+        .map(|&units| u128::from(units.min(units_max)) + 1)
+        .fold(candidates.len() as u128, u128::saturating_mul);
+    let options_max = match supply {
+        [_] => OPTIONS_OF_ONE_CLASS_MAX,
+        _ => OPTIONS_MAX,
+    };
+    if vectors > options_max || MixedRadix::states(supply).is_none() {
+        return Allotments::approximate(candidates, classes);
+    }
     let mut tables: Vec<OptionTable> = (candidates.iter().enumerate())
         .map(|(index, candidate)| option_table(candidate, index, classes, units_max))
         .collect();
+    let good = relax::allot(candidates, classes);
+    let mut gap = good.as_ref().map(|(_, gap)| *gap);
     // The unit of the prices grows until the least sum is below the cap.
     for coarser in [0, 20, 40, 80, 160, 320, 640, 1280] {
-        let cap = quantise(&mut tables, coarser);
-        let solved = RecurrenceTable::new(&tables, supply);
+        let (cap, unit) = quantise(&mut tables, coarser);
+        let price = |(index, take): (usize, &Vec<u32>)| {
+            let cost = cost_of(&candidates[index], classes, take).unwrap_or(f64::MAX);
+            ((cost / unit).round() as u64).min(cap)
+        };
+        let upper = good.as_ref().map_or(u64::MAX / 4, |(allotment, _)| {
+            allotment.iter().enumerate().map(price).sum()
+        });
+        let all_states = allot::work(candidates.len(), supply) <= allot::work_max(supply);
+        let steps_max = match all_states {
+            true => search::STEPS_BEFORE_ALL_MAX,
+            false => search::STEPS_MAX,
+        };
+        let radix = MixedRadix::new(supply);
+        let mut search = search::search(&tables, supply, &radix, upper, steps_max);
+        if coarser == 0 && upper < cap {
+            let above = (upper as f64 - search.bound + candidates.len() as f64).max(0.0) * unit;
+            gap = gap.map(|gap| gap.min(finite(above)));
+        }
+        let solved = match search.layers.is_some() {
+            true => RecurrenceTable::searched(&tables, supply, search)?,
+            false if all_states => {
+                let options = std::mem::take(&mut search.options);
+                RecurrenceTable::of_options(&tables, supply, options)
+            }
+            false => break,
+        };
         let least = solved.least()?;
         if least < cap || coarser == 1280 {
             let choices: usize = tables.iter().map(Vec::len).sum();
@@ -170,10 +236,20 @@ fn allotments(
             let take = |(table, at): (&OptionTable, usize)| table[at].take.clone();
             let optima = solved.optima(limit).into_iter();
             let allotments = optima.map(|path| tables.iter().zip(path).map(take).collect());
-            return Some((allotments.collect(), 0.0));
+            return Some(Allotments {
+                all: allotments.collect(),
+                gap: 0.0,
+                ended_by_budget: false,
+            });
         }
     }
-    None
+    let (allotment, _) = good?;
+    let gap = gap.unwrap_or(f64::MAX);
+    Some(Allotments {
+        all: vec![allotment],
+        gap,
+        ended_by_budget: gap > 0.0,
+    })
 }
 
 fn demands(allotment: &Allotment) -> Vec<Demand> {

@@ -46,7 +46,18 @@ pub(super) struct MixedRadix {
     pub states: usize,
 }
 
+/// Maximum number of vectors that are numbered.
+const STATES_MAX: usize = 1 << 40;
+
 impl MixedRadix {
+    /// Returns the number of vectors, unless it is too large to be used.
+    pub fn states(supply: &[u32]) -> Option<usize> {
+        let product = supply
+            .iter()
+            .try_fold(1usize, |product, &m| product.checked_mul(m as usize + 1))?;
+        Some(product).filter(|&states| states <= STATES_MAX)
+    }
+
     pub fn new(supply: &[u32]) -> Self {
         let mut states = 1;
         let strides = supply
@@ -139,8 +150,8 @@ pub(super) fn cost_of(
 }
 
 /// Computes the prices, with the unit doubled `coarser` times. Returns the cap to which prices are
-/// limited; a price at the cap is meaningless.
-pub(super) fn quantise(tables: &mut [OptionTable], coarser: i32) -> u64 {
+/// limited, and the unit; a price at the cap is meaningless.
+pub(super) fn quantise(tables: &mut [OptionTable], coarser: i32) -> (u64, f64) {
     let least = |table: &OptionTable| table.iter().map(|c| c.cost).fold(f64::MAX, f64::min);
     let floor: f64 = tables.iter().map(least).sum();
     let unit = floor.min(f64::MAX) * f64::exp2(f64::from(coarser - 44));
@@ -148,5 +159,5 @@ pub(super) fn quantise(tables: &mut [OptionTable], coarser: i32) -> u64 {
     for choice in tables.iter_mut().flatten() {
         choice.price = ((choice.cost / unit).round() as u64).min(cap);
     }
-    cap
+    (cap, unit)
 }

@@ -39,6 +39,10 @@ pub struct DrawOptions {
     /// The name of the program on each CPU. The drawing shows a letter for the program beside the
     /// CPU, and a legend below the machine. Empty: only the machine is drawn.
     pub seats: BTreeMap<CpuId, String>,
+    /// CPUs that are offline; listed below the machine.
+    pub offline: CpuSet,
+    /// CPUs of the machine that no plan may use; listed below the machine.
+    pub disallowed: CpuSet,
 }
 
 impl Default for DrawOptions {
@@ -49,6 +53,8 @@ impl Default for DrawOptions {
             colour: false,
             unicode: true,
             seats: BTreeMap::new(),
+            offline: CpuSet::new(),
+            disallowed: CpuSet::new(),
         }
     }
 }
@@ -67,6 +73,8 @@ pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
     let painter = Painter {
         topology,
         seats: Seats::new(&options.seats),
+        offline: &options.offline,
+        disallowed: &options.disallowed,
         glyphs: if options.unicode { UNICODE } else { ASCII },
         width: options.width.max(WIDTH_MIN),
     };
@@ -83,6 +91,8 @@ pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
 struct Painter<'a> {
     topology: &'a Topology,
     seats: Seats,
+    offline: &'a CpuSet,
+    disallowed: &'a CpuSet,
     glyphs: Glyphs,
     width: usize,
 }
@@ -97,7 +107,8 @@ impl Painter<'_> {
         block
     }
 
-    /// The lines below the machine: NUMA nodes that are local to no drawn domain, and the legend.
+    /// The lines below the machine: NUMA nodes that are local to no drawn domain, CPUs that need a
+    /// note, and the legend.
     fn footing(&self) -> Block {
         let mut block = Block::default();
         let shown: BTreeSet<NodeId> = (self.topology.domains.iter())
@@ -113,8 +124,32 @@ impl Painter<'_> {
                 self.width,
             ));
         }
+        for (what, cpus) in [
+            ("CPUs without a NUMA node", self.cpus_without_node()),
+            ("offline CPUs", self.offline.clone()),
+            (
+                "CPUs outside of the cgroup, not used",
+                self.disallowed.clone(),
+            ),
+        ] {
+            if !cpus.is_empty() {
+                block.below(paragraph(&format!("{what}: {cpus}"), self.width));
+            }
+        }
         block.below(self.seats.legend(self.topology));
         block
+    }
+
+    /// The CPUs that no NUMA node owns, on a machine with NUMA nodes.
+    fn cpus_without_node(&self) -> CpuSet {
+        let nodes = &self.topology.nodes;
+        let near = nodes
+            .iter()
+            .fold(CpuSet::new(), |set, node| set.or(&node.cpus));
+        match nodes.is_empty() {
+            true => near,
+            false => self.topology.all_cpus().minus(&near),
+        }
     }
 
     /// Draws the machine core by core.

@@ -69,10 +69,10 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Returns the given machine, or the usable part of the present machine.
+/// Returns the usable part of the given machine, or of the present machine.
 fn machine(text: Option<&str>) -> anyhow::Result<Topology> {
     match text {
-        Some(text) => Ok(usher_topology::load(Source::parse(text)?)?),
+        Some(text) => Ok(usher_topology::describe(Source::parse(text)?)?.usable()?),
         None => machine::usable_machine(),
     }
 }
@@ -125,7 +125,13 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
     });
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
     let gap = match plan.gap {
-        Some(gap) if gap > 0.0 => format!(" (at most {gap:.3} above the least possible ANTT)"),
+        Some(gap) if gap > 0.0 => {
+            let reason = match plan.ended_by_budget {
+                true => "; the search ended by its budget of steps",
+                false => "",
+            };
+            format!(" (at most {gap:.3} above the least possible ANTT{reason})")
+        }
         _ => String::new(),
     };
     format!(

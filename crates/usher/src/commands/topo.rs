@@ -32,8 +32,15 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         Some(text) => Source::parse(text)?,
         None => Source::ThisMachine,
     };
-    let topology = usher_topology::load(source)?;
-    out.answer(&topology, || usher_topology::draw(&topology, &drawing(out)))?;
+    let machine = usher_topology::describe(source)?;
+    out.answer(&machine.topology, || {
+        let options = DrawOptions {
+            offline: machine.offline.clone(),
+            disallowed: machine.disallowed.clone(),
+            ..drawing(out)
+        };
+        usher_topology::draw(&machine.topology, &options)
+    })?;
     Ok(0)
 }
 

@@ -265,7 +265,8 @@ fn machine(mix: &SimMix) -> anyhow::Result<Machine> {
         "this" => Source::ThisMachine,
         _ => Source::parse(&spec)?,
     };
-    let topology = usher_topology::load(source)
+    let topology = usher_topology::describe(source)
+        .and_then(|machine| machine.usable())
         .with_context(|| format!("reading the machine '{}'", words::cut(&spec, 60)))?;
     mix.kernel
         .check(&topology)

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Solves the recurrence of `allot` only for states that can belong to an optimal allocation.
+//!
+//! *Problem*: with several classes of units, the numbers of states multiply, although few of them
+//! matter. *Idea*: bounds from prices of units (Lagrangian relaxation), as in branch and bound.
+//!
+//! 1. *Upper bound*: the sum of prices of an allocation that `relax` found.
+//! 2. *Lower bound*: each class of units has a price `l[k]` of 0 or more. With the reduced price
+//!    `price_i(c) + l c` of each option, the sum over the candidates of the least reduced prices,
+//!    minus `l supply`, is a lower bound of every allocation. A subgradient method with steps after
+//!    Polyak improves `l` for a fixed number of evaluated options ([`ASCENT_STEPS`]).
+//! 3. *Options*: an option remains if its reduced price exceeds the candidate's least by at most
+//!    the difference of both bounds.
+//! 4. *States*: candidates take their options one after the other. A state (the remaining units)
+//!    remains if the least sum of prices up to it, plus the lower bound for the other candidates,
+//!    does not exceed the upper bound. The options of a candidate are tried by rising reduced
+//!    price, so that the first option beyond the bound ends the loop.
+//! 5. The recurrence is evaluated backwards over the states that remain.
+//!
+//! All comparisons permit a slack for the rounding of prices (`options`): every allocation within
+//! the slack of the least sum remains, so that `RecurrenceTable::optima` returns the same
+//! allocations as without bounds.
+//!
+//! The search ends without a result after a number of tried options ([`STEPS_MAX`]). The number is fixed, so the
+//! result does not depend on the speed of the machine. The lower bound remains valid.
+
+use std::collections::HashMap;
+
+use super::options::{MixedRadix, OptionTable};
+
+/// Maximum number of options that the search tries in all states (about 15 ms).
+pub(super) const STEPS_MAX: u64 = 600_000;
+
+/// The same maximum where all states can be evaluated afterwards.
+pub(super) const STEPS_BEFORE_ALL_MAX: u64 = 100_000;
+
+/// Number of options that the improvement of the lower bound evaluates, in all rounds.
+const ASCENT_STEPS: usize = 1_000_000;
+
+/// Maximum number of rounds of the improvement.
+const ROUNDS_MAX: usize = 200;
+
+/// The prices of units, and the lower bound that follows.
+#[derive(Debug, Clone)]
+struct UnitPrices {
+    of_class: Vec<f64>,
+    /// The least reduced price of each candidate.
+    least: Vec<f64>,
+    /// The lower bound of the sum of prices.
+    bound: f64,
+}
+
+/// The result of a search: the kept options and states, or nothing.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// Lower bound of the sum of prices of every allocation.
+    pub bound: f64,
+    /// For each candidate the indices of the kept options, rising.
+    pub options: Vec<Vec<usize>>,
+    /// For each candidate and at the end: the least sum of prices from the state on. `None` if the
+    /// budget of steps was spent.
+    pub layers: Option<Vec<HashMap<usize, u64>>>,
+}
+
+/// Searches for the allocations whose sum of prices is at most `upper`.
+pub(super) fn search(
+    tables: &[OptionTable],
+    supply: &[u32],
+    radix: &MixedRadix,
+    upper: u64,
+    steps_max: u64,
+) -> Search {
+    let slack = tables.len() as f64 + 64.0 + upper as f64 * 1e-12;
+    let limit = upper as f64 + slack;
+    let prices = ascend(tables, supply, upper as f64);
+    let reduced = |option: &super::options::AllocationOption| {
+        option.price as f64 + cost(&prices.of_class, &option.take)
+    };
+    let gap = limit - prices.bound;
+    let mut options: Vec<Vec<usize>> = Vec::new();
+    for (table, least) in tables.iter().zip(&prices.least) {
+        let kept = (0..table.len()).filter(|&at| reduced(&table[at]) - least <= gap);
+        options.push(kept.collect());
+    }
+    let forward = Forward {
+        tables,
+        supply,
+        radix,
+        prices: &prices,
+        limit,
+        steps_max,
+    };
+    let reached = forward.states(&options);
+    let layers = reached.map(|reached| backward(tables, radix, &options, &reached));
+    Search {
+        bound: prices.bound,
+        options,
+        layers,
+    }
+}
+
+fn cost(prices: &[f64], take: &[u32]) -> f64 {
+    prices
+        .iter()
+        .zip(take)
+        .map(|(p, &t)| p * f64::from(t))
+        .sum()
+}
+
+/// Improves the prices of units from 0 on.
+fn ascend(tables: &[OptionTable], supply: &[u32], upper: f64) -> UnitPrices {
+    let options: usize = tables.iter().map(Vec::len).sum();
+    let rounds = (ASCENT_STEPS / (options * supply.len()).max(1)).clamp(1, ROUNDS_MAX);
+    let (mut best, mut demand) = evaluate(tables, supply, vec![0.0; supply.len()]);
+    let mut present = best.clone();
+    let mut scale = 1.0;
+    let mut since_better = 0;
+    for _ in 0..rounds {
+        let excess: Vec<f64> = demand
+            .iter()
+            .zip(supply)
+            .zip(&present.of_class)
+            .map(|((&taken, &supply), &price)| {
+                let excess = taken as f64 - f64::from(supply);
+                if price > 0.0 { excess } else { excess.max(0.0) }
+            })
+            .collect();
+        let norm: f64 = excess.iter().map(|x| x * x).sum();
+        if norm == 0.0 {
+            break;
+        }
+        let step = scale * (upper - present.bound).max(upper * 1e-12) / norm;
+        let moved = present.of_class.iter().zip(&excess);
+        let moved = moved
+            .map(|(price, x)| (price + step * x).max(0.0))
+            .collect();
+        (present, demand) = evaluate(tables, supply, moved);
+        match present.bound > best.bound {
+            true => {
+                best = present.clone();
+                since_better = 0;
+            }
+            false => since_better += 1,
+        }
+        if since_better == 5 {
+            scale /= 2.0;
+            since_better = 0;
+        }
+    }
+    best
+}
+
+/// Returns the lower bound for prices of units, and the units that the candidates' cheapest options
+/// take in all.
+fn evaluate(tables: &[OptionTable], supply: &[u32], of_class: Vec<f64>) -> (UnitPrices, Vec<u64>) {
+    let mut demand = vec![0; supply.len()];
+    let mut least = Vec::with_capacity(tables.len());
+    for table in tables {
+        let mut cheapest = (f64::INFINITY, None);
+        for option in table {
+            let reduced = option.price as f64 + cost(&of_class, &option.take);
+            if reduced < cheapest.0 {
+                cheapest = (reduced, Some(option));
+            }
+        }
+        least.push(cheapest.0);
+        for (demand, &taken) in demand
+            .iter_mut()
+            .zip(cheapest.1.iter().flat_map(|o| &o.take))
+        {
+            *demand += u64::from(taken);
+        }
+    }
+    let bound = least.iter().sum::<f64>() - cost(&of_class, supply);
+    let prices = UnitPrices {
+        of_class,
+        least,
+        bound,
+    };
+    (prices, demand)
+}
+
+/// An option as the search tries it.
+struct Trial<'a> {
+    take: &'a [u32],
+    step: usize,
+    units: u32,
+    price: u64,
+    reduced: f64,
+}
+
+/// The first pass: which states can be reached within the limit.
+struct Forward<'a> {
+    tables: &'a [OptionTable],
+    supply: &'a [u32],
+    radix: &'a MixedRadix,
+    prices: &'a UnitPrices,
+    limit: f64,
+    steps_max: u64,
+}
+
+impl Forward<'_> {
+    /// Returns the states before each candidate and at the end; `None` if the steps are spent.
+    fn states(&self, options: &[Vec<usize>]) -> Option<Vec<Vec<usize>>> {
+        let candidates = self.tables.len();
+        let mut steps = 0;
+        let mut after: f64 = self.prices.least.iter().sum();
+        let mut layer: HashMap<usize, u64> = HashMap::from([(self.radix.states - 1, 0)]);
+        let mut layers = Vec::with_capacity(candidates + 1);
+        for (i, kept) in options.iter().enumerate() {
+            after -= self.prices.least[i];
+            let trials = self.trials(i, kept);
+            let mut next: HashMap<usize, u64> = HashMap::new();
+            for (&state, &sum) in &layer {
+                let left = self.radix.counts(state);
+                let units: u32 = left.iter().sum();
+                let base = sum as f64 + after - cost(&self.prices.of_class, &left);
+                for trial in &trials {
+                    steps += 1;
+                    if base + trial.reduced > self.limit {
+                        break;
+                    }
+                    let serves_others = trial.units as usize + candidates <= units as usize + i + 1;
+                    let fits = trial.take.iter().zip(&left).all(|(t, l)| t <= l);
+                    if serves_others && fits {
+                        let least = next.entry(state - trial.step).or_insert(u64::MAX);
+                        *least = (*least).min(sum.saturating_add(trial.price));
+                    }
+                }
+                if steps > self.steps_max {
+                    return None;
+                }
+            }
+            layers.push(layer.into_keys().collect());
+            layer = next;
+        }
+        layers.push(layer.into_keys().collect());
+        debug_assert_eq!(self.supply.len(), self.prices.of_class.len());
+        Some(layers)
+    }
+
+    /// The kept options of a candidate by rising reduced price.
+    fn trials(&self, candidate: usize, kept: &[usize]) -> Vec<Trial<'_>> {
+        let of_option = |&at: &usize| {
+            let option = &self.tables[candidate][at];
+            Trial {
+                take: &option.take,
+                step: self.radix.index(&option.take),
+                units: option.units,
+                price: option.price,
+                reduced: option.price as f64 + cost(&self.prices.of_class, &option.take),
+            }
+        };
+        let mut trials: Vec<Trial<'_>> = kept.iter().map(of_option).collect();
+        trials.sort_by(|a, b| a.reduced.total_cmp(&b.reduced));
+        trials
+    }
+}
+
+/// The second pass: the least sum of prices from each reached state on.
+fn backward(
+    tables: &[OptionTable],
+    radix: &MixedRadix,
+    options: &[Vec<usize>],
+    reached: &[Vec<usize>],
+) -> Vec<HashMap<usize, u64>> {
+    let mut layers: Vec<HashMap<usize, u64>> = vec![HashMap::new(); reached.len()];
+    let Some((last, before)) = reached.split_last() else {
+        return layers;
+    };
+    layers[before.len()] = last.iter().map(|&state| (state, 0)).collect();
+    for (i, states) in before.iter().enumerate().rev() {
+        let steps: Vec<(usize, u64, &[u32])> = options[i]
+            .iter()
+            .map(|&at| &tables[i][at])
+            .map(|option| (radix.index(&option.take), option.price, &option.take[..]))
+            .collect();
+        let mut layer = HashMap::new();
+        for &state in states {
+            let left = radix.counts(state);
+            let fitting = steps
+                .iter()
+                .filter(|(_, _, take)| take.iter().zip(&left).all(|(t, l)| t <= l));
+            let sums = fitting.filter_map(|&(step, price, _)| {
+                let next = layers[i + 1].get(&(state - step))?;
+                Some(price.saturating_add(*next))
+            });
+            if let Some(least) = sums.min() {
+                layer.insert(state, least);
+            }
+        }
+        layers[i] = layer;
+    }
+    layers
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::allot::RecurrenceTable;
+    use super::super::options::{AllocationOption, quantise};
+    use super::*;
+
+    /// A table with a random cost for each vector of at most `units_max` units.
+    fn table(supply: &[u32], costs: &[f64], units_max: u32) -> OptionTable {
+        let radix = MixedRadix::new(supply);
+        let mut table: OptionTable = (1..radix.states)
+            .map(|index| {
+                let take = radix.counts(index);
+                let units = take.iter().sum();
+                AllocationOption {
+                    cost: costs[index % costs.len()] / f64::from(units),
+                    take,
+                    units,
+                    price: 0,
+                }
+            })
+            .filter(|option| option.units <= units_max)
+            .collect();
+        table.sort_by_key(|option| option.units);
+        table
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_keep_all_optimal_allocations(
+            supply in prop::collection::vec(1u32..5, 1..4),
+            costs in prop::collection::vec(prop::collection::vec(1u32..6, 1..40), 1..5),
+            above in 0u64..3,
+        ) {
+            let all: u32 = supply.iter().sum();
+            let costs = &costs[..costs.len().min(all as usize)];
+            let units_max = all - (costs.len() as u32 - 1);
+            let mut tables: Vec<OptionTable> = costs
+                .iter()
+                .map(|costs| {
+                    let costs: Vec<f64> = costs.iter().map(|&cost| f64::from(cost)).collect();
+                    table(&supply, &costs, units_max)
+                })
+                .collect();
+            quantise(&mut tables, 0);
+            let complete = RecurrenceTable::new(&tables, &supply);
+            let least = complete.least().unwrap();
+            let upper = least + least / 4 * above;
+            let found = search(&tables, &supply, &MixedRadix::new(&supply), upper, STEPS_MAX);
+            prop_assert!(found.bound <= least as f64 * (1.0 + 1e-9));
+            let searched = RecurrenceTable::searched(&tables, &supply, found).unwrap();
+            prop_assert_eq!(searched.least(), Some(least));
+            prop_assert_eq!(searched.optima(200), complete.optima(200));
+        }
+    }
+}
