@@ -36,7 +36,7 @@ use super::search::Search;
 pub(super) fn work_max(supply: &[u32]) -> u128 {
     match supply {
         [_] => 30_000_000,
-        _ => 6_000_000,
+        _ => 5_000_000,
     }
 }
 

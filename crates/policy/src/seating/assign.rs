@@ -198,8 +198,9 @@ fn allotments(
     let mut tables: Vec<OptionTable> = (candidates.iter().enumerate())
         .map(|(index, candidate)| option_table(candidate, index, classes, units_max))
         .collect();
-    let good = relax::allot(candidates, classes);
-    let mut gap = good.as_ref().map(|(_, gap)| *gap);
+    let mut good = relax::good_allotment(candidates, classes);
+    // The distance from the lower bound of the search, in units of cost.
+    let mut above = f64::INFINITY;
     // The unit of the prices grows until the least sum is below the cap.
     for coarser in [0, 20, 40, 80, 160, 320, 640, 1280] {
         let (cap, unit) = quantise(&mut tables, coarser);
@@ -207,7 +208,7 @@ fn allotments(
             let cost = cost_of(&candidates[index], classes, take).unwrap_or(f64::MAX);
             ((cost / unit).round() as u64).min(cap)
         };
-        let upper = good.as_ref().map_or(u64::MAX / 4, |(allotment, _)| {
+        let upper = good.as_ref().map_or(u64::MAX / 4, |allotment| {
             allotment.iter().enumerate().map(price).sum()
         });
         let all_states = allot::work(candidates.len(), supply) <= allot::work_max(supply);
@@ -217,9 +218,13 @@ fn allotments(
         };
         let radix = MixedRadix::new(supply);
         let mut search = search::search(&tables, supply, &radix, upper, steps_max);
-        if coarser == 0 && upper < cap {
-            let above = (upper as f64 - search.bound + candidates.len() as f64).max(0.0) * unit;
-            gap = gap.map(|gap| gap.min(finite(above)));
+        let better = search.better.take();
+        let least = better.as_ref().map_or(upper, |(sum, _)| *sum);
+        if coarser == 0 && least < cap {
+            above = (least as f64 - search.bound + candidates.len() as f64).max(0.0) * unit;
+            if let Some((_, path)) = better {
+                good = Some(taken(&tables, path));
+            }
         }
         let solved = match search.layers.is_some() {
             true => RecurrenceTable::searched(&tables, supply, search)?,
@@ -233,23 +238,27 @@ fn allotments(
         if least < cap || coarser == 1280 {
             let choices: usize = tables.iter().map(Vec::len).sum();
             let limit = (200_000 / choices.max(1)).clamp(16, OPTIMA_MAX);
-            let take = |(table, at): (&OptionTable, usize)| table[at].take.clone();
             let optima = solved.optima(limit).into_iter();
-            let allotments = optima.map(|path| tables.iter().zip(path).map(take).collect());
             return Some(Allotments {
-                all: allotments.collect(),
+                all: optima.map(|path| taken(&tables, path)).collect(),
                 gap: 0.0,
                 ended_by_budget: false,
             });
         }
     }
-    let (allotment, _) = good?;
-    let gap = gap.unwrap_or(f64::MAX);
+    let allotment = good?;
+    let gap = relax::gap(candidates, classes, &allotment).min(finite(above));
     Some(Allotments {
         all: vec![allotment],
         gap,
         ended_by_budget: gap > 0.0,
     })
+}
+
+/// The units of the options of a path.
+fn taken(tables: &[OptionTable], path: Vec<usize>) -> Allotment {
+    let options = tables.iter().zip(path);
+    options.map(|(table, at)| table[at].take.clone()).collect()
 }
 
 fn demands(allotment: &Allotment) -> Vec<Demand> {

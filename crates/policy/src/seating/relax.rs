@@ -54,20 +54,43 @@ const JUMP_MAX: u32 = 16;
 const PAIRS_MAX: usize = 200_000;
 
 /// Returns a good allotment, and an upper bound of its sum of costs minus the least possible sum.
-/// Returns `None` if the seeding cannot serve all candidates. If candidates need several units for
-/// their spinning threads, this can happen although an allocation exists.
+/// Returns `None` if [`good_allotment`] does.
 pub(super) fn allot(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
 ) -> Option<(Allotment, f64)> {
+    let allotment = good_allotment(candidates, classes)?;
+    let gap = gap(candidates, classes, &allotment);
+    Some((allotment, gap))
+}
+
+/// Returns a good allotment. Returns `None` if the seeding cannot serve all candidates. If
+/// candidates need several units for their spinning threads, this can happen although an allocation
+/// exists.
+pub(super) fn good_allotment(
+    candidates: &[SeatCandidate<'_>],
+    classes: &[UnitClass],
+) -> Option<Allotment> {
     let mut allocation = PartialAllocation::seeded(candidates, classes)?;
     allocation.grow();
     allocation.improve();
-    let sum: f64 = allocation.costs.iter().sum();
+    Some(allocation.taken)
+}
+
+/// Returns an upper bound of the sum of costs of an allotment minus the least possible sum.
+pub(super) fn gap(
+    candidates: &[SeatCandidate<'_>],
+    classes: &[UnitClass],
+    allotment: &Allotment,
+) -> f64 {
+    let costs = candidates.iter().zip(allotment);
+    let cost = |(candidate, take): (&SeatCandidate<'_>, &Vec<u32>)| {
+        cost_of(candidate, classes, take).unwrap_or(f64::MAX)
+    };
+    let sum: f64 = costs.map(cost).sum();
     // Costs are positive, so 0 is a valid bound where the computed bound overflows.
     let bound = Some(lower_bound(candidates, classes)).filter(|bound| bound.is_finite());
-    let gap = (sum - bound.unwrap_or(0.0)).max(0.0);
-    Some((allocation.taken, finite(gap)))
+    finite((sum - bound.unwrap_or(0.0)).max(0.0))
 }
 
 /// An allotment under construction.

@@ -9,13 +9,16 @@
 //!    `price_i(c) + l c` of each option, the sum over the candidates of the least reduced prices,
 //!    minus `l supply`, is a lower bound of every allocation. A subgradient method with steps after
 //!    Polyak improves `l` for a fixed number of evaluated options ([`ASCENT_STEPS`]).
-//! 3. *Options*: an option remains if its reduced price exceeds the candidate's least by at most
+//! 3. *Better upper bound*: a beam search takes the options of one candidate after the other, and
+//!    keeps the [`BEAM_STATES`] states with the least bounds. From each state it tries the
+//!    [`BEAM_OPTIONS`] fitting options with the least reduced prices.
+//! 4. *Options*: an option remains if its reduced price exceeds the candidate's least by at most
 //!    the difference of both bounds.
-//! 4. *States*: candidates take their options one after the other. A state (the remaining units)
+//! 5. *States*: candidates take their options one after the other. A state (the remaining units)
 //!    remains if the least sum of prices up to it, plus the lower bound for the other candidates,
 //!    does not exceed the upper bound. The options of a candidate are tried by rising reduced
 //!    price, so that the first option beyond the bound ends the loop.
-//! 5. The recurrence is evaluated backwards over the states that remain.
+//! 6. The recurrence is evaluated backwards over the states that remain.
 //!
 //! All comparisons permit a slack for the rounding of prices (`options`): every allocation within
 //! the slack of the least sum remains, so that `RecurrenceTable::optima` returns the same
@@ -26,13 +29,19 @@
 
 use std::collections::HashMap;
 
-use super::options::{MixedRadix, OptionTable};
+use super::options::{AllocationOption, MixedRadix, OptionTable};
 
 /// Maximum number of options that the search tries in all states (about 15 ms).
 pub(super) const STEPS_MAX: u64 = 600_000;
 
 /// The same maximum where all states can be evaluated afterwards.
-pub(super) const STEPS_BEFORE_ALL_MAX: u64 = 100_000;
+pub(super) const STEPS_BEFORE_ALL_MAX: u64 = 300_000;
+
+/// Number of states that the beam search keeps for each candidate.
+const BEAM_STATES: usize = 64;
+
+/// Number of options that the beam search tries from each state.
+const BEAM_OPTIONS: usize = 64;
 
 /// Number of options that the improvement of the lower bound evaluates, in all rounds.
 const ASCENT_STEPS: usize = 1_000_000;
@@ -55,6 +64,9 @@ struct UnitPrices {
 pub(super) struct Search {
     /// Lower bound of the sum of prices of every allocation.
     pub bound: f64,
+    /// An allocation below the given upper bound: its sum of prices, and the index of each
+    /// candidate's option.
+    pub better: Option<(u64, Vec<usize>)>,
     /// For each candidate the indices of the kept options, rising.
     pub options: Vec<Vec<usize>>,
     /// For each candidate and at the end: the least sum of prices from the state on. `None` if the
@@ -70,32 +82,36 @@ pub(super) fn search(
     upper: u64,
     steps_max: u64,
 ) -> Search {
-    let slack = tables.len() as f64 + 64.0 + upper as f64 * 1e-12;
-    let limit = upper as f64 + slack;
     let prices = ascend(tables, supply, upper as f64);
-    let reduced = |option: &super::options::AllocationOption| {
-        option.price as f64 + cost(&prices.of_class, &option.take)
-    };
-    let gap = limit - prices.bound;
-    let mut options: Vec<Vec<usize>> = Vec::new();
-    for (table, least) in tables.iter().zip(&prices.least) {
-        let kept = (0..table.len()).filter(|&at| reduced(&table[at]) - least <= gap);
-        options.push(kept.collect());
-    }
-    let forward = Forward {
+    let mut forward = Forward {
         tables,
-        supply,
         radix,
         prices: &prices,
-        limit,
+        limit: f64::INFINITY,
         steps_max,
     };
+    let better = forward.beam().filter(|(sum, _)| *sum < upper);
+    let upper = better.as_ref().map_or(upper, |(sum, _)| *sum) as f64;
+    forward.limit = upper + tables.len() as f64 + 64.0 + upper * 1e-12;
+    let gap = forward.limit - prices.bound;
+    let mut options: Vec<Vec<usize>> = Vec::new();
+    for (table, least) in tables.iter().zip(&prices.least) {
+        let kept = (0..table.len()).filter(|&at| prices.reduced(&table[at]) - least <= gap);
+        options.push(kept.collect());
+    }
     let reached = forward.states(&options);
     let layers = reached.map(|reached| backward(tables, radix, &options, &reached));
     Search {
         bound: prices.bound,
+        better,
         options,
         layers,
+    }
+}
+
+impl UnitPrices {
+    fn reduced(&self, option: &AllocationOption) -> f64 {
+        option.price as f64 + cost(&self.of_class, &option.take)
     }
 }
 
@@ -182,6 +198,8 @@ fn evaluate(tables: &[OptionTable], supply: &[u32], of_class: Vec<f64>) -> (Unit
 
 /// An option as the search tries it.
 struct Trial<'a> {
+    /// Index in the table.
+    at: usize,
     take: &'a [u32],
     step: usize,
     units: u32,
@@ -192,7 +210,6 @@ struct Trial<'a> {
 /// The first pass: which states can be reached within the limit.
 struct Forward<'a> {
     tables: &'a [OptionTable],
-    supply: &'a [u32],
     radix: &'a MixedRadix,
     prices: &'a UnitPrices,
     limit: f64,
@@ -235,8 +252,60 @@ impl Forward<'_> {
             layer = next;
         }
         layers.push(layer.into_keys().collect());
-        debug_assert_eq!(self.supply.len(), self.prices.of_class.len());
         Some(layers)
+    }
+
+    /// Returns the best allocation of the beam search: its sum of prices, and the index of each
+    /// candidate's option.
+    fn beam(&self) -> Option<(u64, Vec<usize>)> {
+        let candidates = self.tables.len();
+        // The sum of prices of each state, the state before, and the option between both.
+        let mut layers: Vec<HashMap<usize, (u64, usize, usize)>> =
+            vec![HashMap::from([(self.radix.states - 1, (0, 0, 0))])];
+        for (i, table) in self.tables.iter().enumerate() {
+            let trials = self.trials(i, &(0..table.len()).collect::<Vec<_>>());
+            let mut next: HashMap<usize, (u64, usize, usize)> = HashMap::new();
+            for (state, sum) in self.best_states(layers.last()?) {
+                let left = self.radix.counts(state);
+                let units: u32 = left.iter().sum();
+                let fitting = trials.iter().filter(|trial| {
+                    trial.units as usize + candidates <= units as usize + i + 1
+                        && trial.take.iter().zip(&left).all(|(t, l)| t <= l)
+                });
+                for trial in fitting.take(BEAM_OPTIONS) {
+                    let found = (sum.saturating_add(trial.price), state, trial.at);
+                    let least = next.entry(state - trial.step).or_insert(found);
+                    *least = (*least).min(found);
+                }
+            }
+            layers.push(next);
+        }
+        let last = layers.last()?.iter();
+        let (&end, &(sum, ..)) = last.min_by_key(|(state, (sum, ..))| (*sum, **state))?;
+        let mut path = Vec::with_capacity(candidates);
+        let mut state = end;
+        for layer in layers[1..].iter().rev() {
+            let (_, before, at) = layer[&state];
+            path.push(at);
+            state = before;
+        }
+        path.reverse();
+        Some((sum, path))
+    }
+
+    /// The states with the least bounds, and their sums of prices.
+    fn best_states(&self, layer: &HashMap<usize, (u64, usize, usize)>) -> Vec<(usize, u64)> {
+        let with_bound = |(&state, &(sum, ..)): (&usize, &(u64, usize, usize))| {
+            let left = self.radix.counts(state);
+            (sum as f64 - cost(&self.prices.of_class, &left), state, sum)
+        };
+        let mut states: Vec<(f64, usize, u64)> = layer.iter().map(with_bound).collect();
+        states.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        states.truncate(BEAM_STATES);
+        states
+            .into_iter()
+            .map(|(_, state, sum)| (state, sum))
+            .collect()
     }
 
     /// The kept options of a candidate by rising reduced price.
@@ -244,11 +313,12 @@ impl Forward<'_> {
         let of_option = |&at: &usize| {
             let option = &self.tables[candidate][at];
             Trial {
+                at,
                 take: &option.take,
                 step: self.radix.index(&option.take),
                 units: option.units,
                 price: option.price,
-                reduced: option.price as f64 + cost(&self.prices.of_class, &option.take),
+                reduced: self.prices.reduced(option),
             }
         };
         let mut trials: Vec<Trial<'_>> = kept.iter().map(of_option).collect();
@@ -299,7 +369,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::allot::RecurrenceTable;
-    use super::super::options::{AllocationOption, quantise};
+    use super::super::options::quantise;
     use super::*;
 
     /// A table with a random cost for each vector of at most `units_max` units.
