@@ -24,7 +24,7 @@ use crate::capacity;
 /// Loads the machine that the builder describes and returns its facts. `root` is the root of the
 /// machine's `/sys`, if it has one.
 ///
-/// CPUs outside this process's cpuset are included; offline CPUs are not. The flag
+/// CPUs outside this process's cpuset are included; offline CPUs are not. With a root, the flag
 /// `DONT_CHANGE_BINDING` keeps hwloc from moving this thread to every CPU; Linux provides the facts
 /// without such moves.
 ///
@@ -35,7 +35,11 @@ pub(crate) fn load(
     name: String,
     root: Option<&Path>,
 ) -> Result<(Hwloc, HwlocFacts), String> {
-    let flags = BuildFlags::INCLUDE_DISALLOWED | BuildFlags::DONT_CHANGE_BINDING;
+    let mut flags = BuildFlags::INCLUDE_DISALLOWED;
+    // With this flag, hwloc does not read dumps of cpuid, for which it moves no thread either.
+    if root.is_some() {
+        flags |= BuildFlags::DONT_CHANGE_BINDING;
+    }
     let hwloc = builder
         .with_flags(flags)
         .map_err(|why| format!("hwloc rejects the flags that Usher sets: {why}"))?

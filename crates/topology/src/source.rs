@@ -31,7 +31,8 @@ pub enum Source {
     /// One line in hwloc's synthetic syntax: `package:4 die:2 core:6 pu:1`.
     Synthetic(String),
     /// A directory with a copy of a machine's `/sys` and `/proc`, as
-    /// `hwloc-gather-topology` makes it.
+    /// `hwloc-gather-topology` makes it, or the results of cpuid, as `hwloc-gather-cpuid` writes
+    /// them.
     Capture(PathBuf),
 }
 
@@ -219,7 +220,8 @@ fn described(text: &str) -> Result<DescribedMachine, String> {
 
 fn capture(path: &Path) -> Result<DescribedMachine, String> {
     let root = fs::canonicalize(path).map_err(|why| why.to_string())?;
-    if !root.join("sys/devices/system/cpu").is_dir() {
+    let is_cpuid = root.join("hwloc-cpuid-info").is_file();
+    if !is_cpuid && !root.join("sys/devices/system/cpu").is_dir() {
         return Err(
             "the directory is no copy of a machine's /sys, because it has no \
              sys/devices/system/cpu (to make a copy: hwloc-gather-topology)"
@@ -232,14 +234,19 @@ fn capture(path: &Path) -> Result<DescribedMachine, String> {
         .ok_or("the name of the file is not valid UTF-8")?
         .to_owned();
     // Restricts hwloc to reading files: otherwise it would add results of this machine's cpuid.
+    let (variable, components) = match is_cpuid {
+        true => ("HWLOC_CPUID_PATH", "x86,stop"),
+        false => ("HWLOC_FSROOT", "linux,stop"),
+    };
     let environment = [
-        ("HWLOC_FSROOT", root.as_str()),
+        (variable, root.as_str()),
         ("HWLOC_THISSYSTEM", "0"),
-        ("HWLOC_COMPONENTS", "linux,stop"),
+        ("HWLOC_COMPONENTS", components),
     ];
     apart(&environment, || {
         let builder = TopologyBuilder::new();
-        let (_, facts) = discover::load(builder, last_name(path), Some(Path::new(&root)))?;
+        let files = (!is_cpuid).then(|| Path::new(&root));
+        let (_, facts) = discover::load(builder, last_name(path), files)?;
         Ok(facts)
     })
 }

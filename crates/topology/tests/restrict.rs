@@ -78,7 +78,7 @@ proptest! {
             true => rest.all_cpus().iter().map(|cpu| (cpu, format!("p{}", cpu % 3))).collect(),
             false => Default::default(),
         };
-        let options = DrawOptions { width, colour: false, unicode, seats };
+        let options = DrawOptions { width, unicode, seats, ..DrawOptions::default() };
         let text = draw(&rest, &options);
         for line in text.lines().filter(|line| !line.starts_with(|c: char| c.is_ascii_lowercase())) {
             prop_assert!(line.chars().count() <= width, "{} columns, not {}:\n{}", line.chars().count(), width, text);

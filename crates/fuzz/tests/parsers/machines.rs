@@ -22,7 +22,10 @@ fn cpu_lists() {
 
 #[test]
 fn descriptions() {
-    let samples: [&[u8]; 4] = [
+    let samples: [&[u8]; 7] = [
+        b"Package:2 [NUMANode(memory=1GiB memorysidecachesize=4096)] L3Cache:2(size=32MiB) L1dCache:2 Core:1 PU:1",
+        b"[numa(indexes=0)] Group0:2 tile:2 core:2 pu:2(indexes=2*4:4*2)",
+        b"2 4 2 2 2(indexes=core:l2)",
         b"package:4 die:2 core:6 pu:1",
         b"package:2 numa:1 core:16 pu:2",
         b"core:4",
@@ -40,7 +43,12 @@ fn descriptions() {
 fn xml_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("machine.xml");
-    let samples = [MACHINE_XML.as_bytes()];
+    let version_3 = MACHINE_XML.replace("2.0", "3.0").replace(
+        "</topology>",
+        "<cpukind cpuset=\"0x3\" forced_efficiency=\"1\"><info name=\"CoreType\" \
+         value=\"IntelCore\"/></cpukind></topology>",
+    );
+    let samples = [MACHINE_XML.as_bytes(), version_3.as_bytes()];
     fuzz("xml_files", &samples, |input| {
         fs::write(&file, input).unwrap();
         loads(Source::Xml(file.clone()));
@@ -51,7 +59,7 @@ fn xml_files() {
 fn copies_of_sys() {
     // The first byte of an input selects a file, and the rest of the input becomes the content of
     // that file.
-    const FILES: [&str; 9] = [
+    const FILES: [&str; 12] = [
         "sys/devices/system/cpu/online",
         "sys/devices/system/cpu/possible",
         "sys/devices/system/cpu/cpu0/topology/core_cpus",
@@ -61,8 +69,13 @@ fn copies_of_sys() {
         "sys/devices/system/cpu/cpu0/cache/index0/size",
         "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq",
         "proc/cpuinfo",
+        "sys/devices/system/cpu/cpu0/acpi_cppc/highest_perf",
+        "sys/devices/cpu_core/cpus",
+        "sys/devices/system/node/node0/memory_side_cache/index1/size",
     ];
-    let samples: [&[u8]; 5] = [
+    let samples: [&[u8]; 7] = [
+        b"\x09196\n",
+        b"\x0a0-1\n",
         b"\x000-1\n",
         b"\x0200000003\n",
         b"\x040\n",

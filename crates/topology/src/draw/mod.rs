@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{CpuId, CpuSet, DomainId, NodeId, PackageId, Topology};
 
+use crate::error::escaped;
 use canvas::{ASCII, Block, Glyphs, Line, Style, UNICODE, flow, wrap};
 use place::{DomainLocation, LocationGroup, each_domain, each_its_own};
 use seats::Seats;
@@ -100,7 +101,7 @@ struct Painter<'a> {
 impl Painter<'_> {
     /// The machine's name and its description in one sentence.
     fn heading(&self) -> Block {
-        let name = Line::new(Style::Strong, self.topology.name.clone());
+        let name = Line::new(Style::Strong, escaped(&self.topology.name));
         let mut block = Block(vec![name.cut(self.width, self.glyphs.more)]);
         block.below(paragraph(&words::headline(self.topology), self.width));
         block.0.push(Line::default());
@@ -211,7 +212,7 @@ impl Painter<'_> {
         let mut title = Line::new(Style::Strong, format!("packages {numbers}"));
         let model = run
             .first()
-            .and_then(|&id| topology.packages[id].model.clone());
+            .and_then(|&id| topology.packages[id].model.as_deref().map(escaped));
         for fact in ["one domain in each package".to_owned()]
             .into_iter()
             .chain(model)
@@ -239,7 +240,7 @@ impl Painter<'_> {
             .map(|&domain| self.topology.domains[domain].cores.len())
             .sum();
         let (common, sites) = self.sites(id);
-        let facts = (package.model.clone().into_iter())
+        let facts = (package.model.as_deref().map(escaped).into_iter())
             .chain([words::count(cores, "core")])
             .chain(self.place(&common));
         let mut title = Line::new(Style::Strong, format!("package {id}"));

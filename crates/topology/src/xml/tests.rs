@@ -1,1 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the reader of hwloc's files.
+
 use super::*;
+use crate::assemble;
+
+/// A file of version 3 with a hybrid package, a memory-side cache, and a CPU that is not allowed.
+const VERSION_3: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc3.dtd">
+<topology version="3.0">
+  <!-- <object type="PU"/> -->
+  <info name="Backend" value="Linux"/>
+  <object type="Machine" os_index="0" cpuset="0x0000000f" complete_cpuset="0x0000001f" allowed_cpuset="0x00000007">
+    <object type="Package" os_index="0" cpuset="0x0000000f">
+      <info name="CPUModel" value="A &amp; B&#10;C"/>
+      <object type="MemCache" cpuset="0x0000000f" cache_size="1073741824">
+        <object type="NUMANode" os_index="0" cpuset="0x0000000f" local_memory="8589934592"/>
+      </object>
+      <object type="NUMANode" os_index="2" cpuset="0x0000000f" local_memory="4294967296" subtype="CXL"/>
+      <object type="L3Cache" subtype="MemorySideCache" cpuset="0x0000000f" cache_size="99"/>
+      <object type="Die" os_index="0" cpuset="0x0000000f">
+        <object type="L2Cache" cpuset="0x00000003" cache_size="2097152">
+          <object type="Core" os_index="0" cpuset="0x00000001"><object type="PU" os_index="0" cpuset="0x1"/></object>
+          <object type="Core" os_index="1" cpuset="0x00000002"><object type="PU" os_index="1" cpuset="0x2"/></object>
+        </object>
+        <object type="L2Cache" cpuset="0x0000000c" cache_size="1048576">
+          <object type="Core" os_index="2" cpuset="0x00000004"><object type='PU' os_index='2' cpuset="0x4"/></object>
+          <object type="Core" os_index="3" cpuset="0x00000008"><object type="PU" os_index="3" cpuset="0x8"/></object>
+        </object>
+      </object>
+    </object>
+  </object>
+  <cpukind cpuset="0x00000003" forced_efficiency="1"><info name="CoreType" value="IntelCore"/></cpukind>
+  <cpukind cpuset="0x0000000c" forced_efficiency="0"><info name="CoreType" value="IntelAtom"/></cpukind>
+</topology>
+"#;
+
+fn read(text: &str) -> Result<HwlocFacts, String> {
+    facts(&survey(text)?, "test".to_owned())
+}
+
+#[test]
+fn a_file_of_version_3_is_converted() {
+    let facts = read(VERSION_3).unwrap();
+    assert_eq!(facts.offline.to_string(), "4");
+    assert_eq!(facts.disallowed.to_string(), "3");
+    let machine = assemble::topology(facts);
+    machine.check().unwrap();
+    let caches: Vec<_> = machine.domains.iter().map(|d| d.llc.unwrap()).collect();
+    let sizes = [2097152, 1048576].map(|bytes| Cache { level: 2, bytes });
+    assert_eq!(caches, sizes, "a memory-side cache is no LLC");
+    assert_eq!(machine.packages[0].model.as_deref(), Some("A & B C"));
+    let nodes: Vec<_> = machine
+        .nodes
+        .iter()
+        .map(|n| (n.os, n.bytes, n.cpus.len()))
+        .collect();
+    assert_eq!(nodes, [(0, 8 << 30, 4), (2, 4 << 30, 0)]);
+    let capacities: Vec<f64> = machine.cores.iter().map(|core| core.capacity).collect();
+    assert_eq!(capacities, [1.0, 1.0, 0.787, 0.787]);
+}
+
+#[test]
+fn sets_have_words_of_32_bits() {
+    let file = |set: &str| {
+        format!(
+            "<topology version=\"3.1\"><object type=\"Machine\" cpuset=\"{set}\"><object \
+             type=\"PU\" os_index=\"33\"/></object></topology>"
+        )
+    };
+    let cpus = |set: &str| survey(&file(set)).unwrap().elements[1].cpus("cpuset");
+    assert_eq!(
+        cpus("0x00000003,0x80000001").unwrap().to_string(),
+        "0,31-33"
+    );
+    assert_eq!(cpus("0x1,,0x1").unwrap().to_string(), "0,32");
+    assert_eq!(cpus("0xf...f,0x1").unwrap().to_string(), "0,32-65535");
+    assert!(cpus("0xg").unwrap_err().contains("line 1"));
+    assert!(cpus(&"0x1,".repeat(3000)).is_err());
+    assert_eq!(read(&file("0x0")).unwrap().pus, [33]);
+}
+
+#[test]
+fn files_that_describe_no_single_machine_are_rejected_with_the_reason() {
+    let pu = "<object type=\"PU\" os_index=\"0\"/>";
+    let machines = format!("<object type=\"Machine\">{pu}</object>").repeat(2);
+    for (text, reason) in [
+        ("", "contains no element"),
+        ("<topologydiff/>", "difference of two machines"),
+        ("<html/>", "the first element is 'html'"),
+        ("<topology version=\"4.0\"/>", "version 4.0"),
+        ("<topology version=\"x\"/>", "version x"),
+        ("<topology/>", "no logical CPU"),
+        (
+            &format!("<topology>{machines}</topology>"),
+            "describes 2 machines",
+        ),
+        (
+            &format!("<topology><object type=\"System\">{pu}</object></topology>"),
+            "system of several",
+        ),
+        (
+            "<topology>\n<object>\n</topology>",
+            "line 3: the file is no XML file of hwloc: the end",
+        ),
+        (
+            "<topology>\n<object>",
+            "line 2: the file is incomplete: the element 'object'",
+        ),
+        ("<topology><a/></topology><b/>", "a second element"),
+        ("<topology a></topology>", "no value"),
+        ("<topology a=1></topology>", "not quoted"),
+        ("<topology a=\"1></topology>", "is not closed"),
+        ("<topology a=\"&b;\"></topology>", "unknown entity"),
+        ("<topology a=\"&#xd800;\"></topology>", "unknown entity"),
+        ("<topology><!-- </topology>", "a comment is not closed"),
+        (
+            "<!DOCTYPE t [<!ENTITY a \"b\">]><topology/>",
+            "declarations",
+        ),
+        (&"<a>".repeat(2000), "nested too deeply"),
+        (
+            &format!("<topology version=\"3.0\">{pu}{pu}</topology>"),
+            "the same number",
+        ),
+        (
+            "<topology version=\"3.0\"><object type=\"PU\"/></topology>",
+            "has no number os_index",
+        ),
+        (
+            &format!(
+                "<topology version=\"3.0\">{pu}\n<object type=\"L3Cache\" cache_size=\"-1\"/></topology>"
+            ),
+            "line 2: the attribute cache_size is no size",
+        ),
+    ] {
+        let message = read(text).unwrap_err();
+        assert!(message.contains(reason), "{text}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The order of the cores of ten hybrid machines equals the order that their makers publish, from
+//! fast to slow. The captures contain what Linux provides on each machine: core types, `cpu_capacity`,
+//! CPPC or frequencies.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
+#[path = "captures/mod.rs"]
+mod captures;
+
+use captures::{Capture, Cores};
+use usher_topology::{Source, load};
+
+const INTEL_PERFORMANCE: Cores = Cores {
+    count: 4,
+    l2_sharers: 1,
+    has_l3: true,
+    capacity: 0,
+    perf: 0,
+    mhz: 0,
+    counters: "cpu_core",
+};
+const INTEL_EFFICIENT: Cores = Cores {
+    l2_sharers: 4,
+    counters: "cpu_atom",
+    ..INTEL_PERFORMANCE
+};
+const OTHER: Cores = Cores {
+    counters: "",
+    ..INTEL_PERFORMANCE
+};
+
+fn intel(mhz: [u32; 2]) -> Vec<Cores> {
+    let [fast, slow] = mhz;
+    vec![
+        Cores {
+            mhz: fast,
+            ..INTEL_PERFORMANCE
+        },
+        Cores {
+            mhz: slow,
+            ..INTEL_EFFICIENT
+        },
+    ]
+}
+
+/// Cores by `cpu_capacity`.
+fn arm(kinds: &[(u32, u32)]) -> Vec<Cores> {
+    let kind = |&(count, capacity): &(u32, u32)| Cores {
+        count,
+        capacity,
+        ..OTHER
+    };
+    kinds.iter().map(kind).collect()
+}
+
+/// Cores by CPPC, with equal frequencies as drivers before Linux 6.13 state them.
+fn amd(kinds: &[(u32, u32)]) -> Vec<Cores> {
+    let kind = |&(count, perf): &(u32, u32)| Cores {
+        count,
+        perf,
+        mhz: 5100,
+        ..OTHER
+    };
+    kinds.iter().map(kind).collect()
+}
+
+/// The kinds of each machine, from the fastest to the slowest.
+fn machines() -> Vec<(&'static str, Vec<Cores>)> {
+    let low_power = Cores {
+        count: 2,
+        l2_sharers: 2,
+        has_l3: false,
+        ..INTEL_EFFICIENT
+    };
+    // The efficient cores of both places are in one list, and the kernel gives them one capacity.
+    let mut meteor_lake = intel([4800, 3800]);
+    meteor_lake.push(Cores {
+        mhz: 2500,
+        counters: "",
+        ..low_power
+    });
+    let mut arrow_lake = intel([5100, 4500]);
+    arrow_lake.push(Cores {
+        mhz: 2500,
+        counters: "cpu_lowpower",
+        ..low_power
+    });
+    for kind in &mut arrow_lake {
+        kind.capacity = if kind.mhz == 5100 { 1024 } else { 760 };
+    }
+    vec![
+        ("Alder Lake (i9-12900K)", intel([5100, 3900])),
+        ("Raptor Lake (i9-13900K)", intel([5500, 4300])),
+        ("Meteor Lake (Ultra 7 155H)", meteor_lake),
+        ("Arrow Lake-H (Ultra 9 285H)", arrow_lake),
+        ("Lunar Lake (Ultra 7 258V)", intel([4800, 3700])),
+        (
+            "Strix Point (Ryzen AI 9 HX 370)",
+            amd(&[(4, 206), (8, 151)]),
+        ),
+        ("Phoenix 2 (Ryzen 5 8540U)", amd(&[(2, 196), (4, 140)])),
+        ("NVIDIA GB10", arm(&[(10, 1024), (10, 718)])),
+        ("Rockchip RK3588", arm(&[(4, 1024), (4, 530)])),
+        (
+            "Snapdragon 8 Gen 3",
+            arm(&[(1, 1024), (3, 879), (2, 849), (2, 325)]),
+        ),
+    ]
+}
+
+#[test]
+fn capacities_have_the_order_of_the_makers() {
+    for (name, kinds) in machines() {
+        let capture = Capture::new(&kinds);
+        if name.starts_with("Meteor") {
+            capture.write("sys/devices/cpu_atom/cpus", "4-9\n");
+        }
+        let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
+        let mut first = 0;
+        let mut capacities: Vec<f64> = Vec::new();
+        for kind in &kinds {
+            let of_kind = (first..first + kind.count).map(|cpu| {
+                let cpu = machine.cpu(cpu).unwrap();
+                machine.cores[cpu.core].capacity
+            });
+            let of_kind: Vec<f64> = of_kind.collect();
+            assert!(
+                of_kind.iter().all(|c| *c == of_kind[0]),
+                "{name}: {of_kind:?}"
+            );
+            capacities.push(of_kind[0]);
+            first += kind.count;
+        }
+        assert_eq!(capacities[0], 1.0, "{name}: {capacities:?}");
+        let falling = capacities.windows(2).all(|pair| pair[0] > pair[1]);
+        assert!(falling, "{name}: {capacities:?}");
+    }
+}
+
+#[test]
+fn equal_cores_with_preferred_ones_have_equal_capacity() {
+    let ryzen: Vec<(u32, u32)> = (0..16).map(|core| (1, 236 - 5 * core)).collect();
+    let capture = Capture::new(&amd(&ryzen));
+    let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
+    assert!(machine.cores.iter().all(|core| core.capacity == 1.0));
+}
