@@ -326,3 +326,57 @@ proptest! {
         prop_assert_eq!(seat(&t, &reversed).unwrap(), got);
     }
 }
+
+/// Programs with curves that rise, rise and end, or have a plateau, and with different weights.
+fn mixed_programs(count: u64, cores: u32) -> Vec<Request> {
+    let program = |id: u64| {
+        let points = [1, 2, 4, 8, 16, 32, 64].into_iter().filter(|n| *n <= cores);
+        let serial = 0.4 * (id as f64 / count as f64).powi(3);
+        let rate = |n: u32| match id % 3 {
+            0 => f64::from(n) / (1.0 + serial * f64::from(n - 1)),
+            1 => f64::from(n.min(4 + id as u32)),
+            _ => f64::from(n / 3 + 1),
+        };
+        let points: Vec<(u32, f64)> = points.map(|n| (n, rate(n))).collect();
+        let mut request = request(id, &format!("p{id:02}"), &points);
+        request.weight = 1.0 + (id % 5) as f64;
+        request
+    };
+    (0..count).map(program).collect()
+}
+
+#[test]
+fn one_unequal_domain_for_each_program_is_an_exact_plan() {
+    // 64 programs on 64 domains of 5 to 8 cores: the local search leaves a gap here.
+    let sizes = (0..64).map(|d: usize| vec![1.0; 5 + d * 7 % 4]).collect();
+    let t = machine(&vec![vec![sizes]], 1, 0);
+    let got = seat(&t, &mixed_programs(64, 64)).unwrap();
+    assert_eq!((got.gap, got.ended_by_budget), (0.0, false));
+}
+
+#[test]
+fn several_sizes_of_domains_and_kinds_of_cores_are_planned_exactly() {
+    let sizes = (0..24).map(|d: usize| vec![1.0; 4 + d % 4]).collect();
+    let unequal = machine(&vec![vec![sizes]], 1, 0);
+    let got = seat(&unequal, &mixed_programs(8, 64)).unwrap();
+    assert_eq!((got.gap, got.ended_by_budget), (0.0, false));
+    let cluster = || {
+        [0.7; 5]
+            .into_iter()
+            .chain([0.95, 0.95, 0.97, 0.97, 1.0])
+            .collect()
+    };
+    let gb10 = machine(&vec![vec![vec![cluster(), cluster()]]], 1, 0);
+    let got = seat(&gb10, &mixed_programs(9, 16)).unwrap();
+    assert_eq!((got.gap, got.ended_by_budget), (0.0, false));
+}
+
+#[test]
+fn a_gap_names_the_budget() {
+    // 24 domains of 24 sizes: no search can consider all sets of domains.
+    let sizes = (0..24).map(|d: usize| vec![1.0; 2 + d]).collect();
+    let t = machine(&vec![vec![sizes]], 1, 0);
+    let got = seat(&t, &mixed_programs(8, 64)).unwrap();
+    assert_eq!(got.gap > 0.0, got.ended_by_budget);
+    assert!(got.ended_by_budget);
+}

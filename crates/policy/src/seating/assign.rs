@@ -26,7 +26,7 @@ use super::interference::Interference;
 use super::options::{MixedRadix, OptionTable, cost_of, option_table, quantise};
 use super::place::{Demand, Objective, PlacementScore, UnitGroup, UnitPlacement, place};
 use super::relax;
-use super::search;
+use super::search::{self, Search};
 use super::units::{Allotment, Unit, UnitClass, UnitPool};
 
 /// Maximum number of steps of the placement search per plan, at each level.
@@ -226,21 +226,13 @@ fn allotments(
                 good = Some(taken(&tables, path));
             }
         }
-        let solved = match search.layers.is_some() {
-            true => RecurrenceTable::searched(&tables, supply, search)?,
-            false if all_states => {
-                let options = std::mem::take(&mut search.options);
-                RecurrenceTable::of_options(&tables, supply, options)
-            }
-            false => break,
+        let Some(solved) = solved(&tables, supply, search, all_states) else {
+            break;
         };
         let least = solved.least()?;
         if least < cap || coarser == 1280 {
-            let choices: usize = tables.iter().map(Vec::len).sum();
-            let limit = (200_000 / choices.max(1)).clamp(16, OPTIMA_MAX);
-            let optima = solved.optima(limit).into_iter();
             return Some(Allotments {
-                all: optima.map(|path| taken(&tables, path)).collect(),
+                all: optima(&tables, &solved),
                 gap: 0.0,
                 ended_by_budget: false,
             });
@@ -253,6 +245,28 @@ fn allotments(
         gap,
         ended_by_budget: gap > 0.0,
     })
+}
+
+/// The solved recurrence; `None` if that would take too long.
+fn solved<'a>(
+    tables: &'a [OptionTable],
+    supply: &[u32],
+    search: Search,
+    all_states: bool,
+) -> Option<RecurrenceTable<'a>> {
+    match search.layers.is_some() {
+        true => RecurrenceTable::searched(tables, supply, search),
+        false if all_states => Some(RecurrenceTable::of_options(tables, supply, search.options)),
+        false => None,
+    }
+}
+
+/// Optimal allotments, as many as the placement considers.
+fn optima(tables: &[OptionTable], solved: &RecurrenceTable<'_>) -> Vec<Allotment> {
+    let choices: usize = tables.iter().map(Vec::len).sum();
+    let limit = (200_000 / choices.max(1)).clamp(16, OPTIMA_MAX);
+    let paths = solved.optima(limit).into_iter();
+    paths.map(|path| taken(tables, path)).collect()
 }
 
 /// The units of the options of a path.

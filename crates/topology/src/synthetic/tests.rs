@@ -110,102 +110,105 @@ fn the_largest_descriptions_are_built() {
     }
 }
 
+/// Invalid descriptions, each with a part of its error.
+const INVALID: &[(&str, &str)] = &[
+    ("", "contains no level"),
+    ("  ", "contains no level"),
+    ("[numa]", "contains no level"),
+    (
+        "core:2 package:0",
+        "at character 16: the count of the level 'package:0' is 0",
+    ),
+    (
+        "core:99999999",
+        "more than 8192 CPUs at the level 'core:99999999'",
+    ),
+    ("core:99999999999999999999", "is not a valid count"),
+    (
+        "package:64 core:128 pu:2",
+        "at character 21: the description has more than 8192 CPUs at the level 'pu:2'",
+    ),
+    ("package", "the level 'package' has no count"),
+    (
+        "package: core:2",
+        "'' is not a valid count of the level 'package:'",
+    ),
+    (
+        "core:-1",
+        "'-1' is not a valid count of the level 'core:-1'",
+    ),
+    (
+        "core:4 package:2 pu:1",
+        "at character 8: the level 'package:2' cannot be inside the level 'core:4'",
+    ),
+    (
+        "core:4 core:2",
+        "the level 'core:2' cannot be inside the level 'core:4'",
+    ),
+    (
+        "pu:2 l3:2",
+        "the level 'l3:2' cannot be inside the level 'pu:2'",
+    ),
+    (
+        "packege:2 core:4",
+        "the level 'packege:2' is unknown; a similar level exists: package",
+    ),
+    (
+        "package:2 croe:4",
+        "at character 11: the level 'croe:4' is unknown; a similar level exists: core",
+    ),
+    (
+        "kernel:4 pu:2",
+        "the level 'kernel:4' is unknown; the levels are",
+    ),
+    ("l6:2 pu:2", "the level 'l6:2' is unknown"),
+    (
+        "core:2(size=3",
+        "at character 7: the parenthesis '(' is not closed",
+    ),
+    (
+        "core:2)",
+        "at character 7: the bracket ')' has no matching bracket",
+    ),
+    ("[numa:2 core:2", "the bracket '[' is not closed"),
+    ("[core] pu:2", "'core' cannot be attached in brackets"),
+    ("[numa:2] pu:2", "repeat the brackets"),
+    ("numa:2 [numa] pu:2", "both a level and attached"),
+    ("numa:2 numa:2 pu:2", "two levels of NUMA nodes"),
+    (
+        "core:2\0",
+        "at character 7: the description contains the invalid character '\\0'",
+    ),
+    ("corée:2", "the invalid character 'é'"),
+    ("2 core:2", "with and without a type"),
+    ("core:1 machine:1", "the machine must be the first level"),
+    ("l3:2(sise=3) pu:1", "a similar attribute exists: size"),
+    ("l3:2(size=3XB) pu:1", "at character 11: '3XB' is no size"),
+    ("l3:2(size=99999999999TB) pu:1", "is no size"),
+    ("l3:2(size) pu:1", "'size' is no attribute"),
+    (
+        "pu:2(indexes=0,4294967295)",
+        "at character 16: '4294967295' is no number",
+    ),
+    ("pu:2(indexes=0,0)", "gives the number 0 to two objects"),
+    ("pu:2(indexes=0)", "has 1 numbers for 2 objects"),
+    ("pu:2(indexes=0,1,2)", "has 3 numbers for 2 objects"),
+    ("pu:4(indexes=3*2)", "do not number 4 objects"),
+    ("pu:4(indexes=2*2:0*2)", "at character 18: '0*2' is no loop"),
+    ("pu:4(indexes=2*2:2*2)", "two objects"),
+    (
+        "core:2 pu:4(indexes=core:l3)",
+        "'l3' in indexes= must name a level",
+    ),
+    (
+        "[numa(indexes=core)] core:2 pu:2",
+        "smaller than the numbered objects",
+    ),
+];
+
 #[test]
 fn rejects_invalid_descriptions_with_position_and_reason() {
-    for (description, reason) in [
-        ("", "contains no level"),
-        ("  ", "contains no level"),
-        ("[numa]", "contains no level"),
-        (
-            "core:2 package:0",
-            "at character 16: the count of the level 'package:0' is 0",
-        ),
-        (
-            "core:99999999",
-            "more than 8192 CPUs at the level 'core:99999999'",
-        ),
-        ("core:99999999999999999999", "is not a valid count"),
-        (
-            "package:64 core:128 pu:2",
-            "at character 21: the description has more than 8192 CPUs at the level 'pu:2'",
-        ),
-        ("package", "the level 'package' has no count"),
-        (
-            "package: core:2",
-            "'' is not a valid count of the level 'package:'",
-        ),
-        (
-            "core:-1",
-            "'-1' is not a valid count of the level 'core:-1'",
-        ),
-        (
-            "core:4 package:2 pu:1",
-            "at character 8: the level 'package:2' cannot be inside the level 'core:4'",
-        ),
-        (
-            "core:4 core:2",
-            "the level 'core:2' cannot be inside the level 'core:4'",
-        ),
-        (
-            "pu:2 l3:2",
-            "the level 'l3:2' cannot be inside the level 'pu:2'",
-        ),
-        (
-            "packege:2 core:4",
-            "the level 'packege:2' is unknown; a similar level exists: package",
-        ),
-        (
-            "package:2 croe:4",
-            "at character 11: the level 'croe:4' is unknown; a similar level exists: core",
-        ),
-        (
-            "kernel:4 pu:2",
-            "the level 'kernel:4' is unknown; the levels are",
-        ),
-        ("l6:2 pu:2", "the level 'l6:2' is unknown"),
-        (
-            "core:2(size=3",
-            "at character 7: the parenthesis '(' is not closed",
-        ),
-        (
-            "core:2)",
-            "at character 7: the bracket ')' has no matching bracket",
-        ),
-        ("[numa:2 core:2", "the bracket '[' is not closed"),
-        ("[core] pu:2", "'core' cannot be attached in brackets"),
-        ("[numa:2] pu:2", "repeat the brackets"),
-        ("numa:2 [numa] pu:2", "both a level and attached"),
-        ("numa:2 numa:2 pu:2", "two levels of NUMA nodes"),
-        (
-            "core:2\0",
-            "at character 7: the description contains the invalid character '\\0'",
-        ),
-        ("corée:2", "the invalid character 'é'"),
-        ("2 core:2", "with and without a type"),
-        ("core:1 machine:1", "the machine must be the first level"),
-        ("l3:2(sise=3) pu:1", "a similar attribute exists: size"),
-        ("l3:2(size=3XB) pu:1", "at character 11: '3XB' is no size"),
-        ("l3:2(size=99999999999TB) pu:1", "is no size"),
-        ("l3:2(size) pu:1", "'size' is no attribute"),
-        (
-            "pu:2(indexes=0,4294967295)",
-            "at character 16: '4294967295' is no number",
-        ),
-        ("pu:2(indexes=0,0)", "gives the number 0 to two objects"),
-        ("pu:2(indexes=0)", "has 1 numbers for 2 objects"),
-        ("pu:2(indexes=0,1,2)", "has 3 numbers for 2 objects"),
-        ("pu:4(indexes=3*2)", "do not number 4 objects"),
-        ("pu:4(indexes=2*2:0*2)", "at character 18: '0*2' is no loop"),
-        ("pu:4(indexes=2*2:2*2)", "two objects"),
-        (
-            "core:2 pu:4(indexes=core:l3)",
-            "'l3' in indexes= must name a level",
-        ),
-        (
-            "[numa(indexes=core)] core:2 pu:2",
-            "smaller than the numbered objects",
-        ),
-    ] {
+    for (description, reason) in INVALID {
         let message = check(description).unwrap_err();
         assert!(message.contains(reason), "{description}: {message}");
     }
