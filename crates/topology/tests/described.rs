@@ -167,6 +167,24 @@ fn memory_without_cpus_and_cpus_without_memory_are_drawn() {
 }
 
 #[test]
+fn nodes_that_the_title_has_no_room_for_are_drawn_below() {
+    let capture = four_cores();
+    for node in 0..3 {
+        capture.node(node, &CpuSet::single(node), 1 << 27);
+    }
+    let topology = read(&capture).topology;
+    let options = DrawOptions {
+        width: 60,
+        ..DrawOptions::default()
+    };
+    let picture = draw(&topology, &options);
+    assert!(!picture.contains('\u{2026}'), "{picture}");
+    for node in ["node 0, 128 GiB", "node 1, 128 GiB", "node 2"] {
+        assert!(picture.contains(node), "{picture}");
+    }
+}
+
+#[test]
 fn files_that_block_or_are_too_large_are_rejected() {
     let refusal = |capture: &Capture| {
         let error = load(Source::Capture(capture.path().to_owned())).unwrap_err();

@@ -241,13 +241,22 @@ impl Painter<'_> {
             .sum();
         let (common, sites) = self.sites(id);
         let facts = (package.model.as_deref().map(escaped).into_iter())
-            .chain([words::count(cores, "core")])
-            .chain(self.place(&common));
+            .chain([words::count(cores, "core")]);
         let mut title = Line::new(Style::Strong, format!("package {id}"));
         for fact in facts {
             title.push(Style::Plain, format!("{}{fact}", self.glyphs.dot));
         }
-        (title, show(&sites))
+        let mut content = Block::default();
+        if let Some(place) = self.place(&common) {
+            let fact = format!("{}{place}", self.glyphs.dot);
+            // A place that the title has no room for is on lines of its own.
+            match title.width() + fact.chars().count() + FRAME + 2 <= self.width {
+                true => title.push(Style::Plain, fact),
+                false => content.below(paragraph(&place, self.width - FRAME)),
+            }
+        }
+        content.below(show(&sites));
+        (title, content)
     }
 
     /// The common location of all domains of the package, and the domains grouped by location.
