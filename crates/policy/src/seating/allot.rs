@@ -26,7 +26,7 @@
 //! all candidates together have options. If the units cannot serve all candidates, there is no
 //! allocation.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::options::{MixedRadix, OptionTable};
 use super::search::Search;
@@ -72,7 +72,7 @@ enum LeastSums {
     /// All states. Row `i` has `states` entries.
     All { states: usize, sums: Vec<u64> },
     /// The states that an optimal allocation may contain.
-    Some(Vec<HashMap<usize, u64>>),
+    Some(Vec<BTreeMap<usize, u64>>),
 }
 
 impl LeastSums {

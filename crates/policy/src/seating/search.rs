@@ -27,7 +27,7 @@
 //! The search ends without a result after a number of tried options ([`STEPS_MAX`]). The number is fixed, so the
 //! result does not depend on the speed of the machine. The lower bound remains valid.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::options::{AllocationOption, MixedRadix, OptionTable};
 
@@ -71,7 +71,7 @@ pub(super) struct Search {
     pub options: Vec<Vec<usize>>,
     /// For each candidate and at the end: the least sum of prices from the state on. `None` if the
     /// budget of steps was spent.
-    pub layers: Option<Vec<HashMap<usize, u64>>>,
+    pub layers: Option<Vec<BTreeMap<usize, u64>>>,
 }
 
 /// Searches for the allocations whose sum of prices is at most `upper`.
@@ -222,12 +222,12 @@ impl Forward<'_> {
         let candidates = self.tables.len();
         let mut steps = 0;
         let mut after: f64 = self.prices.least.iter().sum();
-        let mut layer: HashMap<usize, u64> = HashMap::from([(self.radix.states - 1, 0)]);
+        let mut layer: BTreeMap<usize, u64> = BTreeMap::from([(self.radix.states - 1, 0)]);
         let mut layers = Vec::with_capacity(candidates + 1);
         for (i, kept) in options.iter().enumerate() {
             after -= self.prices.least[i];
             let trials = self.trials(i, kept);
-            let mut next: HashMap<usize, u64> = HashMap::new();
+            let mut next: BTreeMap<usize, u64> = BTreeMap::new();
             for (&state, &sum) in &layer {
                 let left = self.radix.counts(state);
                 let units: u32 = left.iter().sum();
@@ -260,11 +260,11 @@ impl Forward<'_> {
     fn beam(&self) -> Option<(u64, Vec<usize>)> {
         let candidates = self.tables.len();
         // The sum of prices of each state, the state before, and the option between both.
-        let mut layers: Vec<HashMap<usize, (u64, usize, usize)>> =
-            vec![HashMap::from([(self.radix.states - 1, (0, 0, 0))])];
+        let mut layers: Vec<BTreeMap<usize, (u64, usize, usize)>> =
+            vec![BTreeMap::from([(self.radix.states - 1, (0, 0, 0))])];
         for (i, table) in self.tables.iter().enumerate() {
             let trials = self.trials(i, &(0..table.len()).collect::<Vec<_>>());
-            let mut next: HashMap<usize, (u64, usize, usize)> = HashMap::new();
+            let mut next: BTreeMap<usize, (u64, usize, usize)> = BTreeMap::new();
             for (state, sum) in self.best_states(layers.last()?) {
                 let left = self.radix.counts(state);
                 let units: u32 = left.iter().sum();
@@ -294,7 +294,7 @@ impl Forward<'_> {
     }
 
     /// The states with the least bounds, and their sums of prices.
-    fn best_states(&self, layer: &HashMap<usize, (u64, usize, usize)>) -> Vec<(usize, u64)> {
+    fn best_states(&self, layer: &BTreeMap<usize, (u64, usize, usize)>) -> Vec<(usize, u64)> {
         let with_bound = |(&state, &(sum, ..)): (&usize, &(u64, usize, usize))| {
             let left = self.radix.counts(state);
             (sum as f64 - cost(&self.prices.of_class, &left), state, sum)
@@ -333,8 +333,8 @@ fn backward(
     radix: &MixedRadix,
     options: &[Vec<usize>],
     reached: &[Vec<usize>],
-) -> Vec<HashMap<usize, u64>> {
-    let mut layers: Vec<HashMap<usize, u64>> = vec![HashMap::new(); reached.len()];
+) -> Vec<BTreeMap<usize, u64>> {
+    let mut layers: Vec<BTreeMap<usize, u64>> = vec![BTreeMap::new(); reached.len()];
     let Some((last, before)) = reached.split_last() else {
         return layers;
     };
@@ -345,7 +345,7 @@ fn backward(
             .map(|&at| &tables[i][at])
             .map(|option| (radix.index(&option.take), option.price, &option.take[..]))
             .collect();
-        let mut layer = HashMap::new();
+        let mut layer = BTreeMap::new();
         for &state in states {
             let left = radix.counts(state);
             let fitting = steps
