@@ -81,7 +81,7 @@ fn loops(text: &str, position: usize, total: u64, levels: &[Level]) -> Result<Ve
     let smallest = loops.iter().map(|it| it.step).min();
     match covered {
         Some(covered) if covered == total => {}
-        Some(covered) if total % covered == 0 && smallest == Some(total / covered) => {
+        Some(covered) if total.is_multiple_of(covered) && smallest == Some(total / covered) => {
             loops.push(Loop {
                 step: 1,
                 count: total / covered,
@@ -152,7 +152,7 @@ fn typed_loops(
         let above = depths.iter().copied().filter(|&d| d < depth).max();
         let width = levels[depth].width;
         let around = above.map_or(1, |above| levels[above].width);
-        if total % width != 0 {
+        if !total.is_multiple_of(width) {
             let reason = "a level in indexes= is smaller than the numbered objects";
             return Err(at(position, reason));
         }
