@@ -97,6 +97,8 @@ pub struct Machine {
     sleepers: BTreeSet<(u64, usize)>,
     /// Threads in the order in which they started to run.
     pub began: Vec<usize>,
+    /// Threads with the lengths of their completed waits, in the order of `began`.
+    pub waits_ns: Vec<(usize, u64)>,
 }
 
 pub fn words(cpus: u64) -> CpuWords {
@@ -139,6 +141,7 @@ impl Machine {
             by_task: Vec::new(),
             sleepers: BTreeSet::new(),
             began: Vec::new(),
+            waits_ns: Vec::new(),
         }
     }
 
@@ -200,7 +203,9 @@ impl Machine {
                     "runs on a CPU that its mask excludes"
                 );
                 assert_eq!(thread.state, State::Waiting);
-                thread.waited_ns = thread.waited_ns.max(self.now_ns - thread.since_ns);
+                let waited_ns = self.now_ns - thread.since_ns;
+                thread.waited_ns = thread.waited_ns.max(waited_ns);
+                self.waits_ns.push((next, waited_ns));
                 thread.since_ns = self.now_ns;
                 thread.state = State::Running(cpu);
                 self.began.push(next);

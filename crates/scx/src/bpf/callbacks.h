@@ -226,7 +226,8 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	}
 	note_capacity(thread, state, here);
 	state->movable = is_movable(p);
-	state->urgent = thread->urgent || is_pinned_kthread(p);
+	state->urgency =
+		is_pinned_kthread(p) ? URGENT_KNOWN : urgency_of(thread);
 	note_allowed(state, p);
 }
 

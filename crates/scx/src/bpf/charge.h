@@ -151,6 +151,23 @@ static inline void note_lag(struct thread *thread)
 	thread->lag_ns = thread->vtime - llc_rq_of(thread->llc)->clock;
 }
 
+/*
+ * Urgency of a thread. A thread that has not slept yet is urgent although its bursts may be long,
+ * and a thread of known short bursts preempts it.
+ */
+enum urgency {
+	NOT_URGENT,
+	URGENT_NEW,
+	URGENT_KNOWN,
+};
+
+static inline __u32 urgency_of(const struct thread *thread)
+{
+	if (!thread->urgent)
+		return NOT_URGENT;
+	return thread->burst_average_ns ? URGENT_KNOWN : URGENT_NEW;
+}
+
 /* Ends a burst: the thread sleeps, or has slept since it ran. */
 static inline void end_burst(struct thread *thread)
 {

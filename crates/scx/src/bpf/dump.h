@@ -50,8 +50,8 @@ __noinline int dump_cpu(__u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
-	DUMP_LINE("CPU %llu: busy %llu, idle %llu, urgent %llu", cpu,
-		  is_busy(cpu), state->idle, state->urgent);
+	DUMP_LINE("CPU %llu: busy %llu, idle %llu, urgency %llu", cpu,
+		  is_busy(cpu), state->idle, state->urgency);
 	DUMP_LINE("  virtual clock %llu, overdue up to %llu since %llu ns",
 		  state->clock, state->aging.overdue, state->aging.began_ns);
 	DUMP_LINE("  last non-urgent thread ran at %llu ns, heads skipped: "

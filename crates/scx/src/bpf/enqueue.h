@@ -35,8 +35,9 @@
  * 6. enqueue_wait(): preempt a borrower, if the thread is pinned to that CPU and prefers it.
  *    Otherwise join_queue() (run_queue.h) inserts the thread into the urgent queue or the queue of
  *    its address space, of which an LLC has MM_QUEUES_PER_LLC = 32.
- * 7. An urgent thread that woke preempts a thread of its CPU that is not urgent. A suitable idle
- *    CPU is kicked, because it may have become idle just before the thread was inserted.
+ * 7. An urgent thread that woke preempts a less urgent thread of its CPU. New threads are less
+ *    urgent than threads of known short bursts. A suitable idle CPU is kicked, because it may have
+ *    become idle just before the thread was inserted.
  *
  * 4. Bound
  * --------
@@ -242,8 +243,8 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 
 /*
  * Puts a thread into a queue, or lets it preempt a borrower. An urgent thread that wakes preempts
- * the running thread of its CPU if that thread is not urgent and the CPU is a preferred CPU of the
- * woken thread.
+ * the running thread of its CPU if that thread is less urgent (charge.h) and the CPU is a preferred
+ * CPU of the woken thread.
  */
 ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 			 __u32 cpu, const struct settings *settings,
@@ -256,8 +257,8 @@ ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 		return;
 	}
 	join_queue(p, thread, cpu_to_wait_for(p, thread, cpu), settings, flags);
-	if (flags & ENQ_WAKEUP && thread->urgent && is_busy(cpu) &&
-	    !state->urgent && is_preferred(thread->seat, cpu)) {
+	if (flags & ENQ_WAKEUP && urgency_of(thread) > state->urgency &&
+	    is_busy(cpu) && is_preferred(thread->seat, cpu)) {
 		COUNT(preempted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}

@@ -39,10 +39,10 @@ struct cpu_state {
 	/* 1: the running thread may migrate. */
 	__u32 movable;
 	/*
-	 * 1: the running thread is urgent (enqueue.h), or is a kernel thread that is bound to this
-	 * CPU.
+	 * Urgency (`enum urgency`) of the running thread; URGENT_KNOWN for a kernel thread that is
+	 * bound to this CPU.
 	 */
-	__u32 urgent;
+	__u32 urgency;
 	/*
 	 * Reason (`enum why`) for the next thread, if it comes from another LLC; else WHY_UNKNOWN.
 	 */
