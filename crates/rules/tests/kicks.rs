@@ -84,3 +84,35 @@ fn idle_cpu_of_a_bound_kernel_thread_is_not_claimed() {
     assert_eq!(rig.state(kernel_thread), State::On(2));
     assert!(matches!(rig.state(thread), State::On(cpu) if cpu != 2));
 }
+
+/// At a tick, a thread that has run for a millisecond yields to a new thread, which does not preempt
+/// it. A thread that has run for less, and a kernel thread that is bound to the CPU, do not yield.
+#[test]
+fn tick_lets_a_long_run_yield_to_an_urgent_thread() {
+    for (ran_ns, is_kernel, yields) in
+        [(MS - 1, false, false), (MS, false, true), (MS, true, false)]
+    {
+        let mut rig = Rig::new(Shape(1, 1, 1, 1));
+        let running = rig.create(Task {
+            mm: 1 << 12,
+            is_kernel: is_kernel.into(),
+            cpus: set([0]),
+            ..Task::default()
+        });
+        rig.wake(running);
+        let urgent = rig.create(Task {
+            mm: 2 << 12,
+            cpus: set([0]),
+            ..Task::default()
+        });
+        rig.wake_new(urgent);
+        assert_eq!(rig.task(urgent).is_urgent, 1);
+        rig.pass(ran_ns);
+        rig.tick(0);
+        assert_eq!(
+            rig.state(urgent) == State::On(0),
+            yields,
+            "{ran_ns} {is_kernel}"
+        );
+    }
+}

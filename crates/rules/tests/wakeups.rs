@@ -71,8 +71,10 @@ fn machine() -> Machine {
     )
 }
 
-/// Returns the waits of interactive threads, one per CPU, beside a storm, in ascending order.
-fn waits_beside(bursts_ns: &[u64]) -> Vec<u64> {
+/// Returns the 99th percentile of the waits of interactive threads, one per CPU, with bursts of
+/// `burst_ns` or up to three times as long, beside a storm. With `is_relative`, the process that
+/// forks the storm has forked the interactive threads, too.
+fn p99_beside(bursts_ns: &[u64], burst_ns: u64, is_relative: bool) -> u64 {
     let mut machine = machine();
     let mut storm = Storm {
         forker: machine.start(sleeper(400, 1_000, 100 * MS)),
@@ -81,7 +83,16 @@ fn waits_beside(bursts_ns: &[u64]) -> Vec<u64> {
         forked: 0,
     };
     let interactive: Vec<usize> = (0..CPUS as u64)
-        .map(|at| machine.start(sleeper(300, 200_000 + 53_000 * at, 2 * MS + 571_000 * at)))
+        .map(|at| sleeper(300, burst_ns + burst_ns / 4 * at, 2 * MS + 571_000 * at))
+        .map(|program| match is_relative {
+            true => Program {
+                ran_ns: 0,
+                parent: Some(storm.forker),
+                ..program
+            },
+            false => program,
+        })
+        .map(|program| machine.start(program))
         .collect();
     let begun_ns = machine.now_ns;
     let mut measured_from = 0;
@@ -106,22 +117,32 @@ fn waits_beside(bursts_ns: &[u64]) -> Vec<u64> {
         .map(|(_, waited_ns)| *waited_ns)
         .collect();
     waits.sort_unstable();
-    waits
+    waits[waits.len() * 99 / 100]
 }
 
-/// A thread of known short bursts preempts a new thread of unknown bursts. Without this rule, the
-/// 99th percentiles are 0.4, 0.8, 1.6 and 0.8 ms.
+/// A thread of known short bursts preempts a new thread of unknown bursts, on its CPU or on another
+/// CPU of the LLC. Without this rule, the percentiles are 0.4, 0.8, 1.6 and 0.8 ms. With preemption
+/// only on the own CPU, they are 0.3, 0.4, 0.6 and 0.4 ms.
 #[test]
 fn interactive_threads_preempt_new_threads() {
     let cases: [(&[u64], u64); 4] = [
-        (&[MS / 2], 320_000),
-        (&[MS], 600_000),
-        (&[2 * MS], 700_000),
-        (&[30 * MS, 2 * MS, MS / 2, 5 * MS], 600_000),
+        (&[MS / 2], 290_000),
+        (&[MS], 420_000),
+        (&[2 * MS], 450_000),
+        (&[30 * MS, 2 * MS, MS / 2, 5 * MS], 200_000),
     ];
     for (bursts_ns, limit_ns) in cases {
-        let waits_ns = waits_beside(bursts_ns);
-        let p99_ns = waits_ns[waits_ns.len() * 99 / 100];
+        let p99_ns = p99_beside(bursts_ns, 200_000, false);
         assert!(p99_ns <= limit_ns, "{bursts_ns:?}: {p99_ns}");
+    }
+}
+
+/// Interactive threads leave the family of the process before they have used the CPU time of the
+/// youth. Otherwise the percentile beside the first storm is 3.3 ms.
+#[test]
+fn interactive_threads_do_not_wait_for_the_storm_of_their_process() {
+    for bursts_ns in [[MS / 2], [2 * MS], [12 * MS]] {
+        let p99_ns = p99_beside(&bursts_ns, 20_000, true);
+        assert!(p99_ns <= 100_000, "{bursts_ns:?}: {p99_ns}");
     }
 }

@@ -232,9 +232,20 @@ void BPF_PROG(usher_running, struct task_struct *p)
 }
 
 /*
+ * Returns whether the running thread has to yield to an urgent thread that waits in the LLC: it has
+ * run for longer than an urgent thread runs.
+ */
+static inline _Bool should_yield_to_urgent(struct task_struct *p,
+					   struct thread *thread, __u32 cpu)
+{
+	return llc_rq_of(place_of(cpu)->llc)->urgent && !is_pinned_kthread(p) &&
+	       uncharged(p, thread) >= SHORT_BURST_NS;
+}
+
+/*
  * Finds idle CPUs that the kernel did not report, and applies a change of the seats to the running
- * thread. Ends the slice of a thread that shares a core although another core is idle. This is the
- * fallback for threads that no kick has moved.
+ * thread. Ends the slice of a thread while urgent threads wait, or if the thread shares a core
+ * although another core is idle. This is the fallback for threads that no kick has moved.
  */
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
@@ -251,7 +262,8 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 		return;
 	follow_seats(p, thread, cpu);
 	note_capacity(thread, state_of(cpu), place_of(cpu));
-	if (settings->smt && should_migrate_to_idle_core(p, cpu))
+	if (should_yield_to_urgent(p, thread, cpu) ||
+	    (settings->smt && should_migrate_to_idle_core(p, cpu)))
 		set_slice(p, 0);
 }
 

@@ -168,6 +168,20 @@ static inline __u32 urgency_of(const struct thread *thread)
 	return thread->burst_average_ns ? URGENT_KNOWN : URGENT_NEW;
 }
 
+/*
+ * Takes the thread out of its family, and the thread's part out of the shared vtime, because the
+ * thread's own vtime bounds its share from now on.
+ */
+static inline void leave_family(struct thread *thread)
+{
+	struct llc_rq *llc_rq = llc_rq_of(thread->llc);
+
+	__sync_fetch_and_sub(&llc_rq->family_vtimes[thread->family % FAMILIES],
+			     thread->family_ns);
+	thread->family_ns = 0;
+	thread->family = 0;
+}
+
 /* Ends a burst: the thread sleeps, or has slept since it ran. */
 static inline void end_burst(struct thread *thread)
 {
@@ -181,6 +195,9 @@ static inline void end_burst(struct thread *thread)
 	thread->burst_average_ns =
 		burst_after(thread->burst_average_ns, thread->burst_ns);
 	thread->burst_ns = 0;
+	if (has_family(thread) &&
+	    is_interactive(++thread->bursts, thread->burst_average_ns))
+		leave_family(thread);
 }
 
 #endif

@@ -49,8 +49,8 @@
  * 5. Known limits
  * ---------------
  * An address space may use 8 of the 32 queues of an LLC. With more than eight address spaces, two
- * of them may share a queue, and therefore turns. An urgent thread preempts only the thread of its
- * own CPU, even if the thread of another CPU has run longer.
+ * of them may share a queue, and therefore turns. An urgent thread preempts the thread of its own
+ * CPU if that thread is less urgent, even if the thread of another CPU has run longer.
  */
 #ifndef USHER_SCX_ENQUEUE_H
 #define USHER_SCX_ENQUEUE_H
@@ -241,27 +241,84 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 		kick_nearest_idle(p, thread, cpu);
 }
 
+/* Upper limit of the CPUs that a search for a less urgent thread examines. */
+#define PREEMPT_SCANS_MAX 8
+
 /*
- * Puts a thread into a queue, or lets it preempt a borrower. An urgent thread that wakes preempts
- * the running thread of its CPU if that thread is less urgent (charge.h) and the CPU is a preferred
- * CPU of the woken thread.
+ * Returns a CPU of the LLC of `cpu` that runs a less urgent thread; NOWHERE: none of the first
+ * PREEMPT_SCANS_MAX CPUs after `cpu` does. In addition, the search skips at most CPU_WORDS + 1
+ * words without CPUs of the LLC.
+ */
+__noinline int find_less_urgent(__u32 cpu, __u32 urgency)
+{
+	const struct cpu_set *near = &place_of(cpu)->near;
+	__u32 at = (cpu + 1) % CPUS_MAX;
+	__s32 found = NOWHERE;
+	int step;
+
+	bpf_for(step, 0, PREEMPT_SCANS_MAX + CPU_WORDS + 1)
+	{
+		__u64 bits = near->words[at / 64] >> at % 64;
+		__u32 other;
+
+		if (!bits) {
+			at = (at / 64 + 1) * 64 % CPUS_MAX;
+			continue;
+		}
+		other = (at + lowest_bit(bits)) % CPUS_MAX;
+		at = (other + 1) % CPUS_MAX;
+		if (is_busy(other) && state_of(other)->urgency < urgency) {
+			found = other;
+			break;
+		}
+	}
+	return found;
+}
+
+/*
+ * Preempts a less urgent thread, so that a CPU takes an urgent thread that woke from the queue:
+ * the thread of the own CPU or, if several threads wait and the thread may run on all CPUs, a
+ * thread of another CPU of the LLC.
+ */
+static inline void preempt_less_urgent(struct task_struct *p,
+				       struct thread *thread, __u32 cpu)
+{
+	__u32 urgency = urgency_of(thread);
+	__s32 other = cpu;
+
+	if (!urgency)
+		return;
+	if (!is_busy(cpu) || state_of(cpu)->urgency >= urgency) {
+		if (urgency < URGENT_KNOWN || seats_version() ||
+		    (__u32)p->nr_cpus_allowed < scx_bpf_nr_cpu_ids() ||
+		    !is_movable(p) ||
+		    all_waiting(llc_rq_of(place_of(cpu)->llc)) < 2)
+			return;
+		other = find_less_urgent(cpu, urgency);
+		if (other < 0)
+			return;
+	} else if (!is_preferred(thread->seat, cpu)) {
+		return;
+	}
+	COUNT(preempted);
+	scx_bpf_kick_cpu(other, KICK_PREEMPT);
+}
+
+/*
+ * Puts a thread into a queue, or lets it preempt a borrower. An urgent thread that wakes preempts a
+ * less urgent thread (charge.h).
  */
 ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 			 __u32 cpu, const struct settings *settings,
 			 __u64 flags)
 {
-	struct cpu_state *state = state_of(cpu);
-
 	if (flags & ENQ_WAKEUP && reclaim_cpu(p, thread, cpu)) {
 		insert(p, DSQ_LOCAL, settings->slice_ns, flags | ENQ_PREEMPT);
 		return;
 	}
 	join_queue(p, thread, cpu_to_wait_for(p, thread, cpu), settings, flags);
-	if (flags & ENQ_WAKEUP && urgency_of(thread) > state->urgency &&
-	    is_busy(cpu) && is_preferred(thread->seat, cpu)) {
-		COUNT(preempted);
-		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
-	}
+	if (flags & ENQ_WAKEUP)
+		preempt_less_urgent(p, thread, cpu);
 	kick_idle(p, thread, cpu);
 }
 
