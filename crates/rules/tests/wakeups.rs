@@ -137,8 +137,8 @@ fn interactive_threads_preempt_new_threads() {
     }
 }
 
-/// Interactive threads leave the family of the process before they have used the CPU time of the
-/// youth. Otherwise the percentile beside the first storm is 3.3 ms.
+/// Interactive threads do not compete with the vtime of their family, although they are young.
+/// Otherwise the percentile beside the first storm is 3.3 ms.
 #[test]
 fn interactive_threads_do_not_wait_for_the_storm_of_their_process() {
     for bursts_ns in [[MS / 2], [2 * MS], [12 * MS]] {

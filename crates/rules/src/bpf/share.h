@@ -179,7 +179,8 @@ static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
  * as if they were one thread. The family of a thread is that of its parent if the parent is young,
  * and the parent's process otherwise. By this definition, the young threads of a build do not delay
  * a program that is started from a shell. The CPU time that a thread uses after its youth does not
- * count in the shared vtime. A thread that has slept often leaves the family (is_interactive()).
+ * count in the shared vtime. A thread that has slept still adds to the shared vtime, but competes with
+ * its own.
  */
 #define YOUNG_NS 24000000ULL
 /*
@@ -197,20 +198,6 @@ static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
 static inline _Bool is_young(__u64 ran_ns)
 {
 	return ran_ns < YOUNG_NS;
-}
-
-/*
- * Number of short bursts after which a thread leaves its family before it has used YOUNG_NS. A
- * thread that mostly sleeps may take minutes to use YOUNG_NS, and would wait for the fork storm of a
- * relative all that time. The threads of a fork storm seldom sleep so often.
- */
-#define INTERACTIVE_BURSTS 8
-
-/* Returns whether a thread with these completed bursts leaves its family. */
-static inline _Bool is_interactive(__u32 bursts, __u64 burst_average_ns)
-{
-	return bursts >= INTERACTIVE_BURSTS &&
-	       burst_average_ns < SHORT_BURST_NS;
 }
 
 /* Returns the vtime that a run of length `ran` adds to the shared vtime of a family. */

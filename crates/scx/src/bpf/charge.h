@@ -54,6 +54,17 @@ static inline _Bool has_family(const struct thread *thread)
 }
 
 /*
+ * Returns whether the thread competes with the vtime of its family. A thread that has slept does
+ * not, because an interactive thread may need minutes to use YOUNG_NS, and would wait for the fork
+ * storm of a relative all that time. It still adds to the shared vtime, so that the family as a
+ * whole does not exceed its share.
+ */
+static inline _Bool waits_for_family(const struct thread *thread)
+{
+	return has_family(thread) && !thread->burst_average_ns;
+}
+
+/*
  * Returns a pointer to the shared vtime of the thread's family, after limiting its credit to one
  * slice.
  */
@@ -168,20 +179,6 @@ static inline __u32 urgency_of(const struct thread *thread)
 	return thread->burst_average_ns ? URGENT_KNOWN : URGENT_NEW;
 }
 
-/*
- * Takes the thread out of its family, and the thread's part out of the shared vtime, because the
- * thread's own vtime bounds its share from now on.
- */
-static inline void leave_family(struct thread *thread)
-{
-	struct llc_rq *llc_rq = llc_rq_of(thread->llc);
-
-	__sync_fetch_and_sub(&llc_rq->family_vtimes[thread->family % FAMILIES],
-			     thread->family_ns);
-	thread->family_ns = 0;
-	thread->family = 0;
-}
-
 /* Ends a burst: the thread sleeps, or has slept since it ran. */
 static inline void end_burst(struct thread *thread)
 {
@@ -195,9 +192,6 @@ static inline void end_burst(struct thread *thread)
 	thread->burst_average_ns =
 		burst_after(thread->burst_average_ns, thread->burst_ns);
 	thread->burst_ns = 0;
-	if (has_family(thread) &&
-	    is_interactive(++thread->bursts, thread->burst_average_ns))
-		leave_family(thread);
 }
 
 #endif

@@ -145,7 +145,7 @@ static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 	ctx->has_prev = 1;
 	llc_rq = llc_rq_of(thread->llc);
 	vtime = thread->vtime;
-	if (has_family(thread))
+	if (waits_for_family(thread))
 		vtime = vtime_in_family(thread,
 					clock_of(state_of(ctx->cpu), llc_rq));
 	ctx->prev_vtime =

@@ -118,7 +118,7 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 	clock = clock_for(p, thread, cpu, thread->llc, llc_rq);
 	thread->vtime = clamp_sleeper(thread->vtime, clock, settings->slice_ns);
 	note_lag(thread);
-	if (has_family(thread)) {
+	if (waits_for_family(thread)) {
 		thread->urgent = is_urgent(thread->burst_average_ns,
 					   vtime_in_family(thread, clock),
 					   clock + ahead);

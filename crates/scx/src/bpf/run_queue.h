@@ -295,7 +295,7 @@ ALWAYS __u32 count_in(struct task_struct *p, struct thread *thread, __u32 cpu,
 	place_in_llc(llc, thread, clock,
 		     max_lag(settings->max_lag_ns, settings->slice_ns,
 			     weight_of(p, thread)));
-	if (has_family(thread))
+	if (waits_for_family(thread))
 		wait_for_family(thread, clock);
 	thread->vtime = aged(state, llc_rq, thread->vtime, now);
 	advance(&state->aging.highest, thread->vtime);

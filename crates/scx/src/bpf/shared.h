@@ -247,8 +247,6 @@ struct thread {
 	__u32 group;
 	/* 1: the thread is the first thread of a process that was forked. */
 	__u32 is_process;
-	/* Completed bursts of a thread with a family. */
-	__u32 bursts;
 	/* Counter of the thread while it waits. */
 	struct counted counted;
 	/* Reason for the LLC `placed_llc`. */
