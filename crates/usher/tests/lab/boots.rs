@@ -15,12 +15,14 @@ use libtest_mimic::{Failed, Trial};
 use usher_lab::kernels::{self, KernelChoice};
 use usher_lab::{Clock, GuestEnd, GuestOutcome, IdleTime, LabCache, Streams, Vm};
 
-use crate::MACHINE;
+use crate::{MACHINE, soak};
 
 /// Time limit for all checks of one guest, on a host with other work.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 /// Time limit for minutes of stress, which take much longer on the host if the guest has many CPUs.
 const STRESS_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
+/// Time of the host per guest time in the soak check, on a host with other work.
+const SOAK_FACTOR: u32 = 8;
 
 /// Locked while a guest prints, so that guests print one after another.
 static PRINTING: Mutex<()> = Mutex::new(());
@@ -66,6 +68,8 @@ const SCHED_SHORT: &[&str] = &[
 /// Checks of the scheduler's life on a host, which wait for the kernel's watchdog.
 const LIFE: &[&str] = &["life::"];
 const STRESS: &[&str] = &["stress::"];
+/// An hour of random events.
+const SOAK: &[&str] = &["soak::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 
 /// Returns the guests of `make test` and of `make lab`.
@@ -168,6 +172,7 @@ fn long() -> Vec<Boot> {
     pairs
         .chain(kernels.iter().map(life))
         .chain(stress())
+        .chain([soak()])
         .collect()
 }
 
@@ -207,6 +212,18 @@ fn stress() -> impl Iterator<Item = Boot> {
     })
 }
 
+/// Returns a guest for an hour of random events.
+fn soak() -> Boot {
+    Boot {
+        name: "long::soak",
+        machine: "package:2 core:2 pu:2",
+        kernel: KernelChoice::Newest,
+        // An hour of guest time takes one to two hours on an idle host.
+        instruction_ns: 16,
+        checks: SOAK,
+    }
+}
+
 fn trial(boot: Boot) -> Trial {
     Trial::test(boot.name, move || {
         let outcome = match run(&boot)? {
@@ -238,15 +255,19 @@ fn trial(boot: Boot) -> Trial {
 fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
     let mut vm = Vm::new(boot.machine)?;
     vm.kernel = boot.kernel.clone();
-    vm.timeout = if boot.checks == STRESS {
-        STRESS_TIMEOUT
-    } else {
-        TIMEOUT
+    vm.timeout = match boot.checks {
+        STRESS => STRESS_TIMEOUT,
+        SOAK => SOAK_FACTOR * soak::duration() + TIMEOUT,
+        _ => TIMEOUT,
     };
     vm.clock = Clock::Instructions {
         ns: boot.instruction_ns,
         idle: IdleTime::Waits,
     };
+    if boot.checks == SOAK {
+        // All messages of the kernel are kept until the end.
+        vm.append = "log_buf_len=16M".to_owned();
+    }
     vm.environment = vec![(MACHINE.to_owned(), boot.machine.to_owned())];
     vm.cache = std::env::var_os("USHER_LAB_CACHE").map(Into::into);
     let mut command = vec![std::env::current_exe()?.display().to_string()];

@@ -22,6 +22,8 @@ mod sched;
 mod sched_daemon;
 mod sched_life;
 mod seats;
+mod soak;
+mod soak_cgroups;
 mod softly;
 mod stress;
 mod weights;
@@ -196,6 +198,7 @@ const CHECKS: &[Check] = &[
         "stress::fifty_starts_and_ends",
         stress::fifty_starts_and_ends,
     ),
+    ("soak::random_events", soak::random_events),
     (
         "softly::a_killed_daemon_leaves_no_seats",
         softly::a_killed_daemon_leaves_no_seats,

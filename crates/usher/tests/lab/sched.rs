@@ -72,7 +72,7 @@ fn switch(cpu: usize, state: &str) {
 
 /// Runs pairs of threads that send one another messages. Every other thread moves from CPU to CPU
 /// meanwhile.
-fn run_thread_pairs(cpus: usize) {
+pub fn run_thread_pairs(cpus: usize) {
     let answer = |mut end: UnixStream| {
         let mut message = [0; 100];
         while end.read_exact(&mut message).is_ok() {
@@ -101,7 +101,8 @@ fn run_thread_pairs(cpus: usize) {
     });
 }
 
-fn console() -> String {
+/// Returns the kernel's messages.
+pub fn console() -> String {
     let output = Command::new("dmesg").output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
