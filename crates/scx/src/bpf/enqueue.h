@@ -289,10 +289,10 @@ static inline void preempt_less_urgent(struct task_struct *p,
 	if (!urgency)
 		return;
 	if (!is_busy(cpu) || state_of(cpu)->urgency >= urgency) {
-		if (urgency < URGENT_KNOWN || seats_version() ||
+		if (all_waiting(llc_rq_of(place_of(cpu)->llc)) < 2 ||
+		    urgency < URGENT_KNOWN || seats_version() ||
 		    (__u32)p->nr_cpus_allowed < scx_bpf_nr_cpu_ids() ||
-		    !is_movable(p) ||
-		    all_waiting(llc_rq_of(place_of(cpu)->llc)) < 2)
+		    !is_movable(p))
 			return;
 		other = find_less_urgent(cpu, urgency);
 		if (other < 0)
