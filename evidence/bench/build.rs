@@ -49,6 +49,7 @@ fn main() -> ExitCode {
 fn compile_workload() {
     println!("cargo:rerun-if-changed={PEERS}/workload.c");
     println!("cargo:rerun-if-changed={PEERS}/workload.h");
+    println!("cargo:rerun-if-changed={PEERS}/cholesky.h");
     // `toolchain.rs` compiles the workload for the compared runtimes with the same options, which
     // do not depend on the profile of this build.
     cc::Build::new()

@@ -56,6 +56,22 @@ fn every_form_runs_every_case() {
     }
 }
 
+#[test]
+fn both_forms_factorise_a_matrix() {
+    for form in ["usher", "usher-depend"] {
+        for threads in 1..=3 {
+            let words = format!("{form} {threads} 0 3 cholesky 7 8");
+            let lines = lines(&words);
+            let [line] = lines.as_slice() else {
+                panic!("{lines:?}");
+            };
+            assert_eq!(line[..3], ["cholesky:8", "84", "3"], "{words}");
+        }
+    }
+    assert!(!inside("usher 1 0 3 cholesky 7 9").status.success());
+    assert!(!inside("rayon 1 0 3 cholesky 7 8").status.success());
+}
+
 /// The runtime tries several orders only for graphs of at least 256 tasks.
 #[test]
 fn without_hints_an_order_is_chosen_for_each_case_before_it_is_timed() {

@@ -334,6 +334,29 @@ pub const TBB_MAP: Contestant = contestant(
 /// Contestants that run the wavefront by single tasks instead of a graph.
 pub const TOKENS: [Contestant; 4] = [DENSE, FREE, TBB_COUNTERS, TBB_MAP];
 
+/// Contestants that factorise a matrix. The first has the bars.
+pub const DEPEND: [Contestant; 4] = [
+    contestant(
+        Runtime::Usher,
+        Program::Own,
+        "usher-depend",
+        "usher-tasks, dependencies by data",
+    ),
+    contestant(Runtime::Usher, Program::Own, "usher", "usher-tasks, graph"),
+    contestant(
+        Runtime::GnuOpenMp,
+        Program::GnuOpenMp,
+        "depend",
+        "GCC OpenMP, task depend",
+    ),
+    contestant(
+        Runtime::LlvmOpenMp,
+        Program::LlvmOpenMp,
+        "depend",
+        "LLVM OpenMP, task depend",
+    ),
+];
+
 /// The loop over macroblocks. Its time is the time of the tasks without a runtime.
 pub const ORDER_TS: Contestant = order("order-ts", "loop over the macroblocks (T/S order)");
 
@@ -377,6 +400,7 @@ mod tests {
             .chain(FORK_JOIN)
             .chain(LOOPS)
             .chain(TOKENS)
+            .chain(DEPEND)
             .chain(ORDERS);
         for one in all.filter(|one| one.program == Program::Own) {
             assert!(Form::from_str(one.form, false).is_ok(), "{}", one.form);

@@ -11,6 +11,7 @@
 
 mod compute;
 mod contestants;
+mod depend;
 mod footprint;
 mod fork_join;
 mod grain;
@@ -54,6 +55,8 @@ pub enum TasksPart {
     Loops,
     /// Tasks by token, dense and free
     Tokens,
+    /// A Cholesky factorisation by tasks that are ordered by their data
+    Depend,
     /// A 4K frame with memory-bound tasks: the gain by the order of tasks
     Memory,
     /// Cache misses and instructions, counted by cachegrind
@@ -258,6 +261,7 @@ fn part(args: &TasksArgs, which: TasksPart, programs: &Programs, scratch: &Path)
         TasksPart::ForkJoin => fork_join::run(programs, &settings),
         TasksPart::Loops => loops::run(programs, &settings),
         TasksPart::Tokens => tokens::run(programs, &settings),
+        TasksPart::Depend => depend::run(programs, &settings),
         TasksPart::Memory => memory::run(programs, &settings, args.quick),
         TasksPart::Misses => misses::run(programs, scratch)?,
         TasksPart::Compute => compute::run(programs, &settings),

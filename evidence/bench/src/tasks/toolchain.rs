@@ -13,9 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use super::contestants::Program;
 use super::taskflow;
 
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("workload.h", include_str!("peers/workload.h")),
     ("workload.c", include_str!("peers/workload.c")),
+    ("cholesky.h", include_str!("peers/cholesky.h")),
     ("peer.h", include_str!("peers/peer.h")),
     ("onetbb.cpp", include_str!("peers/onetbb.cpp")),
     ("taskflow.cpp", include_str!("peers/taskflow.cpp")),

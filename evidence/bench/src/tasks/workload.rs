@@ -4,8 +4,8 @@
 //! the frames and check the results.
 //!
 //! The workload is a wavefront over the macroblocks of a frame, with one task per stage and
-//! macroblock, or fib(n), or a loop over items. A process has one workload. It is in static memory, which is not written
-//! after [`Workload::begin`].
+//! macroblock, or fib(n), or a loop over items, or a Cholesky factorisation. A process has one
+//! workload. It is in static memory, which is not written after [`Workload::begin`].
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ops::Range;
@@ -26,6 +26,26 @@ struct RawWorkload {
     waits: *const u32,
     first: *const u32,
     successors: *const u32,
+    tiles: u32,
+    tile_tasks: *const TileTask,
+}
+
+/// A task of a Cholesky factorisation by tiles.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TileTask {
+    kind: c_int,
+    /// The tile that the task writes.
+    pub tile: u32,
+    reads: [u32; 2],
+    read_count: u32,
+}
+
+impl TileTask {
+    /// The tiles that the task reads.
+    pub fn reads(&self) -> &[u32] {
+        &self.reads[..self.read_count as usize]
+    }
 }
 
 unsafe extern "C" {
@@ -42,6 +62,7 @@ unsafe extern "C" {
     fn workload_value(item: u32) -> u64;
     fn workload_items(begin: u32, end: u32);
     fn workload_values(begin: u32, end: u32) -> u64;
+    fn workload_tile(task: u32);
 }
 
 /// The functions of a runtime that run frames.
@@ -149,6 +170,23 @@ impl Workload {
         unsafe { workload_values(block.start, block.end) }
     }
 
+    /// The tasks of a factorisation, if the workload is one.
+    pub fn tile_tasks(self) -> Option<&'static [TileTask]> {
+        if self.0.tiles == 0 {
+            return None;
+        }
+        // SAFETY: the array has `tasks` elements, which are not written after `begin`.
+        Some(unsafe { slice::from_raw_parts(self.0.tile_tasks, self.tasks() as usize) })
+    }
+
+    /// Runs a task of a factorisation.
+    pub fn run_tile(self, task: u32) {
+        debug_assert!(task < self.tasks());
+        // SAFETY: a task that writes a tile runs beside no other task that uses the tile, as the
+        // accesses of its runtime state. The check of the results detects a conflict.
+        unsafe { workload_tile(task) };
+    }
+
     /// Number of macroblocks in a row.
     pub fn columns(self) -> u32 {
         self.0.columns
@@ -169,7 +207,7 @@ impl Workload {
 
     /// For each task, the number of tasks that it waits for.
     pub fn waits(self) -> &'static [u32] {
-        if self.tasks() == 0 {
+        if self.tasks() == 0 || self.0.tiles > 0 {
             return &[];
         }
         // SAFETY: the array `waits` has `tasks` elements, which are not written after `begin`.

@@ -6,6 +6,7 @@
 
 mod by_hand;
 mod counters;
+mod depend;
 mod footprint;
 mod order;
 mod ours;
@@ -39,6 +40,8 @@ pub enum Form {
     UsherDense,
     /// Our runtime: tasks by token, without a declared range
     UsherTokens,
+    /// Our runtime: tasks ordered by the tiles that they use
+    UsherDepend,
     /// Our runtime with the paper's dispatcher: T is the row, S the stage
     UsherPaper,
     /// rayon: a scope with counters; for fib, `join`; for loops, parallel iterators
@@ -90,6 +93,13 @@ pub fn run(args: &InsideArgs) -> Result<()> {
             _ => bail!("this form of the runtime cannot compute fib"),
         };
     }
+    if let Some(tasks) = work.tile_tasks() {
+        return match args.form {
+            Form::Usher => depend::graph(work, tasks),
+            Form::UsherDepend => depend::cholesky(work, tasks),
+            _ => bail!("this form of the runtime cannot factorise a matrix"),
+        };
+    }
     if let Some(items) = work.items() {
         return match args.form {
             Form::Usher => ours::loops(work, items),
@@ -126,6 +136,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         Form::OrderStages => order::run(work, order::by_stage(work)),
         Form::ByHand => by_hand::run(work),
         Form::UsherBlocks | Form::RayonChunks => bail!("this form of the runtime runs only loops"),
+        Form::UsherDepend => bail!("this form of the runtime only factorises a matrix"),
         Form::Footprint | Form::Flight | Form::Workers => Ok(()),
     }
 }

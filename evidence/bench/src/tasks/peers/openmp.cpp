@@ -114,6 +114,51 @@ class Depending
 	std::vector<std::array<const char *, 4>> before;
 };
 
+/* The Cholesky factorisation by tasks with `depend`. A byte stands for each tile. */
+class Cholesky
+{
+      public:
+	explicit Cholesky(const workload &work)
+	    : work(work), tiles(size_t(work.tiles) * work.tiles)
+	{
+	}
+
+	uint64_t operator()()
+	{
+#pragma omp taskgroup
+		for (uint32_t task = 0; task < work.tasks; task++)
+			spawn(task, work.tile_tasks[task]);
+		return 0;
+	}
+
+      private:
+	void spawn(uint32_t task, const tile_task &of)
+	{
+		const char *const out = &tiles[of.tile];
+		const char *const a = &tiles[of.reads[0]];
+		const char *const b = &tiles[of.reads[1]];
+
+		/* clang-format off */
+		switch (of.read_count) {
+		case 0:
+#pragma omp task firstprivate(task) depend(inout: *out)
+			workload_tile(task);
+			break;
+		case 1:
+#pragma omp task firstprivate(task) depend(in: *a) depend(inout: *out)
+			workload_tile(task);
+			break;
+		default:
+#pragma omp task firstprivate(task) depend(in: *a, *b) depend(inout: *out)
+			workload_tile(task);
+		}
+		/* clang-format on */
+	}
+
+	const workload &work;
+	std::vector<char> tiles;
+};
+
 uint64_t fib(uint32_t n)
 {
 	if (n < 2)
@@ -144,6 +189,8 @@ int measure(const workload &work, std::string_view form)
 		return peer::measure(Counted<peer::First::run>(work));
 	if (form == "spawn" && !work.fib)
 		return peer::measure(Counted<peer::First::spawn>(work));
+	if (form == "depend" && work.tiles)
+		return peer::measure(Cholesky(work));
 	if (form == "depend" && !work.fib)
 		return peer::measure(Depending(work));
 	if (form == "task" && work.fib)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The workload that all task runtimes of the benchmark run: a video frame as a wavefront of
- * macroblocks in several stages, or fib, or loops.
+ * macroblocks in several stages, or fib, or loops, or a Cholesky factorisation (cholesky.h).
  *
  * 1. A frame in mode CHECK verifies that each task runs once and after the tasks that it waits for.
  * 2. For each case, frames run until the given number of frames and milliseconds is reached, and
@@ -446,10 +446,25 @@ static bool time_loop(const struct runner *run)
 	return frames > 0 && right;
 }
 
+static bool read_number(const char *word, uint32_t least, uint32_t *into)
+{
+	char *end;
+	unsigned long number = strtoul(word, &end, 10);
+
+	*into = (uint32_t)number;
+	return *word >= '0' && *word <= '9' && *end == '\0' &&
+	       number >= least && number <= INT32_MAX;
+}
+
+#include "cholesky.h"
+
 int workload_measure(workload_frame *frame, workload_settled *settled,
 		     void *context)
 {
 	const struct runner run = {frame, settled, context};
+
+	if (work.tiles > 0)
+		return !time_cholesky(&run);
 
 	if (work.fib > 0) {
 		char name[32];
@@ -471,16 +486,6 @@ int workload_measure(workload_frame *frame, workload_settled *settled,
 		if (!time_case(&cases[i], &run))
 			return 1;
 	return !check_frame(frame, context);
-}
-
-static bool read_number(const char *word, uint32_t least, uint32_t *into)
-{
-	char *end;
-	unsigned long number = strtoul(word, &end, 10);
-
-	*into = (uint32_t)number;
-	return *word >= '0' && *word <= '9' && *end == '\0' &&
-	       number >= least && number <= INT32_MAX;
 }
 
 static bool read_case(char *word, struct task_case *one)
@@ -556,13 +561,16 @@ const struct workload *workload_begin(int count, char **words)
 		read = read_number(words[4], 2, &work.fib) && work.fib < 60;
 	else if (read && strcmp(words[3], "loop") == 0)
 		read = read_loop(count - 4, words + 4);
+	else if (read && strcmp(words[3], "cholesky") == 0)
+		read = read_cholesky(count - 4, words + 4);
 	else
 		read = read && strcmp(words[3], "wavefront") == 0 &&
 		       read_wavefront(count - 4, words + 4);
 	if (read)
 		return &work;
 	fprintf(stderr, "expected: FORM THREADS MS FRAMES (fib N | wavefront "
-			"COLUMNS ROWS STAGES CASE... | loop ITEMS CASE...), "
+			"COLUMNS ROWS STAGES CASE... | loop ITEMS CASE... | "
+			"cholesky TILES SIDE), "
 			"CASE: empty, compute:STEPS or memory:BYTES; of a "
 			"loop: (for|sum)-(equal|ramp|cluster):STEPS\n");
 	return NULL;

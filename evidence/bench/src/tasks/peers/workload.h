@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Interface of the workload that all compared task runtimes run: a wavefront, fib(n), or loops.
+ * Interface of the workload that all compared task runtimes run: a wavefront, fib(n), loops, or the
+ * Cholesky factorisation of a matrix by tiles.
  *
  * The wavefront processes a frame of columns x rows macroblocks. A task is one stage of one
  * macroblock. It waits for the previous stage of its macroblock, and for the same stage of the
@@ -23,6 +24,17 @@
 extern "C" {
 #endif
 
+/* What a task of the factorisation computes. */
+enum tile_kind { TILE_POTRF, TILE_TRSM, TILE_GEMM };
+
+/* A task of the factorisation: it writes a tile, and reads up to two others. */
+struct tile_task {
+	enum tile_kind kind;
+	uint32_t tile;
+	uint32_t reads[2];
+	uint32_t read_count;
+};
+
 /* The workload of this process, as given on the command line. */
 struct workload {
 	uint32_t threads;
@@ -39,6 +51,10 @@ struct workload {
 	/* The tasks that wait for task t: successors[first[t]] .. successors[first[t + 1] - 1]. */
 	const uint32_t *first;
 	const uint32_t *successors;
+	/* Tiles of a row of the matrix, and the tasks in the order of the sequential program; 0: no
+	 * factorisation. */
+	uint32_t tiles;
+	const struct tile_task *tile_tasks;
 };
 
 /*
@@ -49,8 +65,9 @@ struct workload {
 typedef uint64_t workload_frame(void *context);
 
 /*
- * Parses `THREADS MS FRAMES wavefront COLUMNS ROWS STAGES CASE...`, `THREADS MS FRAMES fib N` or
- * `THREADS MS FRAMES loop ITEMS CASE...`. Each case is timed for at least MS milliseconds and
+ * Parses `THREADS MS FRAMES wavefront COLUMNS ROWS STAGES CASE...`, `THREADS MS FRAMES fib N`,
+ * `THREADS MS FRAMES loop ITEMS CASE...` or `THREADS MS FRAMES cholesky TILES SIDE`, for TILES x
+ * TILES tiles of SIDE x SIDE numbers; SIDE is a multiple of 8. Each case is timed for at least MS milliseconds and
  * FRAMES frames. If the words are invalid, prints an error and returns NULL.
  *
  * Cases of the wavefront are empty, compute:STEPS and memory:BYTES. Cases of a loop are
@@ -104,6 +121,9 @@ void workload_items(uint32_t begin, uint32_t end);
 
 /* Returns the sum of workload_value of the items from `begin` to `end` - 1. */
 uint64_t workload_values(uint32_t begin, uint32_t end);
+
+/* Runs a task of the factorisation. */
+void workload_tile(uint32_t task);
 
 /* Stores the tasks that `task` waits for, at most four, in `before`. Returns their number. */
 uint32_t workload_predecessors(uint32_t task, uint32_t before[4]);
