@@ -50,7 +50,8 @@ class openexr_threads : public IlmThread::ThreadPoolProvider
 	// Submits the task. On a worker of the runtime, the task runs at once in the calling thread:
 	// OpenEXR waits for its tasks without running other tasks, so that all workers could wait
 	// and none would run a task. The same applies if the runtime is NULL or accepts no task, and
-	// in the child of a fork(), which has no workers.
+	// in the child of a fork(), which has no workers. If usher_tasks_cancel() drops the task, the
+	// thread that drops it runs it.
 	void addTask(IlmThread::Task *task) override
 	{
 		if (usher_tasks_worker_index(runtime_) >= 0 ||
@@ -58,8 +59,9 @@ class openexr_threads : public IlmThread::ThreadPoolProvider
 			return run(task);
 		auto *const submitted = new submission{*this, task};
 		count(1);
-		if (usher_tasks_submit(runtime_, run_submitted, submitted, 0,
-				       0) != USHER_TASKS_OK)
+		if (usher_tasks_submit_owned(runtime_, run_submitted, submitted,
+					     run_submitted, 0,
+					     0) != USHER_TASKS_OK)
 			run_submitted(submitted);
 	}
 
@@ -106,8 +108,11 @@ class openexr_threads : public IlmThread::ThreadPoolProvider
 			ended_.notify_all();
 	}
 
+	// Waits until all tasks have ended. In the child of a fork(), tasks of the parent never end.
 	void wait()
 	{
+		if (getpid() != process_)
+			return;
 		std::unique_lock<std::mutex> lock(mutex_);
 
 		ended_.wait(lock, [this] { return unfinished_ == 0; });

@@ -53,10 +53,13 @@ usher_tasks_dependencies_new(usher_tasks_runtime *runtime,
  * be NULL if their count is 0. The call does not keep them. A task without
  * groups is grouped by its first address, of out if there is one.
  *
- * If the task never runs, the library calls discard(arg) instead; discard may be
- * NULL. After an error, the argument belongs to the caller.
+ * If the task never runs, the library calls discard(arg) instead, as if a task
+ * called it; discard may be NULL. If discard calls usher_tasks_fail(), the next
+ * usher_tasks_wait() reports it. After an error, the argument belongs to the
+ * caller.
  *
- * Errors: NULL, GROUPS, MEMORY, ENDED. Tasks that other threads have submitted
+ * Errors: NULL, GROUPS, MEMORY, ENDED; RANGE if a count is larger than an array
+ * can be. Tasks that other threads have submitted
  * during such a call, and that depend on its task, are dropped.
  */
 USHER_TASKS_API int
@@ -69,7 +72,8 @@ usher_tasks_dependencies_submit(usher_tasks_dependencies *dependencies,
 
 /*
  * Frees the table; its tasks still run. No other call may use the table at the
- * same time. It may outlive the runtime. NULL has no effect.
+ * same time. The table may be destroyed after its runtime, but no task may be
+ * submitted then. NULL has no effect.
  */
 USHER_TASKS_API void
 usher_tasks_dependencies_destroy(usher_tasks_dependencies *dependencies);

@@ -4,6 +4,7 @@
 //! addresses and predecessors.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,13 +12,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use usher_tasks::{Access, DataDependencies, Groups, Runtime};
 
 use crate::current_task::{self, Entry, TaskCall};
-use crate::error::{Failure, boundary, boundary_or, probe};
+use crate::error::{ErrorCode, Failure, boundary, boundary_or, probe};
 use crate::runtime::{RuntimeHandle, call_of, enter, out};
 
 const DEPENDENT: &str = "a task with dependencies";
 /// Number of bytes that a task needs at most, and for each address.
 const TASK_BYTES: usize = 1024;
 const ADDRESS_BYTES: usize = 256;
+/// Number of addresses that no array can have.
+const ADDRESSES_MAX: usize = isize::MAX as usize / size_of::<*const c_void>() + 1;
 
 /// The target of a `usher_tasks_dependencies *`.
 #[derive(Debug)]
@@ -87,6 +90,29 @@ unsafe fn discard(runtime: *mut RuntimeHandle, discard: Option<Entry>, arg: *mut
     }
 }
 
+/// Discards the argument of a task that was dropped while it was submitted: in a task, so that a wait
+/// reports a failure of the discard function. If there is no memory for the task, in this thread.
+///
+/// # Safety
+/// `runtime` is null or was returned by this crate.
+unsafe fn discard_dropped(
+    runtime: *mut RuntimeHandle,
+    discard_arg: Option<Entry>,
+    arg: *mut c_void,
+) {
+    let Some(entry) = discard_arg else { return };
+    let discarded = DependentCall {
+        runtime,
+        call: TaskCall { entry, arg },
+        discard: discard_arg,
+        state: Arc::new(AtomicU8::new(State::Submitted as u8)),
+    };
+    let submit = |this: &Runtime| Ok(this.submit(Groups::NONE, move || discarded.run())?);
+    // If the submission fails, it drops and thereby discards the argument. A failure of the discard
+    // function is then lost. SAFETY: as the caller guarantees.
+    let _ = catch_unwind(AssertUnwindSafe(|| unsafe { enter(runtime, submit) }));
+}
+
 /// Creates a table for tasks of a runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_dependencies_new(
@@ -117,6 +143,10 @@ unsafe fn addresses<'a>(
     match (count, addresses.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(Failure::null(what)),
+        (ADDRESSES_MAX.., _) => {
+            let text = format!("{what} cannot have {count} elements");
+            Err(Failure::new(ErrorCode::Range, text))
+        }
         // SAFETY: `addresses` is not null, so it has `count` elements, as the caller guarantees.
         (_, false) => Ok(unsafe { slice::from_raw_parts(addresses, count) }),
     }
@@ -168,8 +198,8 @@ pub unsafe extern "C" fn usher_tasks_dependencies_submit(
         let order = Ordering::AcqRel;
         let exchanged = state.compare_exchange(submitting, submitted, order, Ordering::Acquire);
         if exchanged == Err(State::Dropped as u8) {
-            // SAFETY: the task was dropped during the call, which has succeeded.
-            unsafe { discard(table.runtime, discard_arg, arg) };
+            // SAFETY: the runtime is valid, as above.
+            unsafe { discard_dropped(table.runtime, discard_arg, arg) };
         }
         Ok(())
     })

@@ -159,6 +159,49 @@ fn a_cancellation_discards_the_tasks_that_have_not_run() {
     );
 }
 
+unsafe extern "C-unwind" fn failing_discard(arg: *mut c_void) {
+    // SAFETY: the arguments are those of `discard` and `fail`.
+    unsafe {
+        discard(arg);
+        fail(arg);
+    }
+}
+
+/// If the discard function fails, the wait reports it, whether the task was dropped before or after
+/// the call that submits it has returned.
+#[test]
+fn a_failing_discard_is_reported_by_the_wait() {
+    let tasks = tasks(3);
+    let owner = OwnedRuntime::new(1);
+    let table = Dependencies::new(owner.0);
+    let data = ptr::without_provenance::<c_void>(1);
+    let submit = |task: &Task| {
+        let arg = ptr::from_ref(task).cast_mut().cast();
+        let (discard, out) = (Some(failing_discard as Entry), &raw const data);
+        // SAFETY: the array has one element, and the task outlives the runtime.
+        unsafe {
+            usher_tasks_dependencies_submit(
+                table.0,
+                Some(run),
+                arg,
+                discard,
+                0,
+                0,
+                ptr::null(),
+                0,
+                out,
+                1,
+            )
+        }
+    };
+    assert_eq!(table.submit(fail, &tasks[0], &[], &[1]), OK);
+    assert_eq!(submit(&tasks[1]), OK);
+    assert_eq!(owner.wait().0, ErrorCode::Unfinished as c_int);
+    assert_eq!(submit(&tasks[2]), OK, "{}", last_error());
+    assert_eq!(owner.wait().0, ErrorCode::Unfinished as c_int);
+    assert!(tasks[1..].iter().all(|task| task.counts() == (0, 1)));
+}
+
 #[test]
 fn invalid_calls_are_errors_without_effects() {
     let task = Task::default();
@@ -195,6 +238,23 @@ fn invalid_calls_are_errors_without_effects() {
     assert_eq!(last_error(), "the array in is NULL");
     assert_eq!(call(table.0, Some(run), [0, 1], 0), null);
     assert_eq!(last_error(), "the array out is NULL");
+    // SAFETY: the call rejects the count before it reads the array.
+    let code = unsafe {
+        let (array, count) = (&raw const arg, usize::MAX / 8 + 1);
+        usher_tasks_dependencies_submit(
+            table.0,
+            Some(run),
+            arg,
+            None,
+            0,
+            0,
+            array.cast(),
+            count,
+            ptr::null(),
+            0,
+        )
+    };
+    assert_eq!(code, ErrorCode::Range as c_int);
     assert_eq!(
         call(table.0, Some(run), [0, 0], u32::MAX),
         ErrorCode::Groups as c_int

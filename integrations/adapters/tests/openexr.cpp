@@ -140,6 +140,13 @@ int main()
 	for (const char *file : files)
 		CHECK(bytes_of(file) == bytes_of("alone.exr"));
 
+	// Tasks that are cancelled run, too, on the thread that drops them.
+	CHECK(usher_tasks_cancel(runtime, nullptr) == USHER_TASKS_OK);
+	CHECK(run_tasks(100) >= 0);
+	write("cancelled.exr", image());
+	CHECK(bytes_of("cancelled.exr") == bytes_of("alone.exr"));
+	CHECK(usher_tasks_wait(runtime, nullptr) == USHER_TASKS_OK);
+
 	// In the child of a fork, and without a runtime, the calling thread runs the tasks.
 	const pid_t child = fork();
 	if (child == 0)

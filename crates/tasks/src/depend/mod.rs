@@ -9,7 +9,8 @@
 //! Submitting a task takes time linear in the number of its accesses and predecessors. Entries of
 //! tasks that have ended are removed when the table has doubled in size, and those of a list of
 //! readers when the list has doubled. The table thus has at most twice the entries that unfinished
-//! tasks need, or 64 entries.
+//! and failed tasks need, or 64 entries. Entries of failed tasks remain, because the tasks that
+//! depend on them are dropped, whenever they are submitted.
 
 mod node;
 
@@ -118,7 +119,7 @@ impl DataDependencies {
     ///
     /// # Errors
     /// In the cases in which [`crate::Runtime::submit`] returns an error, and if the runtime was
-    /// dropped. The task is then dropped. Tasks that other threads have submitted during the call,
+    /// dropped or belongs to the parent of this forked process. The task is then dropped. Tasks that other threads have submitted during the call,
     /// and that depend on it, are dropped, too.
     pub fn submit(
         &self,
@@ -132,11 +133,14 @@ impl DataDependencies {
         };
         let registry = self.runtime.registry().ok_or(SubmitError::Ended)?;
         handle::check_submission(&registry, hint)?;
+        if registry.is_in_forked_child() {
+            return Err(SubmitError::Ended);
+        }
         let node = Node::new(hint, Box::new(task));
         self.data.lock().add(&node, accesses);
         let declared = Arc::clone(&node).declare(|node| submit(&self.runtime, node));
         if declared.is_err() {
-            node.ignore();
+            node.mark_rejected();
         }
         declared
     }

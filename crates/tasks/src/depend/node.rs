@@ -94,7 +94,7 @@ impl Node {
         self: Arc<Self>,
         submit: impl FnOnce(Arc<Self>) -> Result<(), E>,
     ) -> Result<(), E> {
-        match self.happened() {
+        match self.count_event() {
             true if self.is_skipped() => {
                 self.end(Outcome::Failed, |_| ());
                 Ok(())
@@ -105,7 +105,7 @@ impl Node {
     }
 
     /// Counts an event for which the task waited, and returns whether it was the last one.
-    fn happened(&self) -> bool {
+    fn count_event(&self) -> bool {
         // The last decrement sees the writes before all others.
         self.pending.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -127,7 +127,7 @@ impl Node {
                 if outcome == Outcome::Failed {
                     next.is_skipped.store(true, Ordering::Relaxed);
                 }
-                match next.happened() {
+                match next.count_event() {
                     true if next.is_skipped() => ended.push((next, Outcome::Failed)),
                     true => submit(next),
                     false => (),
@@ -153,7 +153,7 @@ impl Node {
     }
 
     /// Marks a task that was rejected, so that later tasks ignore it.
-    pub fn ignore(&self) {
+    pub fn mark_rejected(&self) {
         self.state.lock().outcome = Some(Outcome::Succeeded);
     }
 }
