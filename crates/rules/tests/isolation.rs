@@ -157,11 +157,17 @@ fn a_thread_leaves_when_it_is_not_bound_any_more() {
         panic!("the thread does not run");
     };
     assert!(!ISOLATED.contains(&cpu));
-    // A running thread leaves at the end of its slice.
+    // A running thread, which has an unlimited slice, leaves at the end of a new slice.
     let running = rig.start(2, [7]);
+    rig.pass(2 * SETTINGS.slice_ns);
+    assert_eq!(rig.sched.slice_ns(rig.threads[running].id), u64::MAX);
     rig.threads[running].cpus = set(0..8);
     rig.sched.set_cpus(rig.threads[running].id, &set(0..8));
-    rig.pass(2 * SETTINGS.slice_ns);
+    let slice_ns = rig.sched.slice_ns(rig.threads[running].id);
+    assert_eq!(slice_ns, SETTINGS.slice_ns);
+    rig.set_now(rig.now_ns + slice_ns);
+    rig.schedule(7);
+    rig.settle();
     assert!(matches!(rig.state(running), State::On(cpu) if !ISOLATED.contains(&cpu)));
     assert!(rig.is_idle(7));
 }

@@ -73,6 +73,7 @@ fn thread_is_movable_if_a_callback_alone_disabled_its_migration() {
         // A thread runs on each of the four CPUs of two cores. Then the threads of the second core
         // end.
         let [first, _, third, fourth] = [1, 2, 4, 8].map(|cpu| start(cpu, at_enable));
+        sched.set_migration_disabled(first, later);
         sched.set_cpus(first, &words(0b1111));
         for task in [third, fourth] {
             sched.remove(task);
@@ -80,7 +81,6 @@ fn thread_is_movable_if_a_callback_alone_disabled_its_migration() {
         while let Some(cpu) = sched.next_resched() {
             sched.schedule(cpu);
         }
-        sched.set_migration_disabled(first, later);
         sched.set_now(5 * MS);
         sched.tick(0);
         while let Some(cpu) = sched.next_resched() {

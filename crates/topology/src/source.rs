@@ -2,8 +2,9 @@
 //! Sources of machines (this machine, an XML file of hwloc, a one-line description, a copy of
 //! `/sys`), the parser of their names, and [`load`], which reads any of them. XML files and copies
 //! of `/sys` are parsed in a child process (module `sandbox`), with its limits of 10 s of CPU time
-//! and 1 GiB of memory. Descriptions are parsed in this process (module `synthetic`). This machine is read in this process, without a limit. An XML file has at most 64 MiB,
-//! and a description at most 8,192 CPUs (module `synthetic`). Nothing is retried. Every result has
+//! and 1 GiB of memory. Descriptions are parsed in this process (module `synthetic`). This machine is
+//! read in this process, without a limit. An XML file has at most 64 MiB, and a description at most
+//! 8,192 CPUs (module `synthetic`). Nothing is retried. Every result has
 //! passed [`Topology::check`]; an error is one line with the source and the reason.
 
 use std::fmt;
@@ -197,18 +198,16 @@ fn xml(path: &Path) -> Result<DescribedMachine, String> {
     if !text.contains("<topology") || text.contains('\0') {
         return Err(not_xml.to_owned());
     }
-    let survey = xml::survey(&text)?;
-    if survey.version >= 3 {
-        return Ok(assembled(xml::facts(&survey, last_name(path))?));
-    }
-    let kinds = survey.kinds()?;
-    drop(survey);
-    let build = || {
-        let builder = TopologyBuilder::new().from_xml(&text);
-        builder.map_err(|_| not_xml.to_owned())
-    };
     apart(&[], || {
-        let (_, mut facts) = discover::load(build()?, last_name(path), None)?;
+        let survey = xml::survey(&text)?;
+        if survey.version >= 3 {
+            return xml::facts(&survey, last_name(path));
+        }
+        let kinds = survey.kinds()?;
+        drop(survey);
+        let builder = TopologyBuilder::new().from_xml(&text);
+        let builder = builder.map_err(|_| not_xml.to_owned())?;
+        let (_, mut facts) = discover::load(builder, last_name(path), None)?;
         facts.kinds = kinds;
         Ok(facts)
     })

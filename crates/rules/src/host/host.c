@@ -275,8 +275,14 @@ void host_set_cpus(struct instance *host, __u32 id, const struct cpu_set *cpus)
 	p->nr_cpus_allowed = 0;
 	for (word = 0; word < CPU_WORDS; word++)
 		p->nr_cpus_allowed += bits_in(cpus->words[word]);
-	if (p->in)
+	if (p->in) {
 		host_requeue(host, id);
+	} else if (rq_of(p->thread_info.cpu)->curr == p) {
+		/* The kernel puts the running task back without a call of `enqueue`. */
+		enter(host, p->thread_info.cpu);
+		account(rq_of(p->thread_info.cpu));
+		usher_running(p);
+	}
 }
 
 void host_set_migration_disabled(struct instance *host, __u32 id, __u32 times)

@@ -219,7 +219,9 @@ void BPF_PROG(usher_running, struct task_struct *p)
 		note_turn(state, thread, mm, queue);
 	if (state->run.limit)
 		settle_run(p, cpu);
-	if (!g_variant.fifo && !is_isolated(cpu)) {
+	if (is_isolated(cpu)) {
+		limit_unbound(p, state);
+	} else if (!g_variant.fifo) {
 		if (may_be_limited(thread))
 			begin_run(p, thread, cpu, queue != NO_QUEUE);
 		count_runner(p, thread, state, here->llc);

@@ -36,7 +36,8 @@
  *    Otherwise join_queue() (run_queue.h) inserts the thread into the urgent queue or the queue of
  *    its address space, of which an LLC has MM_QUEUES_PER_LLC = 32.
  * 7. An urgent thread that woke preempts a less urgent thread of its CPU. New threads are less
- *    urgent than threads of known short bursts. A suitable idle CPU is kicked, because it may have
+ *    urgent than threads of known short bursts. If several threads wait, there are no seats and the
+ *    thread may run on all CPUs, it preempts a less urgent thread of another CPU of the LLC. A suitable idle CPU is kicked, because it may have
  *    become idle just before the thread was inserted.
  *
  * 4. Bound
@@ -241,13 +242,13 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 		kick_nearest_idle(p, thread, cpu);
 }
 
-/* Upper limit of the CPUs that a search for a less urgent thread examines. */
+/* Upper limit of the steps of a search for a less urgent thread, apart from skipped words. */
 #define PREEMPT_SCANS_MAX 8
 
 /*
- * Returns a CPU of the LLC of `cpu` that runs a less urgent thread; NOWHERE: none of the first
- * PREEMPT_SCANS_MAX CPUs after `cpu` does. In addition, the search skips at most CPU_WORDS + 1
- * words without CPUs of the LLC.
+ * Returns a CPU of the LLC of `cpu` that runs a less urgent thread; NOWHERE: the search found none.
+ * The search takes at most PREEMPT_SCANS_MAX + CPU_WORDS + 1 = 17 steps from `cpu` on, each of which
+ * examines a CPU or skips a word of 64 CPUs.
  */
 __noinline int find_less_urgent(__u32 cpu, __u32 urgency)
 {
@@ -286,7 +287,7 @@ static inline void preempt_less_urgent(struct task_struct *p,
 	__u32 urgency = urgency_of(thread);
 	__s32 other = cpu;
 
-	if (!urgency)
+	if (!urgency || is_isolated(cpu))
 		return;
 	if (!is_busy(cpu) || state_of(cpu)->urgency >= urgency) {
 		if (all_waiting(llc_rq_of(place_of(cpu)->llc)) < 2 ||

@@ -106,4 +106,16 @@ static inline void dispatch_isolated(struct task_struct *prev, __u32 cpu)
 	set_slice(prev, SLICE_UNLIMITED);
 }
 
+/*
+ * Ends an unlimited slice if the running thread is not bound any more. The kernel calls `running`
+ * again after it has changed the affinity of a running thread.
+ */
+static inline void limit_unbound(struct task_struct *p, struct cpu_state *state)
+{
+	if (!state->unlimited || is_bound(p))
+		return;
+	state->unlimited = 0;
+	set_slice(p, g_settings.slice_ns);
+}
+
 #endif

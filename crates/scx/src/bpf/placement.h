@@ -22,8 +22,9 @@
  *    the next number. The home is a CPU of that LLC.
  *    - A new process is likely to execute another program soon, while its parent waits for it or
  *      for its output. One thread of the parent's LLC therefore does not count.
- *    - If no CPU is idle, a new process leaves the parent's LLC only for an LLC with one thread per
- *      CPU less. Otherwise, a fork storm would compete with the threads of all LLCs.
+ *    - If no CPU is idle, a new process stays in the parent's LLC. Otherwise, a fork storm would
+ *      compete with the interactive threads of all LLCs. Busy CPUs balance the LLCs later
+ *      (dispatch.h).
  * 2. A thread that wakes: the home is its last CPU. Exception: two threads that wake each other in
  *    turn by a synchronous wake-up, as at the two ends of a pipe, exchange data. If they are in
  *    different LLCs and half of the CPUs of the waker's LLC have no thread, the home is the waker's
@@ -168,14 +169,6 @@ __noinline int find_idlest_llc(__u32 here, __u32 margin, __u32 is_free)
 	return here;
 }
 
-/* Returns the number of threads of the parent's LLC that do not count. */
-static inline __u32 margin_of(const struct thread *thread, __u32 llc)
-{
-	if (!thread->is_process)
-		return 0;
-	return any_idle() ? 1 : load_in(llc).cpus;
-}
-
 /* Returns the home of a new thread: step 1 of the overview. */
 static inline __u32 home_of_new(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
@@ -186,11 +179,13 @@ static inline __u32 home_of_new(struct task_struct *p, struct thread *thread,
 	__u32 llc;
 	__s32 home;
 
+	if (thread->is_process && !any_idle())
+		return cpu;
 	read_allowed(p);
 	read_preferred(scan, p, thread);
 	if (thread->seat)
 		return cpu;
-	llc = find_idlest_llc(here, margin_of(thread, here), is_free);
+	llc = find_idlest_llc(here, thread->is_process, is_free);
 	if (llc == here)
 		return cpu;
 	home = first_in_llc(llc);
