@@ -9,9 +9,9 @@
 //! and domains of a machine.
 //!
 //! Capacities are relative to the fastest core, in (0, 1]; sums of capacities are in cores. For `N`
-//! CPUs, a set of the cores in a CPU set and [`Topology::check`] take time of order cores x N / 64. [`Topology::restrict`] fails if no CPU
-//! remains. The indices in the types are valid only within one topology: [`Topology::restrict`]
-//! renumbers cores, domains and packages.
+//! CPUs, a set of the cores in a CPU set and [`Topology::check`] take time of order cores x N / 64.
+//! [`Topology::restrict`] fails if no CPU remains. The indices in the types are valid only within
+//! one topology: [`Topology::restrict`] renumbers cores, domains and packages.
 
 #[cfg(feature = "full")]
 use schemars::JsonSchema;

@@ -41,12 +41,14 @@
 //! Exactness: the ANTT is the least possible if the exact search (`search`, `allot`) stays within
 //! its budget of steps, which is fixed. Beyond the budget, `relax` computes an allocation, and
 //! `search` or `relax` an upper bound of its distance from the least ANTT;
-//! [`Seating::ended_by_budget`] is then set, unless the bound is 0. The placement rules are met exactly if the search of `place` stays within its budget of steps.
+//! [`Seating::ended_by_budget`] is then set, unless the bound is 0. The placement rules are met
+//! exactly if the search of `place` stays within its budget of steps.
 //!
 //! Cost: at most four attempts are made (whole domains, single cores, each also around bound
-//! programs). An attempt has a search for amounts (`assign`, about 20 ms at the limit) and at most 8,000 steps of `place`. An attempt fails if there are too few suitable units.
-//! Beyond the limit of `allot`, an attempt can also fail although a seating exists (see `relax`).
-//! If all attempts fail, all programs share the CPUs.
+//! programs). An attempt has a search for amounts (`assign`, about 20 ms at the limit) and at most
+//! 8,000 steps of `place`. An attempt fails if there are too few suitable units. Beyond the limit
+//! of `allot`, an attempt can also fail although a seating exists (see `relax`). If all attempts
+//! fail, all programs share the CPUs.
 //!
 //! Errors: a weight that is not positive, two requests with the same id, or a machine without
 //! cores. The number of programs is not limited.

@@ -275,7 +275,7 @@ pub enum Placement {
     Unknown,
     /// The thread is new, and the load of its parent's LLC was low enough.
     NewNear,
-    /// The thread is new, and the LLC had the fewest threads per CPU.
+    /// The thread is new and started in an LLC with a lower load than that of its parent.
     NewIdlest,
     /// The thread woke, and found a CPU in its LLC.
     SameLlc,

@@ -125,8 +125,8 @@ fn one_of_two_thieves_gets_a_chain() {
     });
 }
 
-/// Two threads add jobs to an inbox, one of them as a chain. A third thread takes all jobs while the two threads add jobs,
-/// and once more after both threads have ended.
+/// Two threads add jobs to an inbox, one of them as a chain. A third thread takes all jobs while
+/// the two threads add jobs, and once more after both threads have ended.
 #[test]
 fn inbox_tasks_are_taken_once_and_in_order() {
     loom::model(|| {

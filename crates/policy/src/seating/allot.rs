@@ -22,9 +22,9 @@
 //! the rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
 //!
 //! Memory of all states: (n + 1) x the number of states, 8 bytes each; the number of states is the
-//! product of `supply + 1` over the classes. Enumerating an optimal allocation takes at most as many steps as
-//! all candidates together have options. If the units cannot serve all candidates, there is no
-//! allocation.
+//! product of `supply + 1` over the classes. Enumerating an optimal allocation takes at most as
+//! many steps as all candidates together have options. If the units cannot serve all candidates,
+//! there is no allocation.
 
 use std::collections::BTreeMap;
 

@@ -24,8 +24,8 @@
 //! the slack of the least sum remains, so that `RecurrenceTable::optima` returns the same
 //! allocations as without bounds.
 //!
-//! The search ends without a result after a number of tried options ([`STEPS_MAX`]). The number is fixed, so the
-//! result does not depend on the speed of the machine. The lower bound remains valid.
+//! The search ends without a result after a number of tried options ([`STEPS_MAX`]). The number is
+//! fixed, so the result does not depend on the speed of the machine. The lower bound remains valid.
 
 use std::collections::BTreeMap;
 

@@ -179,8 +179,8 @@ static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
  * as if they were one thread. The family of a thread is that of its parent if the parent is young,
  * and the parent's process otherwise. By this definition, the young threads of a build do not delay
  * a program that is started from a shell. The CPU time that a thread uses after its youth does not
- * count in the shared vtime. A thread that has slept still adds to the shared vtime, but competes with
- * its own.
+ * count in the shared vtime. A thread that has slept still adds to the shared vtime, but competes
+ * with its own.
  */
 #define YOUNG_NS 24000000ULL
 /*

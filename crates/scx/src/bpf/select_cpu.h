@@ -503,8 +503,8 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
 
 /*
  * Returns a CPU with a running thread that gains by a migration to `idle`, because it shares its
- * core or by its demand (gains_on()); NOWHERE: the search found none. The search covers the LLC of `idle` or, with `other_llcs`, all other LLCs. The
- * search takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips
+ * core or by its demand (gains_on()); NOWHERE: the search found none. The search covers the LLC of
+ * `idle` or, with `other_llcs`, all other LLCs. The search takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips
  * a word of 64 CPUs. The next search of this CPU starts where this search ended, so that successive
  * searches cover all CPUs. The first search starts at the CPU after `idle`. If all searches started
  * at CPU 0, all idle CPUs would find the same CPU first, and a kick of that CPU has no effect while

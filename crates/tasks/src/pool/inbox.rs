@@ -5,8 +5,8 @@
 //! The inbox is Treiber's linked stack without a pop of single tasks.
 //!
 //! - *Push*: link the last task of the chain to the current head, and replace the head by a
-//!   compare-exchange, until it succeeds. A compare-exchange fails spuriously, or because another thread has changed the
-//!   inbox; the number of repetitions has no limit.
+//!   compare-exchange, until it succeeds. A compare-exchange fails spuriously, or because another
+//!   thread has changed the inbox; the number of repetitions has no limit.
 //! - *Take*: swap the head with null, and reverse the chain, in time linear in its length.
 //!
 //! A pop of a single task would suffer from the ABA problem: it could use the link of a task that

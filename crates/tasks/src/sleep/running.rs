@@ -2,10 +2,10 @@
 //! The number of running workers, and its limit.
 //!
 //! A worker *runs* while it searches for tasks or runs one, also if the task blocks. If more
-//! workers than CPUs run, they only share the CPUs by time slices: each of them searches the queues of all
-//! others, and a wake-up of a further worker is wasted. The limit is therefore the number of CPUs
-//! plus the number of blocked workers ([`crate::follow`]); without that module it is the number of
-//! workers.
+//! workers than CPUs run, they only share the CPUs by time slices: each of them searches the queues
+//! of all others, and a wake-up of a further worker is wasted. The limit is therefore the number of
+//! CPUs plus the number of blocked workers ([`crate::follow`]); without that module it is the
+//! number of workers.
 //!
 //! The limit is not exact: two threads may each wake a worker at the same time where one more may
 //! run, and a worker that is woken for its condition runs in any case. A surplus worker sleeps

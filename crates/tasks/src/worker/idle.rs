@@ -2,8 +2,8 @@
 //! Idle workers: the search for a task, and the sleep while there is none.
 //!
 //! A worker that finds no task retries [`SPINS`] times, and then sleeps until another thread wakes
-//! it (module `sleep`). A worker counts as searching from its start and from each wake-up until it
-//! finds a task, and after [`SPINS_BUSY`] attempts without a result. Other workers publish more
+//! it (module `sleep`). A worker counts as searching from its start, and from each wake-up for any
+//! task, until it finds a task, and after [`SPINS_BUSY`] attempts without a result. Other workers publish more
 //! tasks while a worker searches or sleeps (module `share`). A sleep has no time limit.
 
 use std::hint;

@@ -526,7 +526,7 @@ mod tests {
         for expected in [
             "the seat of 'make' consists of CPUs 0-1",
             "CPU 3, capacity 600",
-            "new thread: LLC 1 had the fewest threads per CPU",
+            "new thread: started in LLC 1, which had a lower load than that of its parent",
             "all hardware threads of the core were idle; the thread is a borrower",
             "LLC 1, the queue of its address space (queue 4)",
             "waits for its address space's turn",

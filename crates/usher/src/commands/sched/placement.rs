@@ -11,22 +11,24 @@ pub(super) fn text(sched: &ThreadState) -> String {
     match sched.placed {
         Placement::Unknown => "-".to_owned(),
         Placement::NewNear => {
-            format!("new thread: started near its parent, no LLC had a lower load than LLC {llc}")
+            format!("new thread: started in LLC {llc}, near its parent")
         }
         Placement::NewIdlest => {
-            format!("new thread: LLC {llc} had the fewest threads per CPU")
+            format!(
+                "new thread: started in LLC {llc}, which had a lower load than that of its parent"
+            )
         }
-        Placement::SameLlc => format!("woken: its LLC {llc} had an idle core"),
+        Placement::SameLlc => format!("woken: its LLC {llc} had a free CPU"),
         Placement::SameNode => {
-            format!("woken: LLC {llc} of its node had an idle core, its own LLC had none")
+            format!("woken: LLC {llc} of its node had a free CPU, its own LLC had none")
         }
         Placement::OtherNode => {
-            format!("woken: LLC {llc} had an idle core, its own node had none")
+            format!("woken: LLC {llc} had a free CPU, its own node had none")
         }
         Placement::Waker => {
             format!("woken: exchanges data with the thread that woke it in LLC {llc}")
         }
-        Placement::Waits => format!("woken: waited in its LLC {llc}, no CPU was idle"),
+        Placement::Waits => format!("woken: waited in its LLC {llc}, no CPU was free for it"),
     }
 }
 

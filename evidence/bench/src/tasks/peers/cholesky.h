@@ -5,17 +5,21 @@
  * (POTRF, TRSM, SYRK and GEMM of LAPACK), in the order of the sequential program. Tiles are stored
  * by columns.
  *
- * Each frame factorises the same matrix, which it restores first. The factor is compared bit by bit
- * with that of the sequential program, because the order of the tasks of a tile is fixed.
+ * Each frame factorises the same matrix, which it restores first. The time of a frame contains the
+ * restoration. After the last frame, the factor is compared bit by bit with that of the sequential
+ * program, because the order of the tasks of a tile is fixed.
  */
 
 /* Returns the element in row i and column j of a tile. */
 #define AT(tile, i, j) ((tile)[(size_t)(j)*side + (i)])
 
 static uint32_t side;
-/* The tiles of the matrix, of which those below the diagonal are used, before the factorisation,
- * now, and after the factorisation by the sequential program. */
-static double *matrix, *factor, *expected;
+/* The tiles before the factorisation. Only those on and below the diagonal are used. */
+static double *matrix;
+/* The tiles on which the tasks work. */
+static double *factor;
+/* The tiles after the factorisation by the sequential program. */
+static double *expected;
 
 static double *tile_of(double *of, uint32_t tile)
 {
@@ -139,7 +143,7 @@ static bool make_matrix(void)
 	return true;
 }
 
-/* Restores the matrix, runs a frame, and returns 0 if the factor is right. */
+/* Restores the matrix and runs a frame. */
 static uint64_t factorise(void *context)
 {
 	const struct runner *run = context;
