@@ -192,7 +192,7 @@ pub unsafe extern "C" fn usher_tasks_dependencies_submit(
         };
         let task = move || dependent.run();
         let submit = |_: &Runtime| Ok(table.tasks.submit(Groups::new(t, s), &accesses, task)?);
-        // SAFETY: the runtime was given by the caller, who guarantees that it is valid.
+        // SAFETY: the caller has given the runtime, and guarantees that it is valid.
         unsafe { enter(table.runtime, submit) }?;
         let (submitting, submitted) = (State::Submitting as u8, State::Submitted as u8);
         let order = Ordering::AcqRel;

@@ -238,23 +238,6 @@ fn invalid_calls_are_errors_without_effects() {
     assert_eq!(last_error(), "the array in is NULL");
     assert_eq!(call(table.0, Some(run), [0, 1], 0), null);
     assert_eq!(last_error(), "the array out is NULL");
-    // SAFETY: the call rejects the count before it reads the array.
-    let code = unsafe {
-        let (array, count) = (&raw const arg, usize::MAX / 8 + 1);
-        usher_tasks_dependencies_submit(
-            table.0,
-            Some(run),
-            arg,
-            None,
-            0,
-            0,
-            array.cast(),
-            count,
-            ptr::null(),
-            0,
-        )
-    };
-    assert_eq!(code, ErrorCode::Range as c_int);
     assert_eq!(
         call(table.0, Some(run), [0, 0], u32::MAX),
         ErrorCode::Groups as c_int
@@ -277,4 +260,28 @@ fn invalid_calls_are_errors_without_effects() {
     );
     std::mem::forget(owner);
     assert_eq!(task.counts(), (0, 0));
+}
+
+#[test]
+fn a_count_that_no_array_can_have_is_an_error() {
+    let owner = OwnedRuntime::new(1);
+    let table = Dependencies::new(owner.0);
+    let data = ptr::null::<c_void>();
+    // SAFETY: the call rejects the count before it reads the array.
+    let code = unsafe {
+        let (array, count) = (&raw const data, usize::MAX / 8 + 1);
+        usher_tasks_dependencies_submit(
+            table.0,
+            Some(run),
+            ptr::null_mut(),
+            None,
+            0,
+            0,
+            array,
+            count,
+            ptr::null(),
+            0,
+        )
+    };
+    assert_eq!(code, ErrorCode::Range as c_int);
 }
