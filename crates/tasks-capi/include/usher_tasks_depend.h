@@ -62,13 +62,11 @@ usher_tasks_dependencies_new(usher_tasks_runtime *runtime,
  * can be. Tasks that other threads have submitted
  * during such a call, and that depend on its task, are dropped.
  */
-USHER_TASKS_API int
-usher_tasks_dependencies_submit(usher_tasks_dependencies *dependencies,
-				usher_tasks_entry entry, void *arg,
-				usher_tasks_entry discard, uint32_t t,
-				uint32_t s, const void *const *in,
-				size_t in_count, const void *const *out,
-				size_t out_count);
+USHER_TASKS_API int usher_tasks_dependencies_submit(
+	usher_tasks_dependencies *dependencies, usher_tasks_entry entry,
+	void *arg, usher_tasks_entry discard, uint32_t t, uint32_t s,
+	const void *const *in, size_t in_count, const void *const *out,
+	size_t out_count);
 
 /*
  * Frees the table; its tasks still run. No other call may use the table at the
