@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles the BPF programs `sched` and `count` to object files in `OUT_DIR`, which the crate
-//! includes as bytes. The compiler is `clang-19`, or the command in the variable `USHER_CLANG`. The
+//! includes as bytes. Each program is compiled for two sizes of its tables. The compiler is `clang-19`, or the command in the variable `USHER_CLANG`. The
 //! headers with the scheduler's arithmetic are part of the crate `usher-rules`, which reports their
 //! folder in the variable `DEP_USHER_RULES_INCLUDE`.
 
@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: [&str; 2] = ["sched", "count"];
+const PROGRAMS: [&str; 2] = ["sched", "count"];
+/// Numbers of CPUs that the tables of the programs hold (`src/tables.rs`).
+const CPUS: [u32; 2] = [64, 2048];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=src/bpf");
@@ -25,10 +27,13 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     println!("cargo:rerun-if-changed={rules}");
-    for name in OBJECTS {
+    let all = PROGRAMS
+        .iter()
+        .flat_map(|name| CPUS.map(|cpus| (name, cpus)));
+    for (name, cpus) in all {
         let built = SkeletonBuilder::new()
             .source(format!("src/bpf/{name}.bpf.c"))
-            .obj(out.join(format!("{name}.bpf.o")))
+            .obj(out.join(format!("{name}-{cpus}.bpf.o")))
             .clang(&clang)
             .clang_args([
                 "-mcpu=v3",
@@ -37,6 +42,7 @@ fn main() -> ExitCode {
                 "-Werror",
                 "-Wno-unused-parameter",
                 &format!("-I{rules}"),
+                &format!("-DCPUS_MAX={cpus}"),
             ])
             .build();
         if let Err(error) = built {

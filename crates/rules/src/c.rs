@@ -34,7 +34,7 @@ mod tests {
     use crate::share::Aging;
     use crate::{latency, share};
 
-    const NUMBERS: [usize; 49] = [
+    const NUMBERS: [usize; 54] = [
         CPUS_MAX,
         LLCS_MAX,
         MM_QUEUES_PER_LLC,
@@ -47,6 +47,10 @@ mod tests {
         NEXT_SAME as usize,
         latency::SLOTS,
         size_of::<Place>(),
+        offset_of!(Place, core_words),
+        offset_of!(Place, near_words),
+        offset_of!(Place, node_words),
+        offset_of!(Place, all_words),
         offset_of!(Place, node_llcs),
         offset_of!(Place, core),
         offset_of!(Place, near),
@@ -57,6 +61,7 @@ mod tests {
         offset_of!(IdleScanCtx, allowed),
         offset_of!(IdleScanCtx, preferred_cpus),
         offset_of!(IdleScanCtx, borrowers),
+        offset_of!(IdleScanCtx, words),
         size_of::<MmQueue>(),
         offset_of!(MmQueue, min_vtime),
         offset_of!(MmQueue, seat),

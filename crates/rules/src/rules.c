@@ -28,17 +28,17 @@ __s32 rules_choose_core(const struct idle_scan_ctx *scan, __u32 last,
 	return choose_core_of(scan, last, here);
 }
 
-_Bool rules_only_borrowers_run(const struct cpu_set *core,
+_Bool rules_only_borrowers_run(const struct cpu_set *core, __u32 words,
 			       const struct idle_scan_ctx *scan)
 {
-	return only_borrowers_run(core, scan);
+	return only_borrowers_run(core, words, scan);
 }
 
 _Bool rules_find_preferred(struct cpu_set *preferred_cpus,
 			   const struct cpu_set *allowed,
 			   const struct cpu_set *seat)
 {
-	return find_preferred(preferred_cpus, allowed, seat);
+	return find_preferred(preferred_cpus, allowed, seat, ~0U);
 }
 
 __u32 rules_pick_next(struct pick_ctx *ctx, const struct mm_queue *mm_queues,
@@ -233,6 +233,10 @@ const __u64 rules_numbers[] = {
 	NEXT_SAME,
 	LATENCY_SLOTS,
 	sizeof(struct place),
+	offsetof(struct place, core_words),
+	offsetof(struct place, near_words),
+	offsetof(struct place, node_words),
+	offsetof(struct place, all_words),
 	offsetof(struct place, node_llcs),
 	offsetof(struct place, core),
 	offsetof(struct place, near),
@@ -243,6 +247,7 @@ const __u64 rules_numbers[] = {
 	offsetof(struct idle_scan_ctx, allowed),
 	offsetof(struct idle_scan_ctx, preferred_cpus),
 	offsetof(struct idle_scan_ctx, borrowers),
+	offsetof(struct idle_scan_ctx, words),
 	sizeof(struct mm_queue),
 	offsetof(struct mm_queue, min_vtime),
 	offsetof(struct mm_queue, seat),

@@ -331,6 +331,8 @@ impl HostSched {
         assert!(places.len() <= crate::select_cpu::CPUS_MAX);
         assert!(settings.llcs as usize <= crate::select_cpu::LLCS_MAX);
         let cpus = places.len() as u32;
+        let all = (0..places.len()).fold(0, |words, cpu| words | 1 << (cpu / 64));
+        let places: Vec<Place> = places.iter().map(|p| p.with_word_masks(all)).collect();
         let variant = HostVariant {
             cpu_words: u64::from(cpus.div_ceil(64)),
             isolates: places

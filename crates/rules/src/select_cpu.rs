@@ -2,13 +2,13 @@
 //! Selection of a CPU for a thread that wakes. A CPU of an idle core comes before an idle CPU of a
 //! busy core (paper 3b). If programs have seats, the CPUs of the thread's own seat come first
 //! (paper 1). The functions call those of `choose.h`, which explains the order. Each function makes
-//! a few passes over the 8 words (`CPU_WORDS`) of a CPU set, for at most 512 CPUs. Without a
-//! suitable CPU, the result is `None`, and the thread has to wait.
+//! a few passes over the words of a CPU set, of which there are at most 32 (`CPU_WORDS`), for 2,048
+//! CPUs. Without a suitable CPU, the result is `None`, and the thread has to wait.
 
 use usher_model::CpuSet;
 
 /// All CPU numbers are below this limit.
-pub const CPUS_MAX: usize = 512;
+pub const CPUS_MAX: usize = 2048;
 /// Number of LLCs with run queues of their own; further LLCs share these queues.
 pub const LLCS_MAX: usize = 64;
 /// Number of 64-bit words of a CPU set.
@@ -31,6 +31,12 @@ pub fn words_of(cpus: &CpuSet) -> CpuWords {
     words
 }
 
+/// Returns the bitmask of the words that contain a CPU of the set.
+pub fn word_mask(set: &CpuWords) -> u32 {
+    let words = set.iter().enumerate().filter(|(_, word)| **word != 0);
+    words.fold(0, |mask, (at, _)| mask | 1 << at)
+}
+
 /// `struct place`: place of a CPU in the topology.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,6 +51,14 @@ pub struct Place {
     pub capacity: u16,
     /// Class of CPUs of similar capacity, below 4; 0 for the fastest class.
     pub capacity_class: u16,
+    /// Bitmask of the words with CPUs of `core`.
+    pub core_words: u32,
+    /// Bitmask of the words with CPUs of `near`.
+    pub near_words: u32,
+    /// Bitmask of the words with CPUs of `node`.
+    pub node_words: u32,
+    /// Bitmask of the words with CPUs of the machine.
+    pub all_words: u32,
     /// Bitmask of the LLCs of the CPU's node.
     pub node_llcs: u64,
     /// CPUs of the CPU's core, including the CPU itself.
@@ -53,6 +67,18 @@ pub struct Place {
     pub near: CpuWords,
     /// CPUs of the CPU's node.
     pub node: CpuWords,
+}
+
+impl Place {
+    /// Sets the bitmasks of words. `all` contains the words with CPUs of the machine.
+    #[must_use]
+    pub fn with_word_masks(mut self, all: u32) -> Self {
+        self.core_words = word_mask(&self.core);
+        self.near_words = word_mask(&self.near);
+        self.node_words = word_mask(&self.node);
+        self.all_words = all;
+        self
+    }
 }
 
 /// `struct idle_scan_ctx`: CPU sets for the selection, aligned to cache lines.
@@ -74,6 +100,10 @@ pub struct IdleScanCtx {
     /// Unused by the selection: bitmask of the nodes from which the scheduler has not read the idle
     /// CPUs.
     pub unread_nodes: u64,
+    /// Bitmask of the words that the selection examines.
+    pub words: u32,
+    /// Padding.
+    pub unused: u32,
 }
 
 // The wrappers in `rules.c` keep no pointer, and write only through `*mut` pointers.
@@ -82,7 +112,11 @@ unsafe extern "C" {
     fn rules_choose_best(smt: bool, scan: *const IdleScanCtx, last: u32, here: *const Place)
     -> i32;
     fn rules_choose_core(scan: *const IdleScanCtx, last: u32, here: *const Place) -> i32;
-    fn rules_only_borrowers_run(core: *const CpuWords, scan: *const IdleScanCtx) -> bool;
+    fn rules_only_borrowers_run(
+        core: *const CpuWords,
+        words: u32,
+        scan: *const IdleScanCtx,
+    ) -> bool;
     fn rules_find_preferred(
         preferred_cpus: *mut CpuWords,
         allowed: *const CpuWords,
@@ -117,7 +151,7 @@ pub fn choose_core(scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
 /// Returns whether each CPU of the core is idle or runs a borrower.
 pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
     // SAFETY: the arguments have the layouts of the header's structs, and are only read.
-    unsafe { rules_only_borrowers_run(core, scan) }
+    unsafe { rules_only_borrowers_run(core, word_mask(core), scan) }
 }
 
 /// Returns the preferred CPUs of a thread with this seat; `None`: the thread may run on no CPU of

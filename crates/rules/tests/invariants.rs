@@ -12,6 +12,7 @@ use common::rig::{Rig, Shape, State, WHY_ONLY_HERE, has, set};
 use common::{MS, SETTINGS};
 use proptest::prelude::*;
 use usher_rules::sched::{HostSettings, HostVariant, Task};
+use usher_rules::select_cpu::CpuWords;
 
 const SHAPES: [Shape; 6] = [
     Shape(1, 1, 1, 1),
@@ -54,7 +55,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn mask(shape: Shape, bits: u64) -> [u64; 8] {
+fn mask(shape: Shape, bits: u64) -> CpuWords {
     let words = set((0..shape.cpus()).filter(|cpu| bits >> cpu & 1 == 1));
     if words[0] == 0 { set([0]) } else { words }
 }

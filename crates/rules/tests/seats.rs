@@ -8,6 +8,7 @@ use common::rig::{Rig, Shape, State, WHY_RETURNED, set};
 use common::{MS, SETTINGS};
 use proptest::prelude::*;
 use usher_rules::sched::{HostVariant, Task};
+use usher_rules::select_cpu::CpuWords;
 
 /// Cgroups of two programs.
 const A: u64 = 11;
@@ -19,7 +20,7 @@ fn add(rig: &mut Rig, cgroup: u64, cpu: usize) -> usize {
     add_on(rig, cgroup, cpu, cpus)
 }
 
-fn add_on(rig: &mut Rig, cgroup: u64, cpu: usize, cpus: [u64; 8]) -> usize {
+fn add_on(rig: &mut Rig, cgroup: u64, cpu: usize, cpus: CpuWords) -> usize {
     rig.create(Task {
         mm: cgroup << 12,
         cgroup,

@@ -75,6 +75,7 @@ fn scan_ctx(machine: &Topology, case: &WakeupCase, seen: &CpuSet) -> IdleScanCtx
         allowed: words_of(&case.allowed),
         preferred_cpus: words_of(&case.preferred_cpus),
         borrowers: words_of(&case.borrowers),
+        words: u32::MAX,
         ..IdleScanCtx::default()
     }
 }
@@ -87,6 +88,7 @@ fn place(neighbours: &Neighbours) -> Place {
         node: words_of(&neighbours.node),
         ..Place::default()
     }
+    .with_word_masks(u32::MAX)
 }
 
 fn chosen(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
@@ -138,7 +140,8 @@ fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u
 }
 
 fn cpus_of(words: &CpuWords) -> CpuSet {
-    let bits = (0..512).filter(|cpu| words[cpu / 64] >> (cpu % 64) & 1 == 1);
+    let bits =
+        (0..usher_rules::select_cpu::CPUS_MAX).filter(|cpu| words[cpu / 64] >> (cpu % 64) & 1 == 1);
     bits.map(|cpu| cpu as u32).collect()
 }
 

@@ -6,13 +6,14 @@ mod common;
 
 use common::{MS, SETTINGS};
 use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
-use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, CpuWords, Place};
+use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 const LLCS: usize = 8;
-/// Upper limit of the loop iterations while a CPU becomes idle: two searches of at most 25 steps,
-/// and the iterations of the selection before them. A step examines a CPU or skips a word of 64
-/// CPUs.
-const ITERATIONS_MAX: u64 = 80;
+const CPUS: usize = 512;
+/// Upper limit of the loop iterations while a CPU becomes idle: two searches of at most 25 steps, 16
+/// of which visit the word of a core, and the iterations of the selection before them. A step
+/// examines a CPU or skips a word of 64 CPUs.
+const ITERATIONS_MAX: u64 = 120;
 
 fn range(cpus: std::ops::Range<usize>) -> CpuWords {
     let mut words = [0; CPU_WORDS];
@@ -23,18 +24,18 @@ fn range(cpus: std::ops::Range<usize>) -> CpuWords {
 }
 
 /// Returns a machine of 512 CPUs, in eight LLCs of 32 cores with two hardware threads each.
-fn largest_machine() -> HostSched {
-    let per_llc = CPUS_MAX / LLCS;
+fn large_machine() -> HostSched {
+    let per_llc = CPUS / LLCS;
     let place = |cpu: usize| Place {
         known: 1,
         llc: (cpu / per_llc) as u32,
         core: range(cpu / 2 * 2..cpu / 2 * 2 + 2),
         near: range(cpu / per_llc * per_llc..(cpu / per_llc + 1) * per_llc),
-        node: range(0..CPUS_MAX),
+        node: range(0..CPUS),
         node_llcs: u64::MAX >> (64 - LLCS),
         ..Place::default()
     };
-    let places: Vec<Place> = (0..CPUS_MAX).map(place).collect();
+    let places: Vec<Place> = (0..CPUS).map(place).collect();
     let settings = HostSettings {
         llcs: LLCS as u32,
         ..SETTINGS
@@ -75,8 +76,8 @@ fn become_idle(sched: &mut HostSched, task: TaskId) -> u64 {
 
 #[test]
 fn idle_entry_examines_few_of_512_cpus() {
-    let mut sched = largest_machine();
-    let tasks: Vec<TaskId> = (0..CPUS_MAX).map(|cpu| start(&mut sched, cpu)).collect();
+    let mut sched = large_machine();
+    let tasks: Vec<TaskId> = (0..CPUS).map(|cpu| start(&mut sched, cpu)).collect();
     sched.remove(tasks[1]);
     follow(&mut sched);
     sched.remove(tasks[0]);
@@ -93,9 +94,9 @@ fn idle_entry_examines_few_of_512_cpus() {
 #[test]
 fn successive_idle_entries_find_a_thread_anywhere() {
     for shared in [62, 66, 300, 510] {
-        let mut sched = largest_machine();
-        let tasks: Vec<TaskId> = (0..CPUS_MAX).map(|cpu| start(&mut sched, cpu)).collect();
-        sched.set_cpus(tasks[shared], &range(0..CPUS_MAX));
+        let mut sched = large_machine();
+        let tasks: Vec<TaskId> = (0..CPUS).map(|cpu| start(&mut sched, cpu)).collect();
+        sched.set_cpus(tasks[shared], &range(0..CPUS));
         // The thread sleeps and wakes, so that the scheduler reads its new affinity mask.
         sched.remove(tasks[shared]);
         follow(&mut sched);
@@ -115,7 +116,7 @@ fn successive_idle_entries_find_a_thread_anywhere() {
             !found
         });
         let entries = entries.take(100).count();
-        assert!(entries <= CPUS_MAX / 16, "{shared}: {entries}");
+        assert!(entries <= CPUS / 16, "{shared}: {entries}");
         assert!(sched.task(tasks[shared]).cpu < 2, "{shared}");
     }
 }
@@ -127,12 +128,12 @@ fn search_examines_sixteen_cpus_and_skips_all_words() {
     let place = |cpu: usize| Place {
         known: 1,
         core: range(cpu / 2 * 2..cpu / 2 * 2 + 2),
-        near: range(0..CPUS_MAX),
-        node: range(0..CPUS_MAX),
+        near: range(0..CPUS),
+        node: range(0..CPUS),
         node_llcs: 1,
         ..Place::default()
     };
-    let places: Vec<Place> = (0..CPUS_MAX).map(place).collect();
+    let places: Vec<Place> = (0..CPUS).map(place).collect();
     let mut sched = HostSched::new(&places, &SETTINGS, 1);
     sched.set_now(MS);
     let idle = start(&mut sched, 100);

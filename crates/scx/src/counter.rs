@@ -24,9 +24,7 @@ use usher_rules::latency::{SLOTS, below};
 use crate::ScxError;
 use crate::layout::words;
 use crate::machine;
-use crate::object::{self, Aligned};
-
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
+use crate::object;
 
 const COUNTS_BYTES: usize = 8 * (8 + SLOTS);
 const SHARING_BYTES: usize = 32;
@@ -128,7 +126,7 @@ impl Counter {
     /// kernel has no BTF.
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
         let tables = machine::tables(machine, &CpuSet::new())?;
-        let open = object::open(&OBJECT.0)?;
+        let open = object::open(tables.size.counter())?;
         let object = object::load(
             open,
             "loading the BPF programs that count scheduler events, which requires root",

@@ -11,6 +11,7 @@
 //! - `counter`: address-space switches, needless sharing of cores, migrations, latencies;
 //! - `kernel`: state of sched_ext in the running kernel; `functions`: the kernel's functions that
 //!   the BPF programs call; `obstacles`: conditions of a host that forbid a start;
+//! - `tables`: sizes of the tables, and the programs of each size;
 //! - `layout`, `machine`: values of the BPF maps; `shared`: layout of these values in the compiled
 //!   programs, for tests.
 
@@ -28,6 +29,7 @@ mod scheduler;
 mod seats;
 #[cfg(test)]
 mod shared;
+mod tables;
 
 pub use counter::{Counted, Counter};
 pub use error::ScxError;
@@ -37,6 +39,7 @@ pub use layout::{Ending, Placement, Queue, SeatTally, Settings, Tally, ThreadSta
 pub use object::check_bpf_permitted;
 pub use obstacles::SchedulerHolder;
 pub use quotas::QuotaCounts;
-pub use scheduler::{Scheduler, reports_quotas};
+pub use scheduler::{LoadedPrograms, Scheduler, load_programs, reports_quotas};
 pub use seats::{MapIds, SchedulerHandle, SoftSeat};
+pub use tables::check_cpu_numbers;
 pub use usher_rules::select_cpu::CPUS_MAX;

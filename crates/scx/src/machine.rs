@@ -3,20 +3,19 @@
 //! each CPU, which gives its core, LLC and node. They also contain the number of LLCs, the number
 //! of cores, and the bitmask of nodes.
 //!
-//! A CPU number from [`CPUS_MAX`] on is an error. LLC n from [`LLCS_MAX`] on shares the queues of
-//! LLC n modulo [`LLCS_MAX`]. The scheduler requests idle masks per node only if there are several
+//! The tables have one of two sizes (module `tables`), and a larger CPU number is an error. LLC n
+//! from [`LLCS_MAX`] on shares the queues of LLC n modulo [`LLCS_MAX`]. The scheduler requests idle masks per node only if there are several
 //! nodes with CPUs, their numbers are below 64, and each CPU is in one of these nodes.
 //!
 //! The conversion takes quadratic time in the number of CPUs. A CPU outside all nodes counts as in
 //! node 0, with the CPUs of its LLC.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
-use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, PLACE_ISOLATED, Place, words_of};
+use usher_rules::select_cpu::{LLCS_MAX, PLACE_ISOLATED, Place, words_of};
 
+use crate::tables::TableSize;
 use crate::{ScxError, capacity};
 
-/// Bytes of `struct place`.
-pub(crate) const PLACE_BYTES: usize = size_of::<Place>();
 /// Upper limit for the numbers of nodes with idle masks of their own.
 const NODES_MAX: u32 = 64;
 
@@ -24,6 +23,7 @@ const NODES_MAX: u32 = 64;
 /// whole machine.
 #[derive(Debug)]
 pub(crate) struct Tables {
+    pub size: TableSize,
     pub places: Vec<(u32, Vec<u8>)>,
     pub llcs: u32,
     /// Number of cores. The counter of scheduler events starts with all cores idle.
@@ -45,20 +45,16 @@ pub(crate) struct Tables {
 /// `isolated` has the isolated CPUs, which are in the cores, LLCs and nodes of no other CPU.
 ///
 /// # Errors
-/// A CPU number is [`CPUS_MAX`] or higher.
+/// A CPU number exceeds the largest tables.
 pub(crate) fn tables(machine: &Topology, isolated: &CpuSet) -> Result<Tables, ScxError> {
     // At least one CPU has to run the threads that are not bound to isolated CPUs.
     let isolated = match machine.all_cpus().is_subset(isolated) {
         true => &CpuSet::new(),
         false => isolated,
     };
-    let beyond = machine.cpus.iter().find(|cpu| cpu.os as usize >= CPUS_MAX);
-    if let Some(cpu) = beyond {
-        return Err(ScxError::TooManyCpus {
-            cpu: cpu.os,
-            most: CPUS_MAX,
-        });
-    }
+    let size = TableSize::of(machine.cpus.iter().map(|cpu| cpu.os))?;
+    let words = machine.cpus.iter().map(|cpu| cpu.os / 64);
+    let words = words.fold(0, |words, word| words | 1 << word);
     let capacities: Vec<f64> = machine.cores.iter().map(|core| core.capacity).collect();
     let classes = capacity::classes(&capacities);
     let places = machine.cpus.iter().map(|cpu| {
@@ -80,10 +76,12 @@ pub(crate) fn tables(machine: &Topology, isolated: &CpuSet) -> Result<Tables, Sc
             core: words_of(&seen(&core.cpus)),
             near: words_of(&seen(&domain.cpus)),
             node: words_of(&seen(node)),
+            ..Place::default()
         };
-        (cpu.os, bytes_of(&place))
+        (cpu.os, bytes_of(&place.with_word_masks(words), size))
     });
     Ok(Tables {
+        size,
         places: places.collect(),
         llcs: machine.domains.len().min(LLCS_MAX) as u32,
         cores: machine.cores.len() as u64,
@@ -130,28 +128,40 @@ fn llcs_of(machine: &Topology, node: &CpuSet) -> u64 {
     within.fold(0, |llcs, (number, _)| llcs | 1 << llc_of(number))
 }
 
+/// Returns the size of `struct place` in bytes.
+pub(crate) fn place_bytes(size: TableSize) -> usize {
+    8 * 4 + 8 + 3 * 8 * size.words()
+}
+
 /// Returns the bytes of `struct place`, which has no padding.
-fn bytes_of(place: &Place) -> Vec<u8> {
-    let capacity = [place.capacity, place.capacity_class].map(u16::to_ne_bytes);
-    let capacity = u32::from_ne_bytes([
-        capacity[0][0],
-        capacity[0][1],
-        capacity[1][0],
-        capacity[1][1],
-    ]);
-    let numbers = [place.known, place.llc, place.node_number, capacity];
-    let sets = [place.core, place.near, place.node];
+fn bytes_of(place: &Place, size: TableSize) -> Vec<u8> {
+    let capacity = u32::from(place.capacity) | u32::from(place.capacity_class) << 16;
+    let numbers = [
+        place.known,
+        place.llc,
+        place.node_number,
+        capacity,
+        place.core_words,
+        place.near_words,
+        place.node_words,
+        place.all_words,
+    ];
+    let sets = [&place.core, &place.near, &place.node];
+    let sets = sets.map(|set| &set[..size.words()]);
     let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_ne_bytes).collect();
     bytes.extend(place.node_llcs.to_ne_bytes());
-    bytes.extend(sets.into_iter().flatten().flat_map(u64::to_ne_bytes));
+    bytes.extend(
+        sets.into_iter()
+            .flatten()
+            .flat_map(|word| word.to_ne_bytes()),
+    );
     bytes
 }
 
 #[cfg(test)]
 mod tests {
-    use usher_rules::select_cpu::CPU_WORDS;
-
     use super::*;
+    use crate::shared::fields_of;
 
     const NONE: CpuSet = CpuSet::new();
 
@@ -166,14 +176,15 @@ mod tests {
         assert_eq!(tables.cpu_words, 1);
         assert!(tables.has_threads);
         let (cpu, bytes) = &tables.places[5];
-        assert_eq!(bytes.len(), PLACE_BYTES);
+        assert_eq!(tables.size, TableSize::Small);
+        assert_eq!(bytes.len(), place_bytes(tables.size));
         let words: Vec<u64> = crate::layout::words(bytes).collect();
         assert_eq!(*cpu, 5);
         assert_eq!(words[0], 1 | 1 << 32);
         assert_eq!(words[1], 1024 << 32, "node 0, full capacity, class 0");
-        assert_eq!(words[2], 0b1111, "one node");
-        assert_eq!(words[3], 0b11_0000);
-        assert_eq!(words[3 + CPU_WORDS], 0b1111_0000);
+        assert_eq!(words[2..4], [1 | 1 << 32, 1 | 1 << 32], "masks of words");
+        assert_eq!(words[4], 0b1111, "one node");
+        assert_eq!(words[5..7], [0b11_0000, 0b1111_0000]);
     }
 
     #[test]
@@ -185,7 +196,7 @@ mod tests {
         let word = |at: usize, word| crate::layout::words(&several.places[at].1).nth(word);
         let number = |at: usize| word(at, 1).map(|word| word as u32);
         assert_eq!([number(0), number(3)], [Some(0), Some(1)]);
-        assert_eq!([word(0, 2), word(3, 2)], [Some(0b1), Some(0b10)]);
+        assert_eq!([word(0, 4), word(3, 4)], [Some(0b1), Some(0b10)]);
         let mut far = machine("package:2 [numa:1] core:2");
         far.nodes[1].os = 64;
         assert_eq!(
@@ -219,7 +230,7 @@ mod tests {
         assert!(tables.isolates);
         let sets = |at: usize| {
             let words: Vec<u64> = crate::layout::words(&tables.places[at].1).collect();
-            let sets = [3, 3 + CPU_WORDS, 3 + 2 * CPU_WORDS].map(|at| words[at]);
+            let sets = [5, 6, 7].map(|at| words[at]);
             (words[0] as u32, sets)
         };
         assert_eq!(sets(0), (1, [0b1, 0b1101, 0b1101]));
@@ -238,8 +249,49 @@ mod tests {
     }
 
     #[test]
+    fn place_layout_matches_both_builds() {
+        for size in TableSize::ALL {
+            let place = fields_of(size, "place");
+            assert_eq!(place.bytes(), place_bytes(size));
+            let value = place.filled(|name| {
+                let names = place.names();
+                names.iter().position(|known| *known == name).unwrap() as u64 + 1
+            });
+            let mut ours = Place {
+                known: 1,
+                llc: 2,
+                node_number: 3,
+                capacity: 4,
+                capacity_class: 5,
+                core_words: 6,
+                near_words: 7,
+                node_words: 8,
+                all_words: 9,
+                node_llcs: 10,
+                ..Place::default()
+            };
+            (ours.core[0], ours.near[0], ours.node[0]) = (11, 12, 13);
+            assert_eq!(bytes_of(&ours, size), value);
+        }
+    }
+
+    #[test]
+    fn masks_of_words_of_a_large_machine_name_the_words_of_each_set() {
+        let tables = tables(&machine("package:4 l3:16 core:16 pu:2"), &NONE).unwrap();
+        assert_eq!((tables.size, tables.llcs), (TableSize::Large, 64));
+        assert_eq!((tables.places.len(), tables.cpu_words), (2048, 32));
+        let (cpu, bytes) = tables.places.last().unwrap();
+        let masks: Vec<u64> = crate::layout::words(bytes).skip(2).take(2).collect();
+        assert_eq!(*cpu, 2047);
+        let last = 1_u64 << 31;
+        assert_eq!(masks[0], last | last << 32, "core and LLC");
+        assert_eq!(masks[1] >> 32, u64::from(u32::MAX), "machine");
+    }
+
+    #[test]
     fn rejects_machine_beyond_the_tables() {
-        let error = tables(&machine("package:513 core:1"), &NONE).unwrap_err();
-        assert!(matches!(error, ScxError::TooManyCpus { cpu: 512, .. }));
+        let error = tables(&machine("package:2049 core:1"), &NONE).unwrap_err();
+        assert!(matches!(error, ScxError::TooManyCpus { cpu: 2048, .. }));
+        assert_eq!(error.to_string().lines().count(), 1);
     }
 }

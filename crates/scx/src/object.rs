@@ -18,10 +18,9 @@ use libbpf_rs::{
     PrintLevel, libbpf_sys,
 };
 use rustix::time::{ClockId, clock_gettime};
-use usher_rules::select_cpu::CPUS_MAX;
 
 use crate::ScxError;
-use crate::machine::{PLACE_BYTES, Tables};
+use crate::machine::{Tables, place_bytes};
 
 /// Bytes of compiled programs, with the alignment that libbpf's reader of ELF files requires.
 #[repr(C, align(8))]
@@ -156,10 +155,11 @@ pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
 /// # Errors
 /// The kernel returned an error.
 pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxError> {
-    let places = map(object, ".data.places", CPUS_MAX * PLACE_BYTES)?;
-    let mut all = vec![0; CPUS_MAX * PLACE_BYTES];
+    let bytes = place_bytes(tables.size);
+    let mut all = vec![0; tables.size.cpus() * bytes];
+    let places = map(object, ".data.places", all.len())?;
     for (cpu, place) in &tables.places {
-        all[*cpu as usize * PLACE_BYTES..][..PLACE_BYTES].copy_from_slice(place);
+        all[*cpu as usize * bytes..][..bytes].copy_from_slice(place);
     }
     set(&places, 0, &all)
 }

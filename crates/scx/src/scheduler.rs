@@ -11,7 +11,8 @@
 //!    [`Scheduler::notify_fd`] becomes readable and [`Scheduler::ending`] returns the reason.
 //!
 //! The kernel runs one sched_ext scheduler at a time, and ends it at a CPU hotplug event. Starting
-//! a scheduler requires root, and CPU numbers below 512.
+//! a scheduler requires root, and CPU numbers below 2,048. Machines with at most 64 CPUs get programs
+//! with smaller tables.
 //!
 //! Limits: the kernel ends the scheduler when a thread has waited for 5 s (30 s in FIFO order). A
 //! failed start leaves the kernel's own scheduler in place; nothing is retried here.
@@ -35,12 +36,11 @@ use usher_model::Topology;
 
 use crate::layout::{Ending, Settings};
 use crate::machine::{self, Tables};
-use crate::object::{self, Aligned};
+use crate::object;
 use crate::quotas::LIMITS;
 use crate::seats::{SEATING, TALLIES};
+use crate::tables::TableSize;
 use crate::{Kernel, MapIds, ScxError};
-
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
 
 /// Offset of `hotplug_seq` in `struct sched_ext_ops` of kernel.h.
 const HOTPLUG_SEQ: Range<usize> = 0..8;
@@ -114,17 +114,8 @@ impl Scheduler {
             _ => kernel_flag(BY_NODE)?,
         };
         let variant = settings.variant(&tables, flag.map_or(0, |_| tables.nodes));
-        let mut open = object::open(&OBJECT.0)?;
-        prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
-        remove_missing_callbacks(&mut open, settings.fifo)?;
-        if kernel_flag(IMMEDIATE)?.is_some() {
-            change(&mut open, "usher", CPU_RELEASE, |callback| callback.fill(0))?;
-        }
-        if settings.fifo {
-            change(&mut open, "usher", TIMEOUT, |timeout| {
-                timeout.copy_from_slice(&LONGEST_TIMEOUT_MS.to_ne_bytes());
-            })?;
-        }
+        let mut open = opened(tables.size, settings.fifo, &variant)?;
+        prepare(&mut open, hotplug_seq, flag.unwrap_or(0))?;
         let object = object::load(open, "loading the scheduler")?;
         let mut scheduler = Self::of(object, &tables)?;
         scheduler.nodes_apart = flag.is_some();
@@ -218,6 +209,62 @@ impl Scheduler {
     }
 }
 
+/// Programs that are loaded and verified, but do not schedule. They are unloaded when the value is
+/// dropped.
+pub struct LoadedPrograms {
+    _object: Object,
+}
+
+impl fmt::Debug for LoadedPrograms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedPrograms").finish_non_exhaustive()
+    }
+}
+
+/// Loads the scheduler's programs with tables for `cpus` CPUs, without starting the scheduler. With
+/// `has_all_parts`, also the parts for isolated CPUs and for CPUs of different capacity. Tests check
+/// in a small guest that the kernel accepts the programs of a large machine.
+///
+/// # Errors
+/// No tables hold so many CPUs, or the kernel rejects the programs.
+pub fn load_programs(cpus: u32, has_all_parts: bool) -> Result<LoadedPrograms, ScxError> {
+    let size = TableSize::of([cpus.saturating_sub(1)].into_iter())?;
+    let tables = Tables {
+        size,
+        places: Vec::new(),
+        llcs: 1,
+        cores: 1,
+        has_threads: true,
+        classes: if has_all_parts { 2 } else { 1 },
+        isolates: has_all_parts,
+        nodes: 0,
+        cpu_words: u64::from(cpus.div_ceil(64)),
+    };
+    let variant = Settings::default().variant(&tables, 0);
+    let mut open = opened(size, false, &variant)?;
+    prepare(&mut open, 0, 0)?;
+    let object = object::load(open, "loading the scheduler")?;
+    Ok(LoadedPrograms { _object: object })
+}
+
+/// Opens the programs with tables of this size for the running kernel.
+fn opened(size: TableSize, fifo: bool, variant: &[u8]) -> Result<OpenObject, ScxError> {
+    let mut open = object::open(size.scheduler())?;
+    change(&mut open, ".rodata.variant", 0..variant.len(), |bytes| {
+        bytes.copy_from_slice(variant);
+    })?;
+    remove_missing_callbacks(&mut open, fifo)?;
+    if kernel_flag(IMMEDIATE)?.is_some() {
+        change(&mut open, "usher", CPU_RELEASE, |callback| callback.fill(0))?;
+    }
+    if fifo {
+        change(&mut open, "usher", TIMEOUT, |timeout| {
+            timeout.copy_from_slice(&LONGEST_TIMEOUT_MS.to_ne_bytes());
+        })?;
+    }
+    Ok(open)
+}
+
 /// The flag by which a scheduler requests idle masks per node; the kernel has it from 6.15 on.
 const BY_NODE: (&str, &str) = ("scx_ops_flags", "SCX_OPS_BUILTIN_IDLE_PER_NODE");
 /// The flag of threads that are enqueued again if they cannot run at once; the kernel has it from
@@ -271,14 +318,9 @@ fn remove_missing_callbacks(open: &mut OpenObject, fifo: bool) -> Result<(), Scx
     Ok(())
 }
 
-/// Writes the values that must be set before the programs are loaded: the page size, `hotplug_seq`,
-/// additional flags and the variant.
-fn prepare(
-    open: &mut OpenObject,
-    hotplug_seq: u64,
-    flags: u64,
-    variant: &[u8],
-) -> Result<(), ScxError> {
+/// Writes the values that must be set before the programs are loaded: the page size, `hotplug_seq`
+/// and additional flags.
+fn prepare(open: &mut OpenObject, hotplug_seq: u64, flags: u64) -> Result<(), ScxError> {
     let page_bytes = rustix::param::page_size() as u32;
     let ring = open.maps_mut().find(|map| map.name() == "ended");
     let ring = ring.map(|mut ring| ring.set_max_entries(page_bytes));
@@ -293,9 +335,6 @@ fn prepare(
             .iter_mut()
             .zip(flags)
             .for_each(|(old, new)| *old |= new);
-    })?;
-    change(open, ".rodata.variant", 0..variant.len(), |bytes| {
-        bytes.copy_from_slice(variant);
     })
 }
 

@@ -18,15 +18,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
-use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, words_of};
+use usher_rules::select_cpu::{CPUS_MAX, words_of};
 
 use crate::layout::{CPU_TALLY_BYTES, SeatTally, Tally, ThreadState, words};
 use crate::object;
+use crate::tables::TableSize;
 use crate::{Kernel, ScxError};
 
 /// Size of the field `name` of `struct seat`, in bytes.
 const NAME_BYTES: usize = 32;
-const SEAT_BYTES: usize = CPU_WORDS * 8 + NAME_BYTES;
 const SEATING_BYTES: usize = 8;
 /// Names of the maps of two variables that have sections of their own.
 pub(crate) const TALLIES: &str = ".data.tallies";
@@ -82,10 +82,11 @@ impl SchedulerHandle {
     /// # Errors
     /// A map does not exist, or has another layout.
     pub fn open(ids: &MapIds) -> Result<Self, ScxError> {
+        let size = size_of_tables(ids)?;
         Ok(Self {
-            tallies: by_id(ids.tallies, TALLIES, CPUS_MAX * CPU_TALLY_BYTES)?,
+            tallies: by_id(ids.tallies, TALLIES, size.cpus() * CPU_TALLY_BYTES)?,
             threads: by_id(ids.threads, "threads", ThreadState::BYTES)?,
-            seats: by_id(ids.seats, "seats", SEAT_BYTES)?,
+            seats: by_id(ids.seats, "seats", seat_bytes(size))?,
             seat_tallies: by_id(ids.seat_tallies, "seat_tallies", SeatTally::BYTES)?,
             seatings: by_id(ids.seatings, SEATING, SEATING_BYTES)?,
         })
@@ -128,7 +129,7 @@ impl SchedulerHandle {
         })?;
         let key = cgroup.to_ne_bytes();
         let is_new = self.begin_tally(&key)?;
-        let value = value_of(name, &seat);
+        let value = value_of(name, &seat, self.seats.value_size() as usize);
         if let Err(error) = self.seats.update(&key, &value, MapFlags::ANY) {
             if is_new {
                 // If the entry remained, it would permanently occupy one of the map's limited
@@ -234,6 +235,21 @@ impl SchedulerHandle {
     }
 }
 
+/// Returns the size of `struct seat` in bytes.
+fn seat_bytes(size: TableSize) -> usize {
+    size.words() * 8 + NAME_BYTES
+}
+
+/// Returns the size of the tables of a scheduler, by the size of its map of counters.
+fn size_of_tables(ids: &MapIds) -> Result<TableSize, ScxError> {
+    let map = MapHandle::from_map_id(ids.tallies);
+    let map = map.map_err(ScxError::bpf(format!("opening the BPF map '{TALLIES}'")))?;
+    let bytes = map.value_size() as usize;
+    let mut sizes = TableSize::ALL.into_iter();
+    let size = sizes.find(|size| bytes == size.cpus() * CPU_TALLY_BYTES);
+    size.ok_or_else(|| ScxError::layout(TALLIES))
+}
+
 /// Returns the requested CPUs that are on line, or the reason why these CPUs cannot be a seat.
 fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, ScxError> {
     if cpus.is_empty() {
@@ -282,19 +298,20 @@ fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
     }
 }
 
-/// Returns the bytes of `struct seat`.
-fn value_of(name: &str, cpus: &CpuSet) -> Vec<u8> {
-    let words = words_of(cpus).into_iter();
+/// Returns the bytes of `struct seat`, which has this size. The CPUs are on line, and therefore
+/// within the tables.
+fn value_of(name: &str, cpus: &CpuSet, bytes: usize) -> Vec<u8> {
+    let words = words_of(cpus).into_iter().take((bytes - NAME_BYTES) / 8);
     let mut value: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
     // The name is cut before the last byte of the field, which is the terminating 0.
     let name = &name[..name.floor_char_boundary(NAME_BYTES - 1)];
     value.extend(name.as_bytes());
-    value.resize(SEAT_BYTES, 0);
+    value.resize(bytes, 0);
     value
 }
 
 fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> SoftSeat {
-    let (cpus, name) = value.split_at(value.len().min(CPU_WORDS * 8));
+    let (cpus, name) = value.split_at(value.len().saturating_sub(NAME_BYTES));
     let bits = words(cpus).enumerate().flat_map(|(at, word)| {
         let first = at as u32 * 64;
         (0..64)
@@ -320,7 +337,7 @@ mod tests {
         let sys = tempfile::tempdir().unwrap();
         let cpu = sys.path().join("devices/system/cpu");
         std::fs::create_dir_all(&cpu).unwrap();
-        std::fs::write(cpu.join("possible"), "0-7,1000\n").unwrap();
+        std::fs::write(cpu.join("possible"), "0-7,3000\n").unwrap();
         std::fs::write(cpu.join("online"), "0-2,4\n").unwrap();
         let kernel = Kernel::at(sys.path());
         (sys, kernel)
@@ -344,9 +361,14 @@ mod tests {
         let (hash, each) = (MapType::Hash, MapType::PercpuHash);
         let made = || -> libbpf_rs::Result<SchedulerHandle> {
             Ok(SchedulerHandle {
-                tallies: made(MapType::Array, 4, CPUS_MAX * CPU_TALLY_BYTES, 1)?,
+                tallies: made(
+                    MapType::Array,
+                    4,
+                    TableSize::Small.cpus() * CPU_TALLY_BYTES,
+                    1,
+                )?,
                 threads: made(hash, 4, ThreadState::BYTES, 1)?,
-                seats: made(hash, 8, SEAT_BYTES, seats)?,
+                seats: made(hash, 8, seat_bytes(TableSize::Small), seats)?,
                 seat_tallies: made(each, 8, SeatTally::BYTES, seats + 1)?,
                 seatings: made(MapType::Array, 4, SEATING_BYTES, 1)?,
             })
@@ -433,8 +455,8 @@ mod tests {
             ("3,5-7", "none of the CPUs is online"),
             ("0,8-9", "CPUs 8-9 do not exist"),
             ("511", "CPUs 511 do not exist"),
-            ("0,512", "CPUs 512 are beyond"),
-            ("1000", "CPUs 1000 are beyond"),
+            ("0,2048", "CPUs 2048 are beyond"),
+            ("3000", "CPUs 3000 are beyond"),
         ] {
             let why = requested(seat).unwrap_err();
             assert!(
@@ -466,18 +488,24 @@ mod tests {
 
     #[test]
     fn seat_layout_matches_the_programs() {
-        let seat = shared::fields("seat");
-        assert_eq!((seat.bytes(), seat.place("cpus").start), (SEAT_BYTES, 0));
-        assert_eq!(seat.place("name").start, CPU_WORDS * 8);
+        for size in TableSize::ALL {
+            let seat = shared::fields_of(size, "seat");
+            assert_eq!(
+                (seat.bytes(), seat.place("cpus").start),
+                (seat_bytes(size), 0)
+            );
+            assert_eq!(seat.place("name").start, size.words() * 8);
+        }
         assert_eq!(shared::fields("seating").bytes(), SEATING_BYTES);
     }
 
     #[test]
     fn seat_round_trips() {
-        let cpus: CpuSet = [0, 5, 64, 511].into_iter().collect();
+        let cpus: CpuSet = [0, 5, 64, 2047].into_iter().collect();
         let read = |name: &str| {
-            let value = value_of(name, &cpus);
-            assert_eq!(value.len(), SEAT_BYTES);
+            let bytes = seat_bytes(TableSize::Large);
+            let value = value_of(name, &cpus, bytes);
+            assert_eq!(value.len(), bytes);
             seat(&7_u64.to_ne_bytes(), &value, SeatTally::default())
         };
         let make = read("make");

@@ -15,10 +15,7 @@ use crate::layout::{
     Settings, Tally, ThreadState, URGENT, WHYS,
 };
 use crate::machine::Tables;
-use crate::object::Aligned;
-
-static SCHED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
-static COUNT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
+use crate::tables::TableSize;
 
 /// Layout of a C structure: the name and byte range of each field in order, and the size.
 pub(crate) struct Fields {
@@ -28,12 +25,17 @@ pub(crate) struct Fields {
 
 /// Reads the layout of a structure of the scheduler's programs.
 pub(crate) fn fields(of: &str) -> Fields {
-    read(&SCHED.0, of)
+    fields_of(TableSize::Large, of)
+}
+
+/// Reads the layout of a structure of the scheduler's programs with tables of this size.
+pub(crate) fn fields_of(size: TableSize, of: &str) -> Fields {
+    read(size.scheduler(), of)
 }
 
 /// Reads the layout of a structure of the counter's programs.
 pub(crate) fn counters_fields(of: &str) -> Fields {
-    read(&COUNT.0, of)
+    read(TableSize::Large.counter(), of)
 }
 
 fn read(object: &[u8], of: &str) -> Fields {
@@ -120,6 +122,7 @@ fn seat_tally_fields_match_by_name() {
 fn settings_fields_match_by_name() {
     let (changeable, variant) = (fields("settings"), fields("variant"));
     let tables = Tables {
+        size: TableSize::Large,
         places: Vec::new(),
         llcs: 0,
         cores: 0,
@@ -213,7 +216,9 @@ fn thread_fields_match_by_name() {
 
 /// Returns the values and names of an enumeration of the scheduler's programs.
 fn values_of(of: &str) -> Vec<(i64, String)> {
-    let btf = Btf::from_raw("usher", &SCHED.0).unwrap().unwrap();
+    let btf = Btf::from_raw("usher", TableSize::Large.scheduler())
+        .unwrap()
+        .unwrap();
     let values = btf.type_by_name::<Enum<'_>>(of).unwrap();
     let values = values.iter().map(|value| {
         (
@@ -292,6 +297,8 @@ fn structures_of_one_cpu_or_llc_fill_cache_lines() {
         "idle_scan_ctx",
         "cpu_tally",
     ] {
-        assert_eq!(fields(name).bytes() % 64, 0, "{name}");
+        for size in TableSize::ALL {
+            assert_eq!(fields_of(size, name).bytes() % 64, 0, "{name}");
+        }
     }
 }

@@ -219,12 +219,12 @@ fn rejects_machines_beyond_the_schedulers_limits() {
     let load = |spec: &str| {
         usher_topology::load(usher_topology::Source::Synthetic(spec.to_owned())).unwrap()
     };
-    let large = load("package:513 core:1");
+    let large = load("package:2049 core:1");
     Kernel::default().check(&large).unwrap();
     let error = Kernel::usher().check(&large).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the machine has 513 CPUs; Usher's scheduler supports at most 512"
+        "the machine has 2049 CPUs; Usher's scheduler supports at most 2048"
     );
     let error = Kernel::usher()
         .check(&load("package:65 core:1"))

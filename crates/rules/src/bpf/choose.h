@@ -12,30 +12,31 @@
  * at once. On other CPUs, the thread is a borrower itself. A borrower uses only idle cores, and
  * cores that run nothing but borrowers.
  *
- * Each function takes constant time: a few passes over the CPU_WORDS words of a CPU set. The sets
- * are snapshots, which the caller (select_cpu.h in crates/scx) takes. The caller also claims the
- * selected CPU.
- *
- * CPU_WORDS is 8, for 512 CPUs. A function that finds no suitable CPU returns NOWHERE (-1).
+ * Each function makes a few passes over the words of a CPU set: first over the words of the LLC,
+ * then over those of the node, at last over those of the machine, of which there are at most
+ * CPU_WORDS (32). The sets are snapshots, which the caller (select_cpu.h in crates/scx) takes. The
+ * caller also claims the selected CPU. A function that finds no suitable CPU returns NOWHERE (-1).
  */
 #ifndef USHER_RULES_CHOOSE_H
 #define USHER_RULES_CHOOSE_H
 
-#include "numbers.h"
+#include "words.h"
 
 #define NOWHERE (-1)
 
 /*
- * Returns the first CPU that is in all three sets. If the pointer `within` is 0, the third set does
- * not restrict the result.
+ * Returns the first CPU that is in all three sets and in one of the `words`. If the pointer `within`
+ * is 0, the third set does not restrict the result.
  */
 static inline __s32 first_of(const struct cpu_set *some,
 			     const struct cpu_set *allowed,
-			     const struct cpu_set *within)
+			     const struct cpu_set *within, __u32 words)
 {
+	struct word_scan left = {words, 0};
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++) {
+	for_words(left, word)
+	{
 		__u64 bits = some->words[word] & allowed->words[word];
 
 		if (within)
@@ -46,14 +47,14 @@ static inline __s32 first_of(const struct cpu_set *some,
 	return NOWHERE;
 }
 
-/* Returns whether the set contains a CPU. */
-static inline _Bool has_any(const struct cpu_set *set)
+/* Returns whether the set contains a CPU in one of the `words`. */
+static inline _Bool has_any(const struct cpu_set *set, __u32 words)
 {
+	struct word_scan left = {words, 0};
 	__u64 any = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++)
-		any |= set->words[word];
+	for_words(left, word) any |= set->words[word];
 	return any != 0;
 }
 
@@ -65,21 +66,23 @@ static inline _Bool has_cpu(const struct cpu_set *set, __u32 cpu)
 
 /*
  * Returns the CPU that is in `some` and in `allowed`, and nearest to the CPU `last`; NOWHERE if no
- * CPU is in both sets. `here` is the place of `last` in the topology.
+ * CPU is in both sets. `here` is the place of `last` in the topology. CPUs outside `words`, which
+ * include those of the LLC, are not examined.
  */
 static inline __s32 nearest_of(const struct cpu_set *some,
 			       const struct cpu_set *allowed, __u32 last,
-			       const struct place *here)
+			       const struct place *here, __u32 words)
 {
 	__s32 cpu;
 
 	if (has_cpu(some, last) && has_cpu(allowed, last))
 		return last;
-	cpu = first_of(some, allowed, &here->near);
+	cpu = first_of(some, allowed, &here->near, here->near_words);
 	if (cpu < 0)
-		cpu = first_of(some, allowed, &here->node);
+		cpu = first_of(some, allowed, &here->node,
+			       here->node_words & words);
 	if (cpu < 0)
-		cpu = first_of(some, allowed, 0);
+		cpu = first_of(some, allowed, 0, here->all_words & words);
 	return cpu;
 }
 
@@ -97,6 +100,9 @@ struct idle_scan_ctx {
 	struct cpu_set remaining;
 	/* Bitmask of the nodes that the caller has not read into `idle` and `cores` yet. */
 	__u64 unread_nodes;
+	/* Bitmask of the words that the caller has read. The other words of the sets are undefined. */
+	__u32 words;
+	__u32 unused;
 } __attribute__((aligned(CACHE_LINE)));
 
 /*
@@ -108,7 +114,7 @@ static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
 {
 	return nearest_of(smt ? &scan->cores : &scan->idle,
-			  &scan->preferred_cpus, last, here);
+			  &scan->preferred_cpus, last, here, scan->words);
 }
 
 /*
@@ -125,25 +131,26 @@ static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 
 	if (cpu < 0)
 		cpu = nearest_of(&scan->borrowers, &scan->preferred_cpus, last,
-				 here);
+				 here, scan->words);
 	if (cpu < 0)
-		cpu = nearest_of(best, &scan->allowed, last, here);
+		cpu = nearest_of(best, &scan->allowed, last, here, scan->words);
 	if (cpu < 0)
-		cpu = nearest_of(&scan->idle, &scan->preferred_cpus, last,
-				 here);
+		cpu = nearest_of(&scan->idle, &scan->preferred_cpus, last, here,
+				 scan->words);
 	return cpu;
 }
 
-/* Returns whether each CPU of the core is idle or runs a borrower. */
-static inline _Bool only_borrowers_run(const struct cpu_set *core,
+/* Returns whether each CPU of the core, which is in `words`, is idle or runs a borrower. */
+static inline _Bool only_borrowers_run(const struct cpu_set *core, __u32 words,
 				       const struct idle_scan_ctx *scan)
 {
+	struct word_scan left = {words, 0};
 	__u64 others = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++)
-		others |= core->words[word] & ~(scan->idle.words[word] |
-						scan->borrowers.words[word]);
+	for_words(left, word) others |=
+		core->words[word] &
+		~(scan->idle.words[word] | scan->borrowers.words[word]);
 	return !others;
 }
 
@@ -157,21 +164,24 @@ static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 	__s32 cpu = choose_best(1, scan, last, here);
 
 	return cpu >= 0 ? cpu
-			: nearest_of(&scan->cores, &scan->allowed, last, here);
+			: nearest_of(&scan->cores, &scan->allowed, last, here,
+				     scan->words);
 }
 
 /*
- * Computes the preferred CPUs, which are the allowed CPUs in the seat. Returns false if the thread
- * may run on no CPU of its seat.
+ * Computes the preferred CPUs in the `words` of the machine, which are the allowed CPUs in the seat.
+ * Returns false if the thread may run on no CPU of its seat.
  */
 static inline _Bool find_preferred(struct cpu_set *preferred_cpus,
 				   const struct cpu_set *allowed,
-				   const struct cpu_set *seat)
+				   const struct cpu_set *seat, __u32 words)
 {
+	struct word_scan left = {words, 0};
 	__u64 any = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++) {
+	for_words(left, word)
+	{
 		preferred_cpus->words[word] =
 			allowed->words[word] & seat->words[word];
 		any |= preferred_cpus->words[word];

@@ -3,9 +3,10 @@
  * Types and table sizes that the BPF programs, the host build and user space share: integers, CPU
  * sets, and the place of a CPU in the topology
  *
- * User space rejects a machine with a CPU number from CPUS_MAX on. With more than LLCS_MAX LLCs,
- * LLC n shares the run queues of LLC n % LLCS_MAX. src/select_cpu.rs declares the same structures
- * for Rust, and a test compares the layouts.
+ * User space rejects a machine with a CPU number from 2,048 on. The build of the BPF programs sets
+ * CPUS_MAX to 64 for machines with at most 64 CPUs, so that such a machine has no tables for 2,048
+ * CPUs. With more than LLCS_MAX LLCs, LLC n shares the run queues of LLC n % LLCS_MAX.
+ * src/select_cpu.rs declares the same structures for Rust, and a test compares the layouts.
  */
 #ifndef USHER_RULES_SETS_H
 #define USHER_RULES_SETS_H
@@ -27,7 +28,9 @@ typedef __u32 __wsum;
 #define CACHE_LINE 64
 
 /* All CPU numbers are below this limit. */
-#define CPUS_MAX 512
+#ifndef CPUS_MAX
+#define CPUS_MAX 2048
+#endif
 #define CPU_WORDS (CPUS_MAX / 64)
 /* Number of LLCs with run queues of their own. A set of LLCs is a bitmask in one 64-bit word. */
 #define LLCS_MAX 64
@@ -63,6 +66,14 @@ struct place {
 	 */
 	__u16 capacity;
 	__u16 capacity_class;
+	/*
+	 * Bitmasks of words: those with CPUs of the sets `core`, `near` and `node`, and those with
+	 * CPUs of the machine (words.h).
+	 */
+	__u32 core_words;
+	__u32 near_words;
+	__u32 node_words;
+	__u32 all_words;
 	/* Bitmask of the LLCs of the CPU's node. */
 	__u64 node_llcs;
 	/*

@@ -26,6 +26,7 @@
  * a time: races are simulated by host_race() and host_lose_claims().
  */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "kernel.h"
 
@@ -134,7 +135,7 @@ __s32 host_next_resched(const struct instance *host)
 {
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++)
+	for (word = 0; word < words_of(host); word++)
 		if (host->resched.words[word])
 			return word * 64 +
 			       lowest_bit(host->resched.words[word]);
@@ -202,7 +203,7 @@ static __u32 first_allowed(const struct task_struct *p)
 	return mask_has(&p->cpus, cpu)
 		       ? cpu
 		       : (__u32)first_of((const void *)&p->cpus,
-					 (const void *)&p->cpus, 0);
+					 (const void *)&p->cpus, 0, ~0U);
 }
 
 /*
@@ -546,13 +547,13 @@ struct instance *host_new(const struct place *places, __u32 cpus,
 			  const struct settings *settings,
 			  const struct variant *variant, __u64 seed)
 {
-	/* aligned_alloc() accepts the size, because it is a multiple of the alignment, 64. */
-	struct instance *host = aligned_alloc(64, sizeof(*host));
+	/* The tables are large; pages that are not used take no memory and no time. */
+	struct instance *host = mmap(0, sizeof(*host), PROT_READ | PROT_WRITE,
+				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	__u32 cpu;
 
-	if (!host)
+	if (host == MAP_FAILED)
 		abort();
-	memset(host, 0, sizeof(*host));
 	memcpy(host->places, places, cpus * sizeof(*places));
 	enter(host, 0);
 	host->cpus = cpus;
@@ -580,7 +581,7 @@ void host_free(struct instance *host)
 		free(host->cgroups[id]);
 	free(host->cgroups);
 	free(host->tasks);
-	free(host);
+	munmap(host, sizeof(*host));
 }
 
 void host_set_now(struct instance *host, __u64 now)
@@ -646,7 +647,7 @@ _Bool host_may_idle(const struct instance *host, __u32 id)
 	unsigned long any = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++)
+	for (word = 0; word < words_of(host); word++)
 		any |= host->idle.bits[word] & p->cpus.bits[word];
 	return any != 0;
 }

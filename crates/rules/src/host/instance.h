@@ -138,6 +138,8 @@ static __thread struct instance *instance;
 #define g_class_cpus (instance->g_class_cpus)
 #define g_cpus (instance->g_cpus)
 #define g_idle_cpus (instance->g_idle_cpus)
+#define g_idle_words (instance->g_idle_words)
+#define g_node_words (instance->g_node_words)
 #define g_waiting_llcs (instance->g_waiting_llcs)
 #define g_borrowers (instance->g_borrowers)
 #define g_added_by_bpf (instance->g_added_by_bpf)

@@ -20,6 +20,10 @@
 
 #include "shared.h"
 
+/* Words of CPU sets that callbacks visit count as loop iterations. */
+static void host_count_words(__u64 words);
+#define count_words(words) host_count_words(words)
+
 #define SEC(name)
 #define OP(name) static
 #define OP_SLEEPABLE(name) static

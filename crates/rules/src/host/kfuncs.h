@@ -30,6 +30,12 @@ static void enter(struct instance *host, __u32 cpu)
 	host->current = host->rqs[cpu % CPUS_MAX].curr;
 }
 
+/* Returns the number of words of a CPU set that contain CPUs of the instance. */
+static __u32 words_of(const struct instance *host)
+{
+	return (host->cpus + 63) / 64;
+}
+
 static struct rq *rq_of(__u32 cpu)
 {
 	return &instance->rqs[cpu % CPUS_MAX];
@@ -74,6 +80,12 @@ static void account(struct rq *rq)
 static void host_count_iteration(void)
 {
 	instance->iterations++;
+}
+
+static void host_count_words(__u64 words)
+{
+	if (instance)
+		instance->iterations += words;
 }
 
 /* Simulates a race: another CPU advances the clock of LLC 0 (host_race()). */
@@ -257,7 +269,7 @@ static _Bool bpf_cpumask_empty(const struct cpumask *mask)
 	unsigned long any = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++)
+	for (word = 0; word < words_of(instance); word++)
 		any |= mask->bits[word];
 	return !any;
 }
@@ -279,9 +291,9 @@ static void mark_idle(__u32 cpu)
 	__u32 word;
 
 	instance->idle.bits[cpu / 64] |= 1UL << cpu % 64;
-	for (word = 0; word < CPU_WORDS; word++)
+	for (word = 0; word < words_of(instance); word++)
 		whole &= !(core->words[word] & ~instance->idle.bits[word]);
-	for (word = 0; whole && word < CPU_WORDS; word++)
+	for (word = 0; whole && word < words_of(instance); word++)
 		instance->idle_cores.bits[word] |= core->words[word];
 }
 
@@ -296,7 +308,7 @@ static _Bool mark_busy(__u32 cpu)
 	__u32 word;
 
 	instance->idle.bits[cpu / 64] &= ~(1UL << cpu % 64);
-	for (word = 0; word < CPU_WORDS; word++)
+	for (word = 0; word < words_of(instance); word++)
 		instance->idle_cores.bits[word] &= ~core->words[word];
 	return was_idle;
 }

@@ -41,7 +41,7 @@ static void reenqueue_marked(struct instance *host)
 {
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++) {
+	for (word = 0; word < words_of(host); word++) {
 		while (host->reenqueue.words[word]) {
 			__u32 cpu = word * 64 +
 				    lowest_bit(host->reenqueue.words[word]);

@@ -256,7 +256,7 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 	struct thread *thread = thread_of(p);
 	__u32 cpu = cpu_of(p);
 
-	note_in(&g_idle_cpus, cpu, 0);
+	note_idle(cpu, 0);
 	if (is_isolated(cpu))
 		return;
 	find_unreported_idle(cpu);
@@ -291,7 +291,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 		state->unlimited = 0;
 		return;
 	}
-	note_in(&g_idle_cpus, cpu, idle);
+	note_idle(cpu, idle);
 	note_borrower(cpu, 0);
 	if (g_variant.fifo)
 		return;
@@ -417,12 +417,14 @@ static inline void count_cpu(__u32 llc, __u32 cpu)
 
 static inline void note_cpus(void)
 {
-	int cpu;
+	int cpu, cpus = scx_bpf_nr_cpu_ids();
 
 	bpf_for(cpu, 0, CPUS_MAX)
 	{
 		struct place *place = place_of(cpu);
 
+		if (cpu >= cpus)
+			break;
 		if (!place->known)
 			continue;
 		g_limits.cpus++;
@@ -432,7 +434,8 @@ static inline void note_cpus(void)
 		count_cpu(place->llc, cpu);
 		note_in(&g_cpus, cpu, 1);
 		add_to(&g_class_cpus[place->capacity_class % CLASSES_MAX], cpu);
-		note_in(&g_idle_cpus, cpu, 1);
+		note_idle(cpu, 1);
+		g_node_words[place->node_number % NODES_MAX] |= word_bit(cpu);
 	}
 }
 

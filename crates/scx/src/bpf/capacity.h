@@ -77,16 +77,17 @@ ALWAYS __s32 nearest_of_fastest(_Bool smt, __u32 last, __u32 slowest)
 	{
 		struct cpu_set *of_class =
 			&g_class_cpus[(__u32) class % CLASSES_MAX];
+		struct word_scan left = {scan->words, 0};
 		__u32 word;
 
 		if ((__u32) class > slowest)
 			break;
-		for (word = 0; word < CPU_WORDS; word++)
-			scan->remaining.words[word] =
-				scan->preferred_cpus.words[word] &
-				of_class->words[word];
+		for_words(left, word) scan->remaining.words[word] =
+			scan->preferred_cpus.words[word] &
+			of_class->words[word];
 		found = nearest_of(smt ? &scan->cores : &scan->idle,
-				   &scan->remaining, last, place_of(last));
+				   &scan->remaining, last, place_of(last),
+				   scan->words);
 		if (found >= 0)
 			break;
 	}

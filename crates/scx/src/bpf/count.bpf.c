@@ -115,7 +115,7 @@ static void change(__u32 cpu, _Bool works, __u64 now)
 
 	if (!all || !here->known)
 		return;
-	core = first_of(&here->core, &here->core, 0);
+	core = first_of(&here->core, &here->core, 0, here->core_words);
 	threads = bpf_map_lookup_elem(&working, &core);
 	if (!threads)
 		return;

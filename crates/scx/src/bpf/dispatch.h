@@ -194,18 +194,17 @@ static inline void kick_idle_sibling(__u32 cpu)
 	struct place *here = place_of(cpu);
 	__s32 sibling;
 
-	if (!read_idle(&scan->remaining, here))
+	if (!read_idle(&scan->remaining, here, here->core_words))
 		return;
 	clear_cpu(&scan->remaining, cpu);
-	sibling = first_of(&scan->remaining, &here->core, 0);
+	sibling = first_of(&scan->remaining, &here->core, 0, here->core_words);
 	if (sibling >= 0)
 		scx_bpf_kick_cpu(sibling, KICK_IDLE);
 }
 
 /* Lets this CPU run any thread, because no thread runs on this core as part of its own seat. */
-static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
-				 struct pick_ctx *ctx,
-				 const struct settings *settings)
+ALWAYS void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
+			  struct pick_ctx *ctx, const struct settings *settings)
 {
 	ctx->excluded = 0;
 	if (prev)

@@ -75,7 +75,12 @@ void BPF_PROG(usher_dump, struct scx_dump_ctx *into)
 			break;
 		dump_llc_rq(at);
 	}
-	bpf_for(at, 0, (int)cpus) dump_cpu(at);
+	bpf_for(at, 0, CPUS_MAX)
+	{
+		if ((__u32)at >= cpus)
+			break;
+		dump_cpu(at);
+	}
 }
 
 #endif

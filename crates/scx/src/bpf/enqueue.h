@@ -196,10 +196,11 @@ __noinline int find_idle(__u32 cpu)
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	idle = nearest_of(&scan->idle, &scan->preferred_cpus, cpu, here);
+	idle = nearest_of(&scan->idle, &scan->preferred_cpus, cpu, here,
+			  scan->words);
 	if (idle < 0 && scan->unread_nodes && read_other_nodes())
-		idle = nearest_of(&scan->idle, &scan->preferred_cpus, cpu,
-				  here);
+		idle = nearest_of(&scan->idle, &scan->preferred_cpus, cpu, here,
+				  scan->words);
 	return idle;
 }
 
@@ -217,16 +218,16 @@ static inline void kick_nearest_idle(struct task_struct *p,
 
 	if (is_busy(cpu) && !is_movable(p))
 		return;
-	idle = fill_scan_ctx(scan, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
+	idle = fill_window(scan, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
 		/*
 		 * The kernel's set of idle CPUs may not yet contain a CPU that has just become
 		 * idle. g_idle_cpus may already contain that CPU.
 		 */
-		read_allowed(p);
+		read_allowed(p, here->all_words);
 		read_preferred(scan, p, thread);
 		idle = nearest_of(&g_idle_cpus, &scan->preferred_cpus, cpu,
-				  here);
+				  here, here->near_words | idle_words());
 	}
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
@@ -242,32 +243,36 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 		kick_nearest_idle(p, thread, cpu);
 }
 
-/* Upper limit of the steps of a search for a less urgent thread, apart from skipped words. */
-#define PREEMPT_SCANS_MAX 8
+/*
+ * Upper limit of the steps of a search for a less urgent thread. Each step examines a CPU, or
+ * continues with the next word of the LLC.
+ */
+#define PREEMPT_STEPS_MAX 10
 
 /*
- * Returns a CPU of the LLC of `cpu` that runs a less urgent thread; NOWHERE: the search found none.
- * The search takes at most PREEMPT_SCANS_MAX + CPU_WORDS + 1 = 17 steps from `cpu` on, each of which
- * examines a CPU or skips a word of 64 CPUs.
+ * Returns a CPU of the LLC of `cpu` that runs a less urgent thread; NOWHERE: PREEMPT_STEPS_MAX steps
+ * after `cpu` have found none.
  */
 __noinline int find_less_urgent(__u32 cpu, __u32 urgency)
 {
-	const struct cpu_set *near = &place_of(cpu)->near;
+	const struct place *here = place_of(cpu);
 	__u32 at = (cpu + 1) % CPUS_MAX;
 	__s32 found = NOWHERE;
 	int step;
 
-	bpf_for(step, 0, PREEMPT_SCANS_MAX + CPU_WORDS + 1)
+	bpf_for(step, 0, PREEMPT_STEPS_MAX)
 	{
-		__u64 bits = near->words[at / 64] >> at % 64;
+		__u32 word = at / 64 % CPU_WORDS;
+		__u64 bits = here->near.words[word] >> at % 64;
 		__u32 other;
 
 		if (!bits) {
-			at = (at / 64 + 1) * 64 % CPUS_MAX;
+			word = following_word(here->near_words, word);
+			at = UNKNOWN(word * 64) % CPUS_MAX;
 			continue;
 		}
-		other = (at + lowest_bit(bits)) % CPUS_MAX;
-		at = (other + 1) % CPUS_MAX;
+		other = UNKNOWN(at + lowest_bit(bits)) % CPUS_MAX;
+		at = UNKNOWN(other + 1) % CPUS_MAX;
 		if (is_busy(other) && state_of(other)->urgency < urgency) {
 			found = other;
 			break;

@@ -48,6 +48,12 @@ struct cpu_set g_class_cpus[CLASSES_MAX];
  */
 struct cpu_set g_idle_cpus __attribute__((aligned(CACHE_LINE)));
 
+/* Bitmask of the words of g_idle_cpus that contain a CPU (idle.h). */
+__u32 g_idle_words __attribute__((aligned(CACHE_LINE)));
+
+/* Bitmask of the words with CPUs of each node. */
+__u32 g_node_words[NODES_MAX];
+
 /* CPUs that run a borrower, or ran a borrower before a real-time thread took over the CPU. */
 struct cpu_set g_borrowers __attribute__((aligned(CACHE_LINE)));
 

@@ -36,7 +36,7 @@
 #ifndef USHER_SCX_ISOLATION_H
 #define USHER_SCX_ISOLATION_H
 
-#include "state.h"
+#include "idle.h"
 
 /* Slice without an end: SCX_SLICE_INF. */
 #define SLICE_UNLIMITED ((__u64)-1)
@@ -46,37 +46,58 @@ static inline _Bool is_isolated(__u32 cpu)
 	return g_variant.isolates && place_of(cpu)->known == PLACE_ISOLATED;
 }
 
-/*
- * Removes the isolated CPUs from the set `allowed` of the scratch sets, unless the set has no other
- * CPU. Returns whether it has no other CPU.
- */
-__noinline int exclude_isolated(void)
+/* Returns whether the `words` of the set `allowed` contain a CPU that is not isolated. */
+ALWAYS _Bool has_others(struct cpu_set *allowed, __u32 words)
 {
-	struct cpu_set *allowed = &scan_ctx()->allowed;
+	struct word_scan left = {words, 0};
 	__u64 others = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++)
-		others |= allowed->words[word] & g_cpus.words[word];
-	if (!others)
+	for_words(left, word) others |=
+		allowed->words[word] & g_cpus.words[word];
+	return others != 0;
+}
+
+/*
+ * Removes the isolated CPUs from the set `allowed` of the scratch sets, in its words `scan->words`,
+ * unless the set has no other CPU in any word. Returns whether it has no other CPU.
+ */
+__noinline int exclude_isolated(void)
+{
+	struct place *here = place_of(bpf_get_smp_processor_id());
+	struct idle_scan_ctx *scan = scan_ctx();
+	struct cpu_set *allowed = &scan->allowed;
+	struct word_scan left = {scan->words, 0};
+	__u32 word;
+
+	if (!has_others(allowed, here->all_words))
 		return 1;
-	for (word = 0; word < CPU_WORDS; word++)
-		allowed->words[word] &= g_cpus.words[word];
+	for_words(left, word) allowed->words[word] &= g_cpus.words[word];
 	return 0;
 }
 
-/* Reads the allowed CPUs of a thread into the scratch sets. Returns whether the thread is bound. */
-static inline _Bool read_allowed(struct task_struct *p)
+/*
+ * Reads the `words` of the allowed CPUs of a thread into the scratch sets. Returns whether the
+ * thread is bound, which depends on all words.
+ */
+static inline _Bool read_allowed(struct task_struct *p, __u32 words)
 {
-	read_set(&scan_ctx()->allowed, p->cpus_ptr);
-	return g_variant.isolates && exclude_isolated();
+	struct idle_scan_ctx *scan = scan_ctx();
+
+	scan->words = words;
+	if (!g_variant.isolates) {
+		read_words(&scan->allowed, p->cpus_ptr, words);
+		return 0;
+	}
+	read_set(&scan->allowed, p->cpus_ptr);
+	return exclude_isolated();
 }
 
 static inline _Bool is_bound(struct task_struct *p)
 {
 	return g_variant.isolates &&
 	       (__u32)p->nr_cpus_allowed < scx_bpf_nr_cpu_ids() &&
-	       read_allowed(p);
+	       read_allowed(p, 0);
 }
 
 /* Inserts a bound thread into the kernel's queue of its CPU. */

@@ -136,6 +136,8 @@ __noinline int preempt_limited(__u64 id)
 	{
 		__u64 limit = state_of(cpu)->run.limit;
 
+		if ((__u32)cpu >= scx_bpf_nr_cpu_ids())
+			break;
 		if (limit && is_limited_by(limit, id))
 			scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}

@@ -80,10 +80,11 @@ static inline __u64 rotate_llcs(__u64 llcs, __u32 first)
 /* Returns the first CPU of an LLC that the thread of the scratch sets may run on; NOWHERE: none. */
 __noinline int first_in_llc(__u32 llc)
 {
+	struct place *place = place_of(g_llc_loads[llc % LLCS_MAX].first_cpu);
 	struct idle_scan_ctx *scan = scan_ctx();
 
 	return first_of(&scan->preferred_cpus, &scan->preferred_cpus,
-			&place_of(g_llc_loads[llc % LLCS_MAX].first_cpu)->near);
+			&place->near, place->near_words);
 }
 
 /*
@@ -181,13 +182,17 @@ static inline __u32 home_of_new(struct task_struct *p, struct thread *thread,
 
 	if (thread->is_process && !any_idle())
 		return cpu;
-	read_allowed(p);
-	read_preferred(scan, p, thread);
-	if (thread->seat)
-		return cpu;
+	if (!is_free || seats_version()) {
+		read_allowed(p, place_of(cpu)->all_words);
+		read_preferred(scan, p, thread);
+		if (thread->seat)
+			return cpu;
+	}
 	llc = find_idlest_llc(here, thread->is_process, is_free);
 	if (llc == here)
 		return cpu;
+	if (is_free)
+		return g_llc_loads[llc % LLCS_MAX].first_cpu;
 	home = first_in_llc(llc);
 	return home < 0 ? cpu : (__u32)home;
 }

@@ -269,6 +269,8 @@ static inline void create_slice_timers(void)
 		struct slice_timer *slice_timer;
 
 		number = cpu;
+		if (number >= scx_bpf_nr_cpu_ids())
+			break;
 		slice_timer = bpf_map_lookup_elem(&slice_timers, &number);
 		if (!slice_timer || !place_of(cpu)->known)
 			continue;

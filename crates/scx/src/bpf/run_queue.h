@@ -167,7 +167,7 @@ __noinline int preferred_cpu(__u32 cpu)
 	__s32 at;
 
 	at = nearest_of(&scan->preferred_cpus, &scan->preferred_cpus, cpu,
-			place_of(cpu));
+			place_of(cpu), scan->words);
 	return at < 0 ? (__s32)cpu : at;
 }
 
@@ -210,9 +210,11 @@ __noinline __u64 clock_of_preferred(__u32 cpu)
 	struct llc_rq *llc_rq = llc_rq_of(here->llc);
 	__u64 clock = 0;
 	_Bool any = 0;
+	struct word_scan left = {here->near_words, 0};
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++) {
+	for_words(left, word)
+	{
 		__u64 bits = here->near.words[word] &
 			     scan->preferred_cpus.words[word];
 		int at;
@@ -239,7 +241,8 @@ static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
 {
 	struct idle_scan_ctx *scan = scan_ctx();
 
-	read_allowed(p);
+	read_allowed(p, seats_version() ? place_of(cpu)->all_words
+					: place_of(cpu)->near_words);
 	read_preferred(scan, p, thread);
 	return clock_of_preferred(cpu);
 }

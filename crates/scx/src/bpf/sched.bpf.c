@@ -57,6 +57,8 @@
  *   groups.h     shares of cgroups (cpu.weight)
  *   release.h    release of threads of throttled cgroups
  *   cgroups.h    callbacks for cgroups
+ *   idle.h       idle CPUs, and copies of the kernel's masks
+ *   near_core.h  claim of an idle core in the LLC of a thread
  *   select_cpu.h selection of a CPU: idle cores first (paper 3b)
  *   capacity.h   cores of different capacity
  *   isolation.h  isolated CPUs
@@ -83,7 +85,7 @@
  *   no thread. Threads that may run only on that CPU must therefore not wait in the scheduler's
  *   queues.
  * - Per-CPU kernel threads never wait in a queue; they go to their CPU directly.
- * - At most CPUS_MAX = 512 CPUs. LLCs from LLCS_MAX = 64 on share queues with others.
+ * - At most 2,048 CPUs; the build for machines with at most 64 CPUs has smaller tables. LLCs from LLCS_MAX = 64 on share queues with others.
  */
 #include "callbacks.h"
 #include "dump.h"

@@ -19,8 +19,8 @@
  * 5. remote_queues(): when a CPU selects its next thread, it excludes the queues of threads that
  *    would be borrowers on this CPU.
  *
- * Each step takes constant time; step 2 examines 16 cgroups at most, step 5 the 32 queues of an
- * LLC. A process that moves to another cgroup keeps its seat for about SEAT_REFRESH_NS.
+ * Step 2 examines 16 cgroups at most, and copies the words of the machine's CPU sets; step 5
+ * examines the 32 queues of an LLC. Each other step takes constant time. A process that moves to another cgroup keeps its seat for about SEAT_REFRESH_NS.
  * SEATS_MAX is 256, SEAT_REFRESH_NS is 1 s. A seat that is missing in the map counts as no seat.
  */
 #ifndef USHER_SCX_SEATS_H
@@ -86,7 +86,10 @@ static inline void leave_seat(struct thread *thread)
 	thread->seat_version = 0;
 }
 
-/* Determines the thread's seat, and its preferred CPUs: a subset of `scan->allowed`. */
+/*
+ * Determines the thread's seat, and its preferred CPUs: a subset of `scan->allowed`. With seats,
+ * `scan->words` contains all words of the machine.
+ */
 static inline void read_preferred(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread)
 {
@@ -94,7 +97,7 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 	__u64 has = 0;
 	struct seat *seat;
 
-	scan->preferred_cpus = scan->allowed;
+	copy_words(&scan->preferred_cpus, &scan->allowed, scan->words);
 	if (is_stale(thread, version)) {
 		thread->cgroup = version ? find_seat(p) : 0;
 		thread->seat_version = version;
@@ -102,11 +105,11 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 	}
 	seat = thread->cgroup ? bpf_map_lookup_elem(&seats, &thread->cgroup)
 			      : 0;
-	if (seat &&
-	    find_preferred(&scan->preferred_cpus, &scan->allowed, &seat->cpus))
+	if (seat && find_preferred(&scan->preferred_cpus, &scan->allowed,
+				   &seat->cpus, scan->words))
 		has = thread->cgroup;
 	else if (seat)
-		scan->preferred_cpus = scan->allowed;
+		copy_words(&scan->preferred_cpus, &scan->allowed, scan->words);
 	/* A waiting thread keeps the seat with which it was enqueued. */
 	if (thread->queue == NO_QUEUE)
 		thread->seat = has;

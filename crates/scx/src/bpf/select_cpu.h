@@ -27,6 +27,8 @@
  *
  * The search begins at the last CPU of the thread, or at the home of a new thread (placement.h).
  *
+ * 0. claim_near_core(), without seats and classes of CPUs: claim an idle core of the thread's LLC
+ *    (near_core.h). The further steps follow if there is none.
  * 1. fill_scan_ctx(): read the idle CPUs, the idle cores, the allowed CPUs and the preferred CPUs
  *    into scratch sets. If no CPU is idle and there are no seats, the thread has to wait.
  * 2. choose(): select the best kind of CPU, in this order: an idle core among the preferred CPUs; a
@@ -49,10 +51,10 @@
  *
  * 4. Bound
  * --------
- * CLAIM_ATTEMPTS (4) attempts, each with a constant number of passes over CPU_WORDS (8) words and
- * at most BORROWER_SCANS_MAX (8) cores. After the last failed attempt, the thread waits in a queue.
- * The idle CPUs of the other nodes (at most NODES_MAX = 64 nodes) are read once. Step 5 takes at
- * most 2 * (PULL_SCANS_MAX + CPU_WORDS + 1) = 50 loop iterations.
+ * CLAIM_ATTEMPTS (4) attempts, each with a constant number of passes over the words of the LLC, of
+ * the node and of the machine (at most 32), and at most BORROWER_SCANS_MAX (8) cores. After the last
+ * failed attempt, the thread waits in a queue. The idle CPUs of the other nodes (at most NODES_MAX =
+ * 64 nodes) are read once. Step 5 takes at most 2 * PULL_STEPS_MAX = 50 loop iterations.
  *
  * 5. Known limits
  * ---------------
@@ -65,30 +67,20 @@
 #define USHER_SCX_SELECT_CPU_H
 
 #include "capacity.h"
-
-/* Returns whether the kernel keeps its idle masks per node, and has the functions to read them. */
-static inline _Bool has_nodes(void)
-{
-	return g_variant.nodes &&
-	       bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
-	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
-}
+#include "near_core.h"
 
 /*
- * Reads the idle CPUs of the node of `here`, or all idle CPUs if the kernel keeps one mask. If no
- * CPU of the mask is idle, returns false and leaves `idle` unchanged.
+ * Reads the `words` of the idle CPUs of the node of `here`, or of all idle CPUs if the kernel keeps
+ * one mask. Returns whether any of these CPUs is idle.
  */
-static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
+ALWAYS _Bool read_idle(struct cpu_set *idle, const struct place *here,
+		       __u32 words)
 {
-	const struct cpumask *mask =
-		has_nodes() ? scx_bpf_get_idle_cpumask_node(here->node_number)
-			    : scx_bpf_get_idle_cpumask();
-	_Bool any = !bpf_cpumask_empty(mask);
+	const struct cpumask *mask = idle_mask(0, here->node_number);
 
-	if (any)
-		read_set(idle, mask);
+	read_words(idle, mask, words);
 	scx_bpf_put_idle_cpumask(mask);
-	return any;
+	return has_any(idle, words);
 }
 
 /*
@@ -101,46 +93,48 @@ static inline void find_unreported_idle(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
 	struct place *here = place_of(cpu);
+	struct word_scan left = {here->all_words, 0};
 	__u32 word;
 
-	if (any_idle() || !read_idle(&scan->remaining, here))
+	if (any_idle() || is_mask_empty(idle_mask(0, here->node_number)))
 		return;
-	if (g_variant.isolates)
-		for (word = 0; word < CPU_WORDS; word++)
-			scan->remaining.words[word] &= g_cpus.words[word];
-	for (word = 0; word < CPU_WORDS; word++)
-		if (scan->remaining.words[word])
-			__sync_fetch_and_or(&g_idle_cpus.words[word],
-					    scan->remaining.words[word]);
+	read_idle(&scan->remaining, here, here->all_words);
+	for_words(left, word)
+	{
+		__u64 idle = scan->remaining.words[word];
+
+		if (g_variant.isolates)
+			idle &= g_cpus.words[word];
+		if (!idle)
+			continue;
+		__sync_fetch_and_or(&g_idle_cpus.words[word], idle);
+		if (CPU_WORDS > 1)
+			add_idle_word(word);
+	}
 }
 
 /*
- * Reads the CPUs of idle cores: those in the node of `here`, or all of them if the kernel keeps one
- * mask.
+ * Reads the `words` of the CPUs of idle cores: those in the node of `here`, or all of them if the
+ * kernel keeps one mask.
  */
-static inline void read_cores(struct cpu_set *cores, const struct place *here)
+ALWAYS void read_cores(struct cpu_set *cores, const struct place *here,
+		       __u32 words)
 {
-	const struct cpumask *mask =
-		has_nodes() ? scx_bpf_get_idle_smtmask_node(here->node_number)
-			    : scx_bpf_get_idle_smtmask();
+	const struct cpumask *mask = idle_mask(1, here->node_number);
 
-	read_set(cores, mask);
+	read_words(cores, mask, words);
 	scx_bpf_put_idle_cpumask(mask);
 }
 
-/*
- * Adds the CPUs of a kernel mask to the set `to`, and releases the mask. `by_way_of` is scratch
- * space.
- */
-static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
-			    const struct cpumask *mask)
+/* Adds the CPUs of a kernel mask in the `words` to the set `to`, and releases the mask. */
+static inline void add_mask(struct cpu_set *to, const struct cpumask *mask,
+			    __u32 words)
 {
+	struct word_scan left = {words, 0};
 	__u32 word;
 
-	read_set(by_way_of, mask);
+	for_words(left, word) to->words[word] |= read_word(mask, word);
 	scx_bpf_put_idle_cpumask(mask);
-	for (word = 0; word < CPU_WORDS; word++)
-		to->words[word] |= by_way_of->words[word];
 }
 
 /*
@@ -150,21 +144,26 @@ static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 __noinline int read_other_nodes(void)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
-	int node;
+	__u64 nodes = scan->unread_nodes;
+	int step;
 
 	if (!has_nodes())
 		return 0;
-	bpf_for(node, 0, NODES_MAX)
+	bpf_for(step, 0, NODES_MAX)
 	{
-		if (!(scan->unread_nodes >> node & 1))
-			continue;
-		add_mask(&scan->idle, &scan->remaining,
-			 scx_bpf_get_idle_cpumask_node(node));
-		add_mask(&scan->cores, &scan->remaining,
-			 scx_bpf_get_idle_smtmask_node(node));
+		__u32 node = lowest_bit(nodes) % NODES_MAX;
+		__u32 words = g_node_words[node] & scan->words;
+
+		if (!nodes)
+			break;
+		nodes &= nodes - 1;
+		add_mask(&scan->idle, scx_bpf_get_idle_cpumask_node(node),
+			 words);
+		add_mask(&scan->cores, scx_bpf_get_idle_smtmask_node(node),
+			 words);
 	}
 	scan->unread_nodes = 0;
-	return has_any(&scan->idle);
+	return has_any(&scan->idle, scan->words);
 }
 
 /* Returns whether there is nothing to select: no CPU is idle, and there are no seats. */
@@ -184,34 +183,62 @@ static inline _Bool nothing_to_scan(struct thread *thread)
 }
 
 /*
- * Fills the scratch CPU sets for a thread whose last CPU is `last`. With idle masks per node, the
- * masks of the other nodes are read later (read_other_nodes()). Returns false if no CPU is idle and
- * there are no seats.
+ * Fills the `words` of the scratch CPU sets for a thread whose last CPU is `last`. With idle masks
+ * per node, the masks of the other nodes are read later (read_other_nodes()). Returns false if no
+ * CPU is idle in the `words` and there are no seats.
  */
-static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
-				  struct task_struct *p, struct thread *thread,
-				  __u32 last)
+static LARGE_CALL _Bool fill_words(struct idle_scan_ctx *scan,
+				   struct task_struct *p, struct thread *thread,
+				   __u32 last, __u32 words)
 {
 	struct place *here = place_of(last);
 
 	if (has_no_choice())
 		return nothing_to_scan(thread);
+	scan->words = words;
 	scan->unread_nodes =
 		g_variant.nodes & ~(1ULL << here->node_number % NODES_MAX);
-	if (read_idle(&scan->idle, here)) {
-		read_cores(&scan->cores, here);
+	if (read_idle(&scan->idle, here, words)) {
+		read_cores(&scan->cores, here, words);
 	} else {
 		if (!g_variant.nodes && !seats_version())
 			return nothing_to_scan(thread);
-		__builtin_memset(&scan->idle, 0, sizeof(scan->idle));
-		__builtin_memset(&scan->cores, 0, sizeof(scan->cores));
+		clear_words(&scan->cores, words);
 		if (!read_other_nodes() && !seats_version())
 			return nothing_to_scan(thread);
 	}
-	read_allowed(p);
-	scan->borrowers = g_borrowers;
+	read_allowed(p, words);
+	copy_words(&scan->borrowers, &g_borrowers, words);
 	read_preferred(scan, p, thread);
 	return 1;
+}
+
+/*
+ * Fills the scratch CPU sets: with seats, all words of the machine; without seats, the words with
+ * idle CPUs.
+ */
+ALWAYS _Bool fill_scan_ctx(struct idle_scan_ctx *scan, struct task_struct *p,
+			   struct thread *thread, __u32 last)
+{
+	struct place *here = place_of(last);
+	__u32 words = seats_version() ? here->all_words
+				      : here->near_words | idle_words();
+
+	return fill_words(scan, p, thread, last, words);
+}
+
+/*
+ * Fills the scratch CPU sets: without seats, only the words of window_of(). On a hybrid machine, the
+ * fastest idle core may be in any word.
+ */
+ALWAYS _Bool fill_window(struct idle_scan_ctx *scan, struct task_struct *p,
+			 struct thread *thread, __u32 last)
+{
+	struct place *here = place_of(last);
+	__u32 words = seats_version() || is_hybrid() ? here->all_words
+						     : window_of(last);
+
+	return fill_words(scan, p, thread, last, words);
 }
 
 /*
@@ -294,15 +321,16 @@ __noinline int choose_beside_borrowers(__u32 last)
 
 	if (!seats_version())
 		return NOWHERE;
-	scan->remaining = scan->idle;
+	copy_words(&scan->remaining, &scan->idle, scan->words);
 	bpf_for(step, 0, BORROWER_SCANS_MAX)
 	{
 		__s32 cpu = nearest_of(&scan->remaining, &scan->allowed, last,
-				       here);
+				       here, scan->words);
 
 		if (cpu < 0)
 			break;
-		if (only_borrowers_run(&place_of(cpu)->core, scan)) {
+		if (only_borrowers_run(&place_of(cpu)->core,
+				       place_of(cpu)->core_words, scan)) {
 			found = cpu;
 			break;
 		}
@@ -388,18 +416,16 @@ ALWAYS __s32 choose_for(const struct thread *thread, __u32 last, _Bool smt,
 #define CLAIM_ATTEMPTS 4
 
 /*
- * Selects and claims a CPU: steps 1 to 4 of the overview. With `cores_only`, only CPUs of idle
+ * Selects and claims a CPU: steps 2 to 4 of the overview. With `cores_only`, only CPUs of idle
  * cores are suitable. Returns NOWHERE if there is no suitable CPU, or after CLAIM_ATTEMPTS failed
  * claims.
  */
-static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
-			       __u32 last, _Bool smt, _Bool cores_only)
+static inline __s32 claim_of_scan(struct thread *thread, __u32 last, _Bool smt,
+				  _Bool cores_only)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
 	int try;
 
-	if (!fill_scan_ctx(scan, p, thread, last))
-		return NOWHERE;
 	bpf_for(try, 0, CLAIM_ATTEMPTS)
 	{
 		__s32 cpu = choose_for(thread, last, smt, cores_only);
@@ -424,14 +450,45 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 }
 
 /*
- * Same as claim_best(), with a fast path for the case that no CPU is idle and there are no seats.
+ * Selects and claims a CPU among the words of window_of(), or else among all words with idle CPUs.
+ * With seats, the first search covers all words.
+ */
+ALWAYS __s32 claim_best(struct task_struct *p, struct thread *thread,
+			__u32 last, _Bool smt, _Bool cores_only)
+{
+	struct idle_scan_ctx *scan = scan_ctx();
+	int round;
+
+	for (round = 0; round < (CPU_WORDS == 1 ? 1 : 2); round++) {
+		__s32 cpu = NOWHERE;
+
+		if (round ? fill_scan_ctx(scan, p, thread, last)
+			  : fill_window(scan, p, thread, last))
+			cpu = claim_of_scan(thread, last, smt, cores_only);
+		if (cpu >= 0 || seats_version() ||
+		    !(idle_words() & ~scan->words))
+			return cpu;
+	}
+	return NOWHERE;
+}
+
+/*
+ * Same as claim_best(), with two fast paths: no CPU is idle and there are no seats, or a core of the
+ * thread's LLC is idle (has_near_search()).
  */
 ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 		   _Bool smt, _Bool cores_only)
 {
+	__s32 cpu;
+
 	if (has_no_choice()) {
 		leave_seat(thread);
 		return NOWHERE;
+	}
+	if (has_near_search()) {
+		cpu = claim_near_core(p, thread, last, smt);
+		if (cpu >= 0)
+			return cpu;
 	}
 	return claim_best(p, thread, last, smt, cores_only);
 }
@@ -450,7 +507,11 @@ static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 		return 0;
 	if (!is_shared(cpu, 0) && !(is_hybrid() && class_of(cpu)))
 		return 0;
-	return fill_scan_ctx(scan, p, thread, cpu) &&
+	if (!any_idle())
+		return 0;
+	if (has_near_search() && find_near_core(p, cpu, 1) >= 0)
+		return 1;
+	return fill_window(scan, p, thread, cpu) &&
 	       choose_for(thread, cpu, 1, 1) >= 0;
 }
 
@@ -477,55 +538,50 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * Upper limit of the busy CPUs that a search for a thread to pull examines. In addition, the search
- * skips at most CPU_WORDS + 1 words without busy CPUs. The search is limited because the kernel
- * holds the lock of the idle CPU's run queue during the search.
+ * Upper limit of the steps of a search for a thread to pull. Each step examines a busy CPU, or skips
+ * a word without busy CPUs. The search is limited because the kernel holds the lock of the idle
+ * CPU's run queue during the search.
  */
-#define PULL_SCANS_MAX 16
+#define PULL_STEPS_MAX 25
 
-/* Reads the busy CPUs of the LLC of `here`; with `other_llcs`, the busy CPUs of all other LLCs. */
-static inline void read_busy(struct cpu_set *busy, const struct place *here,
-			     _Bool other_llcs)
+/*
+ * Returns the busy CPUs of a word in the LLC of `here`; with `other_llcs`, those of all other LLCs.
+ */
+static inline __u64 busy_in(__u32 word, const struct place *here,
+			    _Bool other_llcs)
 {
-	__u64 words = g_variant.cpu_words;
-	__u32 word;
+	__u64 cpus = here->near.words[word];
 
-	for (word = 0; word < CPU_WORDS; word++) {
-		__u64 cpus = here->near.words[word];
-
-		if (word >= words)
-			break;
-		if (other_llcs)
-			cpus = g_cpus.words[word] & ~cpus;
-		busy->words[word] = cpus & ~g_idle_cpus.words[word];
-	}
+	if (other_llcs)
+		cpus = g_cpus.words[word] & ~cpus;
+	return cpus & ~g_idle_cpus.words[word];
 }
 
 /*
  * Returns a CPU with a running thread that gains by a migration to `idle`, because it shares its
  * core or by its demand (gains_on()); NOWHERE: the search found none. The search covers the LLC of
- * `idle` or, with `other_llcs`, all other LLCs. The search takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips
- * a word of 64 CPUs. The next search of this CPU starts where this search ended, so that successive
- * searches cover all CPUs. The first search starts at the CPU after `idle`. If all searches started
- * at CPU 0, all idle CPUs would find the same CPU first, and a kick of that CPU has no effect while
- * it runs a real-time thread.
+ * `idle` or, with `other_llcs`, all other LLCs. The search takes at most PULL_STEPS_MAX steps. The
+ * next search of this CPU starts where this search ended, so that successive searches cover all
+ * CPUs. The first search starts at the CPU after `idle`. If all searches started at CPU 0, all idle
+ * CPUs would find the same CPU first, and a kick of that CPU has no effect while it runs a real-time
+ * thread.
  */
 __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 {
-	struct cpu_set *busy = &scan_ctx()->remaining;
+	const struct place *here = place_of(idle);
+	__u32 words = other_llcs ? here->all_words : here->near_words;
 	__u32 *passed = &state_of(idle)->pull_passed[other_llcs & 1];
 	__u32 at = (idle + 1 + *passed) % CPUS_MAX;
 	__s32 found = NOWHERE;
 	int step;
 
-	read_busy(busy, place_of(idle), other_llcs);
 	/*
-	 * Each step examines a CPU or skips to the next word. The first word is visited twice:
-	 * first its upper bits, at the end its lower bits.
+	 * The first word is visited twice: first its upper bits, at the end its lower bits.
 	 */
-	bpf_for(step, 0, PULL_SCANS_MAX + CPU_WORDS + 1)
+	bpf_for(step, 0, PULL_STEPS_MAX)
 	{
-		__u64 bits = busy->words[at / 64] >> at % 64;
+		__u32 word = at / 64 % CPU_WORDS;
+		__u64 bits = busy_in(word, here, other_llcs) >> at % 64;
 		__u32 cpu;
 
 		/*
@@ -533,11 +589,12 @@ __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 		 * iterations alike.
 		 */
 		if (!bits) {
-			at = (at / 64 + 1) * 64 % CPUS_MAX;
+			at = UNKNOWN(following_word(words, word) * 64) %
+			     CPUS_MAX;
 			continue;
 		}
-		cpu = (at + lowest_bit(bits)) % CPUS_MAX;
-		at = (cpu + 1) % CPUS_MAX;
+		cpu = UNKNOWN(at + lowest_bit(bits)) % CPUS_MAX;
+		at = UNKNOWN(cpu + 1) % CPUS_MAX;
 		if (state_of(cpu)->movable &&
 		    gains_on(idle, cpu, state_of(cpu)->demanding,
 			     is_shared(cpu, 0)) &&

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * State of the scheduler per CPU (`struct cpu_state`) and per LLC (`struct llc_rq`), and the
- * functions that read and update it
+ * functions that read and update it. idle.h has the idle CPUs.
  *
  * Settings and the state of threads, which user space accesses, are in shared.h; the variables are
- * in globals.h. The tables hold CPUS_MAX CPUs and LLCS_MAX LLCs (sets.h). User space rejects larger
- * CPU numbers, and lets further LLCs share queues.
+ * in globals.h. The tables hold CPUS_MAX CPUs and LLCS_MAX LLCs (sets.h). User space loads the build
+ * with the smallest tables that hold the machine, rejects a machine for which no table is large
+ * enough, and lets further LLCs share queues.
  *
  * Vtime is CPU time over weight, in nanoseconds that may overflow: vtimes are compared by their
  * difference (is_before()). The clock of an LLC is the highest minimum vtime of waiting threads
  * that a selection has found there, so that it never decreases. Several CPUs write such a clock,
  * and only through advance().
  *
- * Limits: advance() makes CLOCK_ATTEMPTS (4) attempts, and may then leave a clock behind. Functions on
- * sets take a pass over the CPU_WORDS (8) words, all others constant time.
+ * Limits: advance() makes CLOCK_ATTEMPTS (4) attempts, and may then leave a clock behind. Each
+ * function takes constant time.
  */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
@@ -239,28 +240,6 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 			     ~(1ULL << cpu % 64));
 }
 
-/* Returns whether any CPU is idle, which is rare under load. */
-ALWAYS _Bool any_idle(void)
-{
-	__u64 words = g_variant.cpu_words;
-	__u64 any = 0;
-	__u32 word;
-
-	for (word = 0; word < CPU_WORDS; word++)
-		if (word < words)
-			any |= g_idle_cpus.words[word];
-	return any != 0;
-}
-
-/*
- * Returns whether the CPU is busy, as reported by the kernel. A busy CPU may run a real-time
- * thread. In that case, the CPU's `struct cpu_state` refers to the last thread of this scheduler.
- */
-static inline _Bool is_busy(__u32 cpu)
-{
-	return !has_cpu(&g_idle_cpus, cpu);
-}
-
 /*
  * Returns whether another CPU of this CPU's core is busy. With `owners_only`, CPUs that run
  * borrowers do not count.
@@ -268,15 +247,14 @@ static inline _Bool is_busy(__u32 cpu)
 __noinline int is_shared(__u32 cpu, __u32 owners_only)
 {
 	const struct place *here = place_of(cpu);
-	__u64 words = g_variant.cpu_words;
+	struct word_scan left = {here->core_words, 0};
 	__u64 others = 0;
 	__u32 word;
 
-	for (word = 0; word < CPU_WORDS; word++) {
+	for_words(left, word)
+	{
 		__u64 busy;
 
-		if (word >= words)
-			break;
 		busy = here->core.words[word] & ~g_idle_cpus.words[word];
 		if (owners_only)
 			busy &= ~g_borrowers.words[word];
@@ -443,17 +421,6 @@ static inline __u64 group_weight_of(struct task_group *group)
 		return (__u64)BPF_CORE_READ(flat, scx_weight) << OWN_SHIFT;
 	/* The kernel has no weights for sched_ext. */
 	return WEIGHT_NORMAL << OWN_SHIFT;
-}
-
-/* Copies a cpumask of the kernel; CPUs from CPUS_MAX on are left out. */
-static inline void read_set(struct cpu_set *to, const struct cpumask *from)
-{
-	__u32 bytes = (scx_bpf_nr_cpu_ids() + 63) / 64 * 8;
-
-	__builtin_memset(to, 0, sizeof(*to));
-	if (bytes > sizeof(*to))
-		bytes = sizeof(*to);
-	bpf_probe_read_kernel(to, bytes, from);
 }
 
 /* Returns whether the thread may run on another CPU than its current CPU. */

@@ -40,7 +40,10 @@ pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
     let mut report = SchedDoctorReport::of(&kernel(), dir, last, is_root);
     if report.refused.is_none() {
         let permitted = usher_scx::check_bpf_permitted();
-        let error = permitted.and_then(|()| usher_scx::check_functions()).err();
+        let checked = permitted
+            .and_then(|()| usher_scx::check_functions())
+            .and_then(|()| usher_scx::check_cpu_numbers(&kernel()));
+        let error = checked.err();
         report.refused = error.map(|error| failure::line(&error.into()));
     }
     if matches!(kernel().state(), Err(ScxError::NoSchedExt { .. })) {

@@ -114,6 +114,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     check(&kernel(), &dir, found.state.as_ref())?;
     usher_scx::check_bpf_permitted()?;
     usher_scx::check_functions()?;
+    usher_scx::check_cpu_numbers(&kernel())?;
     if args.fifo {
         limits::check_ignored(args.ignore_cpu_max)?;
     }
