@@ -37,8 +37,9 @@
  *    its address space, of which an LLC has MM_QUEUES_PER_LLC = 32.
  * 7. An urgent thread that woke preempts a less urgent thread of its CPU. New threads are less
  *    urgent than threads of known short bursts. If several threads wait, there are no seats and the
- *    thread may run on all CPUs, it preempts a less urgent thread of another CPU of the LLC. A suitable idle CPU is kicked, because it may have
- *    become idle just before the thread was inserted.
+ *    thread may run on all CPUs, it preempts a less urgent thread of another CPU of the LLC. A
+ *    suitable idle CPU is kicked, because it may have become idle just before the thread was
+ *    inserted.
  *
  * 4. Bound
  * --------
