@@ -187,6 +187,11 @@ impl Worker<'_> {
         self.local_queues.borrow_mut().take_fork(&is_wanted)
     }
 
+    /// Moves forked tasks from this worker's steal slots to the injector.
+    pub(super) fn inject_published_forks(&self) {
+        self.take_back_wanted(&|_: &JobRef| false);
+    }
+
     /// Moves wanted tasks from this worker's steal slots to its queues, and other forked tasks from
     /// there to the injector. Tasks that were not forked stay in the slots.
     fn take_back_wanted(&self, is_wanted: impl Fn(&JobRef) -> bool) {

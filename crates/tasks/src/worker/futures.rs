@@ -189,6 +189,8 @@ impl Worker<'_> {
                 hint::spin_loop();
                 continue;
             } else {
+                // A worker in a deep wait searches only the injected tasks for those that it wants.
+                self.inject_published_forks();
                 self.inject_queues();
                 registry.future_waits.fetch_add(1, Ordering::SeqCst);
                 let has_work = || node.has_ended() || self.has_mail() || descendant().is_some();
