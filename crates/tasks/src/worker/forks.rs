@@ -189,7 +189,7 @@ impl Worker<'_> {
 
     /// Moves forked tasks from this worker's steal slots to the injector.
     pub(super) fn inject_published_forks(&self) {
-        self.take_back_wanted(&|_: &JobRef| false);
+        self.take_back_wanted(|_: &JobRef| false);
     }
 
     /// Moves wanted tasks from this worker's steal slots to its queues, and other forked tasks from
