@@ -98,6 +98,6 @@ mod tests {
         }
         let part = format(&samples(&all), &[1]);
         let met: Vec<bool> = part.bars.iter().map(Bar::is_met).collect();
-        assert_eq!(met, [true, false, true, false]);
+        assert_eq!(met[..4], [true, false, true, false]);
     }
 }
