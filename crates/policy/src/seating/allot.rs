@@ -42,7 +42,7 @@ pub(super) fn work_max(supply: &[u32]) -> u128 {
 
 const INFEASIBLE: u64 = u64::MAX;
 
-/// Upper bound of the steps of [`RecurrenceTable::new`] for this many candidates.
+/// Upper bound of the steps of [`RecurrenceTable`] for this many candidates.
 pub(super) fn work(candidates: usize, supply: &[u32]) -> u128 {
     let spare = |m: u32| match supply {
         [_] => (m as usize).saturating_sub(candidates) as u128,
