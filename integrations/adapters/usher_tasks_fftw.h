@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Lets FFTW (3.3.9 or newer) run on the workers of a runtime, so that it starts
- * no threads of its own:
+ * Makes FFTW (3.3.9 or newer) use the workers of a runtime instead of threads of
+ * its own:
  *
  *     fftw_init_threads();
  *     fftw_threads_set_callback(usher_tasks_fftw_run, runtime);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Lets libjxl (JPEG XL, 0.7 or newer) run on the workers of a runtime, so that
- * it starts no threads of its own:
+ * Makes libjxl (JPEG XL, 0.7 or newer) use the workers of a runtime instead of
+ * threads of its own:
  *
  *     JxlEncoderSetParallelRunner(encoder, usher_tasks_jxl_run, runtime);
  *     JxlDecoderSetParallelRunner(decoder, usher_tasks_jxl_run, runtime);
@@ -27,7 +27,7 @@ struct usher_tasks_jxl_loop {
 
 /*
  * Calls the function for a block of numbers. libjxl has data for each thread
- * number. It neither waits nor runs loops inside the function, so that at most
+ * number. The function neither waits nor runs loops, and therefore at most
  * one call is in progress per worker.
  */
 static inline void usher_tasks_jxl_block(uint64_t begin, uint64_t end,

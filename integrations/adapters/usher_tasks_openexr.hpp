@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Lets OpenEXR (3.1 or newer) run on the workers of a runtime, so that it starts no threads of its
-// own:
+// Makes OpenEXR (3.1 or newer) use the workers of a runtime instead of threads of its own:
 //
 //     IlmThread::ThreadPool::globalThreadPool().setThreadProvider(
 //         new usher::openexr_threads(runtime));
@@ -48,8 +47,8 @@ class openexr_threads : public IlmThread::ThreadPoolProvider
 	}
 
 	// Submits the task. On a worker of the runtime, the task runs at once in the calling thread:
-	// OpenEXR waits for its tasks without running other tasks, so that all workers could wait
-	// and none would run a task. The same applies if the runtime is NULL or accepts no task, and
+	// OpenEXR waits for its tasks without running other tasks, and if all workers waited, none
+	// would run a task. The same applies if the runtime is NULL or accepts no task, and
 	// in the child of a fork(), which has no workers. If usher_tasks_cancel() drops the task, the
 	// thread that drops it runs it.
 	void addTask(IlmThread::Task *task) override

@@ -334,7 +334,7 @@ pub const TBB_MAP: Contestant = contestant(
 /// Contestants that run the wavefront by single tasks instead of a graph.
 pub const TOKENS: [Contestant; 4] = [DENSE, FREE, TBB_COUNTERS, TBB_MAP];
 
-/// Contestants that factorise a matrix. The first has the bars.
+/// Contestants that factorise a matrix: usher-tasks, which has the bars, and OpenMP's `depend`.
 pub const DEPEND: [Contestant; 4] = [
     contestant(
         Runtime::Usher,
@@ -343,18 +343,8 @@ pub const DEPEND: [Contestant; 4] = [
         "usher-tasks, dependencies by data",
     ),
     contestant(Runtime::Usher, Program::Own, "usher", "usher-tasks, graph"),
-    contestant(
-        Runtime::GnuOpenMp,
-        Program::GnuOpenMp,
-        "depend",
-        "GCC OpenMP, task depend",
-    ),
-    contestant(
-        Runtime::LlvmOpenMp,
-        Program::LlvmOpenMp,
-        "depend",
-        "LLVM OpenMP, task depend",
-    ),
+    WAVEFRONT_PEERS[6],
+    WAVEFRONT_PEERS[8],
 ];
 
 /// The loop over macroblocks. Its time is the time of the tasks without a runtime.
