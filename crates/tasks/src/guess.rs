@@ -63,7 +63,7 @@ thread_local! {
     /// The group by time to which this thread adds tasks: the number of the [`GroupGuesser`], the
     /// group, and the number of tasks that still fit into the group. The cell is thread-local, so
     /// that tasks that one thread registers in succession are in one group.
-    static OPEN_GROUP: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
+    static OPEN_GROUP: Cell<(u64, u32, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 #[derive(Debug)]
@@ -91,29 +91,39 @@ impl Default for GroupGuesser {
     }
 }
 
+/// Returns the group with this number in cyclic order.
+fn group_of(number: usize) -> u32 {
+    1 + (number % (T_QUEUES - 1)) as u32
+}
+
 impl GroupGuesser {
     /// Returns groups for a task that has none. `data` is the address of the task's data, if known.
+    #[inline]
     pub fn groups(&self, data: Option<usize>) -> Groups {
-        let queues = T_QUEUES - 1;
-        let grouping = GROUPINGS[self.grouping.load(Ordering::Relaxed)];
-        let group = match (grouping, data) {
+        let t = match (GROUPINGS[self.grouping.load(Ordering::Relaxed)], data) {
             (Grouping::None, _) => return Groups::NONE,
-            (Grouping::Data, Some(data)) => data / REGION_BYTES % queues,
-            (Grouping::Time, _) | (Grouping::Data, None) => self.by_time() as usize % queues,
+            (Grouping::Data, Some(data)) => group_of(data / REGION_BYTES),
+            (Grouping::Time, _) | (Grouping::Data, None) => self.by_time(),
         };
-        Groups::new(1 + group as u32, 0)
+        Groups::new(t, 0)
     }
 
-    fn by_time(&self) -> u64 {
+    #[inline]
+    fn by_time(&self) -> u32 {
         // A destructor of a thread-local value may register tasks while its thread ends. This cell
         // has no destructor, so it can still be used at that time.
         let (guesser, group, more) = OPEN_GROUP.get();
         let (group, more) = match guesser == self.number && more > 0 {
             true => (group, more),
-            false => (self.begun.fetch_add(1, Ordering::Relaxed), TASKS),
+            false => (self.begin_group(), TASKS),
         };
         OPEN_GROUP.set((self.number, group, more - 1));
         group
+    }
+
+    #[cold]
+    fn begin_group(&self) -> u32 {
+        group_of(self.begun.fetch_add(1, Ordering::Relaxed) as usize)
     }
 
     /// Records the run time of a timed task.

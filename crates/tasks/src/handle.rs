@@ -124,6 +124,7 @@ pub(crate) enum TaskHint {
 
 impl TaskHint {
     /// Returns the groups of the task, and whether the runtime has guessed the groups.
+    #[inline]
     fn groups(self, registry: &Registry) -> (Groups, bool) {
         let data = match self {
             Self::Groups(groups) if groups != Groups::NONE => return (groups, false),
@@ -139,6 +140,7 @@ impl TaskHint {
 
 /// Returns whether the calling thread may not add tasks any more, because the runtime is being
 /// dropped.
+#[inline]
 fn is_closed_for_caller(registry: &Arc<Registry>) -> bool {
     registry.is_closing() && current_worker(registry).is_none()
 }
@@ -151,6 +153,7 @@ struct InvalidGroups {
 }
 
 /// Returns the groups of a task, and whether the runtime has guessed them.
+#[inline]
 fn valid_groups(registry: &Registry, hint: TaskHint) -> Result<(Groups, bool), InvalidGroups> {
     let (groups, is_guessed) = hint.groups(registry);
     let (t_groups, s_groups) = registry.groups_below;
@@ -182,15 +185,17 @@ pub(crate) fn register(
             s_groups: invalid.s_groups,
         })?;
     let entry = Closure::new(entry, is_guessed).ok_or(TaskError::Memory { token })?;
-    make_ready(
-        registry,
-        registry.tokens.register(token, count, groups, entry)?,
-    );
+    if let Some(job) = registry.tokens.register(token, count, groups, entry)? {
+        make_ready(registry, job);
+    }
     Ok(())
 }
 
+#[inline]
 pub(crate) fn resolve(registry: &Arc<Registry>, token: u64) -> Result<(), TaskError> {
-    make_ready(registry, registry.tokens.resolve(token)?);
+    if let Some(job) = registry.tokens.resolve(token)? {
+        make_ready(registry, job);
+    }
     Ok(())
 }
 
@@ -229,12 +234,11 @@ pub(crate) fn submit_numbered(
     let entry = Closure::without_token(entry, is_guessed).ok_or(SubmitError::Memory)?;
     let (job, number) = registry.tokens.submit(groups, entry)?;
     begin(number);
-    make_ready(registry, Some(job));
+    make_ready(registry, job);
     Ok(())
 }
 
-fn make_ready(registry: &Arc<Registry>, job: Option<JobRef>) {
-    let Some(job) = job else { return };
+fn make_ready(registry: &Arc<Registry>, job: JobRef) {
     match current_worker(registry) {
         Some(worker) => worker.publish_ready(job),
         None => registry.inject(job),

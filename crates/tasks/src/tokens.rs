@@ -24,6 +24,7 @@
 mod dense;
 mod submitted;
 
+use std::any::Any;
 use std::hash::BuildHasher;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -256,10 +257,15 @@ impl Tokens {
 
     /// Resolves one dependency of a task, and returns the task's job if this was the last missing
     /// resolution.
+    #[inline]
     pub fn resolve(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
-        if let Some(index) = self.dense.index_of(token) {
-            return self.resolve_dense(index);
+        match self.dense.index_of(token) {
+            Some(index) => self.resolve_dense(index),
+            None => self.resolve_in_shard(token),
         }
+    }
+
+    fn resolve_in_shard(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
         let found = shard
             .table
@@ -388,6 +394,7 @@ impl Tokens {
     }
 
     /// Runs the closure of a task, or drops it after [`Self::cancel`].
+    #[inline]
     fn run(&self, token: u64, is_submitted: bool, entry: Closure) {
         let is_cancelled = self.cancelled.load(Ordering::Relaxed);
         self.call(token, is_submitted, || match is_cancelled {
@@ -397,14 +404,20 @@ impl Tokens {
     }
 
     /// Calls `call`, which runs or drops the closure of a task. Records a panic of the call.
+    #[inline]
     pub fn call(&self, token: u64, is_submitted: bool, call: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
-            self.panicked.lock().push(Panicked {
-                task: token,
-                is_submitted,
-                message: message(panic),
-            });
+            self.record(token, is_submitted, panic);
         }
+    }
+
+    #[cold]
+    fn record(&self, token: u64, is_submitted: bool, panic: Box<dyn Any + Send>) {
+        self.panicked.lock().push(Panicked {
+            task: token,
+            is_submitted,
+            message: message(panic),
+        });
     }
 
     /// Waits until no task is ready or running.

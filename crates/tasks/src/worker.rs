@@ -471,11 +471,13 @@ impl<'a> Worker<'a> {
 
     /// Calls the body of a task and records the span of the task if tracing is on. The span is
     /// complete before any other thread can observe that the task has run.
+    #[inline]
     pub fn trace(&self, task: u64, groups: Groups, body: impl FnOnce()) {
-        // The drop of the guard writes the span, also if the body panics.
-        let buffer = self.registry.tracer.for_worker(self.index);
-        let _span = buffer.map(|buffer| SpanGuard::begin(buffer, task, groups));
-        body();
+        match self.registry.tracer.for_worker(self.index) {
+            // The drop of the guard writes the span, also if the body panics.
+            Some(buffer) => within(SpanGuard::begin(buffer, task, groups), body),
+            None => body(),
+        }
     }
 
     /// Publishes queued tasks if needed, and runs a task and the chain of tasks that it makes
@@ -731,6 +733,12 @@ impl<'a> Worker<'a> {
     fn sees_work(&self) -> bool {
         !self.shared.mailbox.is_empty() || self.registry.sees_work()
     }
+}
+
+/// Calls a function while the guard exists.
+#[inline(never)]
+fn within(_guard: SpanGuard<'_>, function: impl FnOnce()) {
+    function();
 }
 
 fn some(chain: Chain) -> Option<Chain> {

@@ -61,6 +61,8 @@ const DENSE_TOKENS_MAX: u64 = 1 << 32;
 const REGISTERED: u64 = 1 << 32;
 /// A thread accesses the slot.
 const HELD: u64 = 1 << 33;
+/// The bits of the number.
+const NUMBER: u64 = u32::MAX as u64;
 /// Position of the epoch in the state.
 const EPOCH_SHIFT: u32 = 34;
 
@@ -385,7 +387,28 @@ impl Tokens {
     }
 
     /// Resolves one dependency as [`Self::resolve`] does.
+    #[inline(always)]
     pub(super) fn resolve_dense(&self, index: usize) -> Result<Option<JobRef>, TaskError> {
+        let place = &self.dense.states[index];
+        let state = place.load(Ordering::Acquire);
+        // A registered task of this epoch that is not ready, as in nearly all resolutions.
+        let epoch = self.dense.epoch.load(Ordering::Relaxed);
+        if state & REGISTERED != 0 && number(state) > 0 && (state ^ epoch) >> EPOCH_SHIFT == 0 {
+            let next = state - 1;
+            if place
+                .compare_exchange(state, next, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                // SAFETY: if the number is 0 and `HELD` is clear, this resolution was the last one.
+                return Ok((next & (HELD | NUMBER) == 0)
+                    .then(|| unsafe { self.dense.activate(&self.busy, index) }));
+            }
+        }
+        self.resolve_dense_slowly(index)
+    }
+
+    #[inline(never)]
+    fn resolve_dense_slowly(&self, index: usize) -> Result<Option<JobRef>, TaskError> {
         let dense = &self.dense;
         let place = &dense.states[index];
         let mut state = place.load(Ordering::Acquire);

@@ -54,7 +54,10 @@ impl Worker<'_> {
             // this worker are for the graph of that wait, to which the task does not belong.
             return registry.inject(job);
         }
-        if !self.allows_stealing() || self.other_owner(&job).is_some() {
+        if !self.allows_stealing() {
+            return self.push(job);
+        }
+        if self.other_owner(&job).is_some() {
             return self.ready(job);
         }
         self.shared.steal_slots.push_overflow(job);
