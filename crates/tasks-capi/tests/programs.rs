@@ -155,38 +155,54 @@ fn a_runtime_in_a_forked_child_returns_ended() {
     check_output("forks.c", &expected.join("\n"));
 }
 
-/// Returns the C code of the guide that contains a word.
-fn of_the_guide(word: &str) -> String {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks.md");
-    let guide = std::fs::read_to_string(guide).unwrap();
-    let codes = guide.split("```c\n").skip(1);
-    let mut codes = codes.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned()));
-    codes.find(|code| code.contains(word)).unwrap()
+/// A page of the guide in `docs/tasks`.
+fn guide(page: &str) -> String {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tasks");
+    std::fs::read_to_string(pages.join(page)).unwrap()
+}
+
+/// The code blocks of a language on a page.
+fn blocks<'a>(page: &'a str, language: &str) -> impl Iterator<Item = &'a str> {
+    let begin = format!("```{language}\n");
+    let parts: Vec<&str> = page.split(&begin).skip(1).collect();
+    (parts.into_iter()).filter_map(|rest| Some(rest.split_once("```")?.0))
+}
+
+/// Compiles and runs a program. Returns its standard output and its standard error; `None` without a
+/// C compiler.
+fn run_source(source: &str) -> Option<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("program.c");
+    std::fs::write(&path, source).unwrap();
+    let output = Program::build(&path, "cc", "-std=c11")?.run(&[]);
+    assert!(output.status.success());
+    let text = String::from_utf8([output.stdout, output.stderr].concat());
+    Some(text.unwrap())
 }
 
 #[test]
 fn the_first_program_of_the_guide_works() {
-    let dir = tempfile::tempdir().unwrap();
-    let run_source = |source: &str| {
-        let path = dir.path().join("hello.c");
-        std::fs::write(&path, source).unwrap();
-        let output = Program::build(&path, "cc", "-std=c11")?.run(&[]);
-        assert!(output.status.success());
-        let text = String::from_utf8([output.stdout, output.stderr].concat());
-        Some(text.unwrap())
-    };
-    let source = of_the_guide("int main");
-    let Some(first) = run_source(&source) else {
+    let page = guide("start.md");
+    let with = |word: &str| blocks(&page, "c").find(|code| code.contains(word)).unwrap();
+    let source = with("int main");
+    let Some(first) = run_source(source) else {
         return;
     };
     assert_eq!(first, "hello from the first\n");
-    let guide_check = of_the_guide("if (usher_tasks_wait");
     let wait = "\tusher_tasks_wait(runtime, NULL);\n";
     assert!(source.contains(wait));
     let expected =
         "hello from the first\ntasks that were never resolved: 2 (missing resolutions: 1)\n";
-    assert_eq!(
-        run_source(&source.replace(wait, &guide_check)).unwrap(),
-        expected
-    );
+    let checked = source.replace(wait, with("if (usher_tasks_wait"));
+    assert_eq!(run_source(&checked).unwrap(), expected);
+}
+
+#[test]
+fn the_graph_of_the_guide_prints_its_output() {
+    let page = guide("graphs.md");
+    let source = blocks(&page, "c").find(|code| code.contains("int main"));
+    let Some(printed) = run_source(source.unwrap()) else {
+        return;
+    };
+    assert_eq!(blocks(&page, "text").next(), Some(printed.as_str()));
 }

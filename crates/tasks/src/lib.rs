@@ -102,3 +102,8 @@ pub use worker_thread::WorkerThread;
 
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
+
+/// The Rust programs of the guide are tested as examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tasks/start.md")]
+struct FirstPrograms;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rules for documents: the code map in ARCHITECTURE.md lists every crate and no other folder,
-//! every link within the repository has an existing target, and every `make` target in code of a
-//! document exists. Links to the network are not checked. A link into a document costs a parse of
+//! every link within the repository has an existing target, every `make` target in code of a
+//! document exists, and the contents of the book in `docs/` list each of its pages once. Links to the network are not checked. A link into a document costs a parse of
 //! that document.
 
 use std::collections::BTreeSet;
@@ -11,6 +11,8 @@ use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use crate::{Breach, File, Tree};
 
 const MAP: &str = "ARCHITECTURE.md";
+/// The table of contents of the book.
+const CONTENTS: &str = "docs/SUMMARY.md";
 
 /// Returns a breach for each crate that ARCHITECTURE.md does not name, and for each folder of a
 /// crate that it names and that does not exist. In a tree without `evidence/`, folders in
@@ -76,6 +78,26 @@ pub fn check_links(tree: &Tree) -> Vec<Breach> {
         }
     }
     breaches
+}
+
+/// Returns a breach for each page of `docs/` that its table of contents does not list exactly once.
+pub fn check_contents(tree: &Tree) -> Vec<Breach> {
+    let Some(contents) = tree.get(CONTENTS) else {
+        return vec![Breach::new(CONTENTS, 0, "is missing")];
+    };
+    let listed = Page::read(contents).links;
+    let times = |path: &str| {
+        let is_page = |(_, link): &&(usize, String)| path.strip_prefix("docs/") == Some(link);
+        listed.iter().filter(is_page).count()
+    };
+    (tree.files.iter())
+        .filter(|file| file.path.starts_with("docs/") && file.has_extension("md"))
+        .filter(|file| file.path != CONTENTS && times(&file.path) != 1)
+        .map(|file| {
+            let what = format!("lists {} {} times", file.path, times(&file.path));
+            Breach::new(CONTENTS, 0, what)
+        })
+        .collect()
 }
 
 /// The links, `make` targets and headings of a Markdown file.
@@ -219,6 +241,27 @@ mod tests {
         assert_eq!(
             breaches_of(check_code_map, &crates),
             ["ARCHITECTURE.md: is missing"]
+        );
+    }
+
+    #[test]
+    fn the_contents_list_every_page_once() {
+        let pages = [("docs/a.md", ""), ("docs/b/c.md", ""), ("docs/d.toml", "")];
+        let with = |contents| {
+            let files = [&[(CONTENTS, contents)], &pages[..]].concat();
+            breaches_of(check_contents, &files)
+        };
+        assert_eq!(with("- [A](a.md)\n  - [C](b/c.md)\n"), [""; 0]);
+        assert_eq!(
+            with("[A](a.md)\n[A](a.md)\n"),
+            [
+                "docs/SUMMARY.md: lists docs/a.md 2 times",
+                "docs/SUMMARY.md: lists docs/b/c.md 0 times"
+            ]
+        );
+        assert_eq!(
+            breaches_of(check_contents, &pages),
+            ["docs/SUMMARY.md: is missing"]
         );
     }
 

@@ -33,7 +33,7 @@ pub use tree::{File, Tree};
 pub type Rule = fn(&Tree) -> Vec<Breach>;
 
 /// All rules, each with its name.
-pub const RULES: [(&str, Rule); 15] = [
+pub const RULES: [(&str, Rule); 16] = [
     ("prose", prose::check),
     ("old names", names::check_old),
     ("homonyms", names::check_homonyms),
@@ -49,4 +49,5 @@ pub const RULES: [(&str, Rule); 15] = [
     ("programs only wire", programs::check),
     ("code map", documents::check_code_map),
     ("links and make targets", documents::check_links),
+    ("table of contents", documents::check_contents),
 ];
