@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Worker threads, and the registry that they share. A worker repeats three steps until the runtime
-//! closes:
+//! Worker threads. A worker repeats three steps until the runtime closes:
 //!
 //! 1. Find a ready task: in the worker's own inbox and queues, then in its own steal slots, then in
 //!    the steal slots of other workers, among the injected tasks, and in the inboxes of other
@@ -16,13 +15,14 @@
 //! three times. A sleep has no time limit.
 //!
 //! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
-//! submodule `share` publishes tasks for other workers and steals their tasks; the submodules
-//! `wait` and `forks` run other tasks while a task waits; the submodule `idle` searches for tasks and
-//! sleeps; the submodule `running` limits the number of running workers.
+//! submodule `registry` has the state that the workers share; `share` publishes tasks for other
+//! workers and steals their tasks; `wait` and `forks` run other tasks while a task waits; `idle`
+//! searches for tasks and sleeps; `running` limits the number of running workers.
 
 mod forks;
 mod futures;
 mod idle;
+mod registry;
 mod running;
 mod share;
 mod stacked_tasks;
@@ -33,23 +33,22 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem, process};
 
+use registry::{NO_OWNER, WorkerShared, lock};
 use stacked_tasks::StackedTasks;
 
-use crate::active_workers::ActiveWorkers;
-use crate::counters::{AllCounters, AtomicWorkerCounters};
+pub(crate) use registry::Registry;
+
+use crate::counters::AtomicWorkerCounters;
 use crate::dispatch::Groups;
-use crate::guess::{GroupGuesser, SAMPLE};
+use crate::guess::SAMPLE;
 use crate::job::{Chain, JobRef};
-use crate::levels::LevelQueues;
-use crate::places::WorkerPlaces;
-use crate::pool::{Inbox, LocalQueues, StealSlots};
+use crate::pool::LocalQueues;
 use crate::region::Region;
-use crate::sleep::{SleepFor, Sleepers};
+use crate::sleep::SleepFor;
 use crate::stack_pointer::stack_pointer;
-use crate::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
-use crate::task_node::WaitLock;
+use crate::sync::Ordering;
 use crate::tokens::Tokens;
-use crate::trace::{SpanGuard, Tracer};
+use crate::trace::SpanGuard;
 
 /// Number of attempts to find a task before a worker goes to sleep.
 const SPINS: u32 = 200;
@@ -66,12 +65,6 @@ const CHECK_INTERVAL: u32 = 64;
 /// At every check with a number divisible by this constant, a worker runs the task that has waited
 /// longest in its own queues, so that no queued task starves.
 const AGE_INTERVAL: u32 = 16;
-/// Number of entries of the table of owners. Two spatial groups share an entry if their numbers
-/// have the same remainder modulo this number.
-const OWNER_TABLE_LEN: usize = 1024;
-/// The entry of a spatial group without an owner.
-const NO_OWNER: u32 = u32::MAX;
-
 /// The data that all jobs of one type share. The vtable may be the first field of a larger
 /// structure, which `run` accesses by a cast: the vtable of a graph's jobs is the first field of
 /// the graph.
@@ -80,197 +73,6 @@ const NO_OWNER: u32 = u32::MAX;
 pub(crate) struct JobVtable {
     /// Runs a job of this type, and possibly other jobs that it makes ready.
     pub run: unsafe fn(JobRef, &Worker<'_>),
-}
-
-/// The part of a worker's state that other workers access.
-#[derive(Debug, Default)]
-struct WorkerShared {
-    steal_slots: StealSlots,
-    inbox: Inbox,
-    /// Tasks that only this worker may run (module `forks`).
-    mailbox: Inbox,
-    counts: AtomicWorkerCounters,
-    /// The lowest nesting level (see `levels`) of the tasks that the worker may run next. Used only
-    /// by policies with a global queue.
-    min_level: AtomicUsize,
-    /// Number of tasks until the next check for overdue tasks, at least 1 between two tasks. The
-    /// value 1 makes the worker check before its next task.
-    until_check: AtomicU32,
-    /// The thread of the worker; 0 before it has started.
-    thread_id: AtomicI32,
-}
-
-/// The ready tasks of a policy with a global queue.
-type GlobalQueue = Mutex<LevelQueues>;
-
-/// The state that the workers of a runtime share.
-pub(crate) struct Registry {
-    /// The ready tasks of a policy with a global queue. If it is `None`, each worker has queues of
-    /// its own.
-    global_queue: Option<GlobalQueue>,
-    worker_shared: Box<[WorkerShared]>,
-    /// Injected tasks, which threads outside this runtime have made ready.
-    injector: Inbox,
-    /// The owner of each spatial group, or [`NO_OWNER`]. The index is the group number modulo
-    /// [`OWNER_TABLE_LEN`].
-    owners: Box<[AtomicU32]>,
-    places: WorkerPlaces,
-    sleepers: Sleepers,
-    /// Whether tasks were found in the inboxes or steal slots of sleeping workers.
-    must_take_from_sleepers: AtomicBool,
-    closing: AtomicBool,
-    /// The process in which the workers run.
-    creator_pid: u32,
-    /// The number of workers that may still make tasks ready. A worker ends only when this number
-    /// is 0 and the runtime is closing.
-    active_workers: ActiveWorkers,
-    /// Tasks by token and submitted tasks.
-    pub tokens: Tokens,
-    /// Exclusive upper limits of temporal and spatial group numbers.
-    pub groups_below: (u32, u32),
-    pub tracer: Tracer,
-    /// Guesses groups for single tasks that have none.
-    pub guess: GroupGuesser,
-    /// The lock for waits of tasks for running tasks.
-    future_lock: WaitLock,
-    /// Number of workers that sleep in waits for tasks with futures.
-    future_waits: AtomicUsize,
-}
-
-impl Registry {
-    pub fn new(
-        places: WorkerPlaces,
-        groups_below: (u32, u32),
-        global_queue: Option<LevelQueues>,
-    ) -> Self {
-        let workers = places.workers();
-        Self {
-            global_queue: global_queue.map(Mutex::new),
-            worker_shared: std::iter::repeat_with(WorkerShared::default)
-                .take(workers)
-                .collect(),
-            injector: Inbox::default(),
-            owners: std::iter::repeat_with(|| AtomicU32::new(NO_OWNER))
-                .take(OWNER_TABLE_LEN)
-                .collect(),
-            places,
-            sleepers: Sleepers::new(workers),
-            must_take_from_sleepers: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            creator_pid: process::id(),
-            active_workers: ActiveWorkers::default(),
-            tokens: Tokens::default(),
-            groups_below,
-            tracer: Tracer::default(),
-            guess: GroupGuesser::default(),
-            future_lock: WaitLock::default(),
-            future_waits: AtomicUsize::new(0),
-        }
-    }
-
-    pub fn workers(&self) -> usize {
-        self.worker_shared.len()
-    }
-
-    /// Returns whether the runtime finds groups for tasks that have none.
-    pub fn finds_groups(&self) -> bool {
-        self.global_queue.is_none()
-    }
-
-    pub fn counters(&self) -> AllCounters {
-        AllCounters(
-            self.worker_shared
-                .iter()
-                .map(|shared| shared.counts.read())
-                .collect(),
-        )
-    }
-
-    /// Returns the other workers, sorted by cache distance from `worker`.
-    fn near(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
-        self.places.near(worker).iter().map(|&(other, _)| other)
-    }
-
-    /// Enqueues a task from a thread that is not a worker of this runtime.
-    pub fn inject(&self, job: JobRef) {
-        match &self.global_queue {
-            Some(global_queue) => lock(global_queue).ready(0, job),
-            None => self.injector.push(job),
-        }
-        self.sleepers.wake_one(0..self.workers());
-    }
-
-    /// Enqueues the tasks of a chain, of which the first is the newest, from a thread that is not a
-    /// worker of this runtime. The tasks become visible at the same time, so that a worker runs them
-    /// in the order of its policy.
-    pub fn inject_all(&self, chain: Chain) {
-        if self.global_queue.is_some() {
-            return chain.reversed().for_each(|job| self.inject(job));
-        }
-        let count = chain.groups().take(self.workers()).count();
-        self.injector.push_all(chain);
-        // The worker that takes the tasks publishes some of them for the other workers.
-        let mut wakes = iter::repeat_with(|| self.sleepers.wake_one(0..self.workers()));
-        let _ = wakes.by_ref().take(count).all(|was_woken| was_woken);
-    }
-
-    /// Requests the workers to end. The workers end when no task is ready and no running task can
-    /// make a task ready.
-    pub fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        self.sleepers.wake_all();
-    }
-
-    /// Returns whether the calling process is a forked child of the process that created the
-    /// runtime. A forked child has no workers.
-    pub fn is_in_forked_child(&self) -> bool {
-        self.creator_pid != process::id()
-    }
-
-    /// Returns whether [`Self::close`] was called.
-    pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
-    }
-
-    /// Returns whether any task is in a global queue, an inbox or a steal slot, and thus visible to
-    /// all workers.
-    pub fn sees_work(&self) -> bool {
-        let global_queue = self.global_queue.as_ref();
-        global_queue.is_some_and(|global_queue| lock(global_queue).has(0))
-            || !self.injector.is_empty()
-            || (self.worker_shared.iter())
-                .any(|shared| !shared.inbox.is_empty() || !shared.steal_slots.is_empty())
-    }
-
-    fn owner(&self, s: u32) -> &AtomicU32 {
-        &self.owners[s as usize % OWNER_TABLE_LEN]
-    }
-}
-
-impl Drop for Registry {
-    /// Drops submitted tasks that a thread outside the runtime has injected after the workers had
-    /// ended. Tasks by token are dropped with the table of tokens.
-    fn drop(&mut self) {
-        // The drop of a task cannot add tasks, because no reference to the registry is left.
-        for job in self.injector.take() {
-            // SAFETY: each worker owns a reference to the registry, so no worker exists. Graphs and
-            // forks borrow their runtime until they end, so the injector contains only tasks of
-            // this registry. This thread holds the task.
-            unsafe { self.tokens.discard_submitted(job) };
-        }
-        if let Some(global_queue) = &self.global_queue {
-            // A function, so that the lock is released before a task is dropped.
-            let next = || lock(global_queue).next(0, 0);
-            while let Some((_, dispatch)) = next() {
-                // SAFETY: as above.
-                unsafe { self.tokens.discard_submitted(dispatch.item) };
-            }
-        }
-    }
-}
-
-fn lock(global_queue: &GlobalQueue) -> MutexGuard<'_, LevelQueues> {
-    global_queue.lock()
 }
 
 /// Aborts the process if a panic unwinds past the code that catches the panics of tasks.

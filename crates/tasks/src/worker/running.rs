@@ -9,7 +9,8 @@
 //! workers, the observer lets a running worker move them to the injected tasks, so that they do not
 //! starve.
 
-use super::{CHECK_INTERVAL, Registry, Worker, WorkerShared, some};
+use super::registry::{Registry, WorkerShared};
+use super::{CHECK_INTERVAL, Worker, some};
 use crate::sleep::{RunningWorkers, SleepFor};
 use crate::sync::Ordering;
 

@@ -31,7 +31,8 @@
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use super::{NO_OWNER, Worker, WorkerShared, some};
+use super::registry::{NO_OWNER, WorkerShared};
+use super::{Worker, some};
 use crate::job::{Chain, Job, JobRef};
 use crate::places::WorkerDistance;
 use crate::pool::kept;

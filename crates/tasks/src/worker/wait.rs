@@ -15,7 +15,8 @@
 //! most 16. A wait has no time limit. If there is no memory for the queues of step 1, the run of
 //! the graph is an error.
 
-use super::{Worker, lock};
+use super::Worker;
+use super::registry::lock;
 use crate::job::JobRef;
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
