@@ -343,6 +343,20 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
 USHER_TASKS_API int
 usher_tasks_worker_index(const usher_tasks_runtime *runtime);
 
+/* ---- Priorities ---- */
+
+/*
+ * Instead of a temporal group, the parameter t of a task may be a priority.
+ * Under the default policy, a worker runs its tasks with high priority before
+ * those with and without temporal groups, and its tasks with low priority after
+ * them. Of two tasks with one priority, the task that became ready first runs
+ * first. A task with low priority that has waited longest runs at the latest
+ * when its turn comes. The policies FCFS and LCFS ignore priorities; the policy
+ * PAPER refuses them (GROUPS).
+ */
+#define USHER_TASKS_PRIORITY_HIGH UINT32_C(0xfffffffe)
+#define USHER_TASKS_PRIORITY_LOW UINT32_C(0xfffffffd)
+
 /* ---- Submitted tasks ---- */
 
 /*

@@ -67,7 +67,8 @@ inline void check(int code)
 		throw error(code, usher_tasks_last_error());
 }
 
-// The groups of a task: hints on which tasks belong together.
+// The groups of a task: hints on which tasks belong together. Instead of a
+// temporal group, t may be USHER_TASKS_PRIORITY_HIGH or USHER_TASKS_PRIORITY_LOW.
 struct groups {
 	uint32_t t = 0;
 	uint32_t s = 0;

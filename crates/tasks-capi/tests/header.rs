@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use usher_tasks::TaskStatus;
+use usher_tasks::{Groups, TaskStatus};
 use usher_tasks_capi::color::{
     ColoringSpec, usher_coloring_base, usher_coloring_header, usher_coloring_shift,
 };
@@ -75,6 +75,8 @@ USHER_TASKS_STATUS_READY 2
 USHER_TASKS_STATUS_FAILED 3
 USHER_TASKS_STATUS_CANCELLED 4
 USHER_COLORING_LINE_BYTES 64
+USHER_TASKS_PRIORITY_HIGH 4294967294
+USHER_TASKS_PRIORITY_LOW 4294967293
 sizeof(usher_tasks_options) 64
 usher_tasks_options.size 0+8
 usher_tasks_options.workers 8+4
@@ -214,6 +216,12 @@ fn crate_abi() -> String {
     }
     let line_bytes = usher_tasks::color::LINE_BYTES;
     writeln!(lines, "USHER_COLORING_LINE_BYTES {line_bytes}").unwrap();
+    for (priority, name) in [
+        (Groups::HIGH_PRIORITY, "HIGH"),
+        (Groups::LOW_PRIORITY, "LOW"),
+    ] {
+        writeln!(lines, "USHER_TASKS_PRIORITY_{name} {}", priority.t).unwrap();
+    }
     lines += &offsets();
     lines
 }

@@ -73,6 +73,8 @@ static void abi(void)
 	VALUE(USHER_TASKS_STATUS_FAILED);
 	VALUE(USHER_TASKS_STATUS_CANCELLED);
 	VALUE(USHER_COLORING_LINE_BYTES);
+	VALUE(USHER_TASKS_PRIORITY_HIGH);
+	VALUE(USHER_TASKS_PRIORITY_LOW);
 	VALUE(sizeof(usher_tasks_options));
 	OFFSET(usher_tasks_options, size);
 	OFFSET(usher_tasks_options, workers);

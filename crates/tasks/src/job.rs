@@ -152,6 +152,12 @@ impl Chain {
         }
     }
 
+    /// Returns whether a job has high priority.
+    pub fn has_urgent(&self) -> bool {
+        self.groups()
+            .any(|groups| groups.t == Groups::HIGH_PRIORITY.t)
+    }
+
     /// Returns the groups of each job.
     #[inline]
     pub fn groups(&self) -> impl Iterator<Item = Groups> + '_ {

@@ -365,6 +365,20 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Enqueues a task that was made ready on this worker as [`Self::ready`] does, if it may be sent to
+    /// another worker, and otherwise in the queues of this worker.
+    pub fn ready_in_queue(&self, job: JobRef, may_redirect: bool) {
+        match self.may_redirect(may_redirect) {
+            true => self.ready(job),
+            false => self.push(job),
+        }
+    }
+
+    /// Returns whether a task with high priority is in the queues of this worker.
+    pub fn has_urgent(&self) -> bool {
+        self.local_queues.borrow().has_urgent()
+    }
+
     /// Returns whether this worker is in an isolate region.
     #[inline]
     pub fn is_isolated(&self) -> bool {
@@ -486,10 +500,12 @@ impl<'a> Worker<'a> {
         self.take_ownership(&chain);
         let mut local_queues = self.local_queues.borrow_mut();
         // If the worker's queues are empty, the injected task need not precede other tasks. It is
-        // queued like other tasks, so that its group becomes the active group.
-        let first = match local_queues.len() {
-            0 => None,
-            _ => chain.pop(),
+        // queued like other tasks, so that its group becomes the active group. Neither does it
+        // precede a task with high priority.
+        let is_queued = local_queues.len() == 0 || local_queues.has_urgent() || chain.has_urgent();
+        let first = match is_queued {
+            true => None,
+            false => chain.pop(),
         };
         local_queues.push_all(chain);
         first.or_else(|| local_queues.pop())

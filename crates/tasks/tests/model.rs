@@ -112,11 +112,12 @@ fn half_busy() -> (Runtime, mpsc::Sender<()>) {
     (runtime, release)
 }
 
-/// Generates temporal groups, some of which share a queue, and spatial groups. Each task has a
-/// temporal or a spatial group, because the runtime would search for an order of a graph without
+/// Generates temporal groups, some of which share a queue, priorities, and spatial groups. Each task
+/// has a temporal or a spatial group or a priority, because the runtime would search for an order of a graph without
 /// groups.
 fn groups() -> impl Strategy<Value = Groups> {
-    let t = prop::sample::select(vec![0, 1, 2, 3, 200, 255, 256, 257, 300]);
+    let (high, low) = (Groups::HIGH_PRIORITY.t, Groups::LOW_PRIORITY.t);
+    let t = prop::sample::select(vec![0, 1, 2, 3, 200, 255, 256, 257, 300, high, low]);
     (t, 0..5_u32).prop_map(|(t, s)| match (t, s) {
         (0, 0) => Groups::new(1, 0),
         _ => Groups::new(t, s),

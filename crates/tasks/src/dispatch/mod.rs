@@ -22,8 +22,9 @@ pub use usher::Usher;
 /// Hints on which tasks belong together (paper 5, section 4.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Groups {
-    /// Temporal group. Tasks of the same temporal group run close in time, on any cores, and find
-    /// one another's data in the cache that the cores share. 0 means no temporal group.
+    /// Temporal group, or a priority. Tasks of the same temporal group run close in time, on any
+    /// cores, and find one another's data in the cache that the cores share. 0 means no temporal
+    /// group.
     pub t: u32,
     /// Spatial group. Tasks of the same spatial group run on the same core, and find their code and
     /// data in the cache of that core. 0 means no spatial group.
@@ -34,9 +35,39 @@ impl Groups {
     /// No temporal and no spatial group.
     pub const NONE: Self = Self { t: 0, s: 0 };
 
+    /// High priority instead of a temporal group: under the default policy, a worker runs the task
+    /// before its tasks with temporal groups and without. A spatial group may be added. The policies
+    /// first come first served and last come first served ignore priorities, and the policy of paper 5
+    /// refuses them.
+    ///
+    /// ```
+    /// use usher_tasks::{Groups, Runtime};
+    ///
+    /// let runtime = Runtime::new(2)?;
+    /// runtime.submit(Groups::HIGH_PRIORITY, || println!("decode the next frame"))?;
+    /// runtime.submit(Groups::LOW_PRIORITY, || println!("draw a preview"))?;
+    /// runtime.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const HIGH_PRIORITY: Self = Self {
+        t: u32::MAX - 1,
+        s: 0,
+    };
+    /// Low priority instead of a temporal group: a worker runs the task when it finds no other task,
+    /// at the latest when the task has waited longest ([`HIGH_PRIORITY`](Self::HIGH_PRIORITY)).
+    pub const LOW_PRIORITY: Self = Self {
+        t: u32::MAX - 2,
+        s: 0,
+    };
+
     /// Groups `t` and `s`.
     pub const fn new(t: u32, s: u32) -> Self {
         Self { t, s }
+    }
+
+    /// Returns whether `t` is a priority instead of a temporal group.
+    pub(crate) const fn has_priority(self) -> bool {
+        self.t == Self::HIGH_PRIORITY.t || self.t == Self::LOW_PRIORITY.t
     }
 
     /// Packs both groups into one word.

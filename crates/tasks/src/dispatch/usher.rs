@@ -14,7 +14,8 @@
 //!    in the spatial group of the task that has just run, or the first of all if no task is in that
 //!    group. The rest of the tasks that stay is queued. Within a temporal group, tasks of that
 //!    spatial group run before other tasks of the rest, and otherwise in the order in which they
-//!    became ready.
+//!    became ready. Tasks with priorities are always queued, and while a task with high priority is
+//!    queued, no task runs before the queued tasks.
 //! 3. Before each task a worker publishes queued tasks, if its first steal slot is empty or a
 //!    worker is idle. Each free steal slot gets a chain of half of the tasks that are then queued,
 //!    at most 32, beginning with the oldest tasks of the group that is served last. If no worker is
@@ -203,11 +204,20 @@ impl<I> Usher<I> {
         for waiting in fresh.into_iter().rev() {
             if let Some(owner) = self.other_owner(waiting.1.s, worker) {
                 self.workers[owner].inbox.push_back(waiting);
+            } else if waiting.1.has_priority() {
+                self.workers[worker].local.push(waiting);
             } else if let Some(before) = at_once.replace(waiting) {
                 self.workers[worker].local.push(before);
             }
         }
-        at_once
+        let local = &mut self.workers[worker].local;
+        match at_once {
+            Some(next) if local.has_urgent() => {
+                local.push(next);
+                None
+            }
+            at_once => at_once,
+        }
     }
 
     /// Publishes queued tasks by rule 3 of the module documentation, if there are other workers.

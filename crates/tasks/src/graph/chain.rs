@@ -4,7 +4,8 @@
 //! 1. The worker calls the body of a task, and then decrements the dependency counter of each
 //!    successor.
 //! 2. Of the successors that become ready, the last becomes the next task of the chain. The worker
-//!    queues the others, or sends them to the owners of their spatial groups.
+//!    queues the others, or sends them to the owners of their spatial groups. Tasks with priorities
+//!    are always queued, and the chain ends while a task with high priority is queued.
 //! 3. The chain ends if no successor became ready, or if other tasks of the worker are overdue,
 //!    which the worker checks after every 64 tasks.
 //!
@@ -104,6 +105,10 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
         }
         // The successor is ready, and only this worker holds it. The graph therefore exists until
         // the worker passes the successor on.
+        if inner.has_priorities && inner.jobs[successor as usize].groups().has_priority() {
+            worker.ready_in_queue(inner.job(successor), inner.may_redirect);
+            continue;
+        }
         if worker.may_redirect(inner.may_redirect) {
             let job = inner.job(successor);
             if !worker.may_run_next(&job) {
@@ -115,6 +120,11 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
             worker.push(inner.job(next));
         }
         next = successor;
+    }
+    if next != NONE && inner.has_priorities && worker.has_urgent() {
+        // A task with high priority runs before the successor.
+        worker.push(inner.job(next));
+        return NONE;
     }
     next
 }

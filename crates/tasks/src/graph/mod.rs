@@ -57,6 +57,8 @@ struct GraphInner<B> {
     max_groups: (u32, u32),
     /// Whether a task of this run may have to be sent to the owner of its spatial group.
     may_redirect: bool,
+    /// Whether a task of the graph has a priority.
+    has_priorities: bool,
     body: B,
     done: Arc<Latch>,
     /// Index of the worker that waits for the run, if a worker waits.
@@ -123,6 +125,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
                 plan: Plan::new(after),
                 max_groups,
                 may_redirect: false,
+                has_priorities: groups.iter().any(|groups| groups.has_priority()),
                 body,
                 done: Arc::default(),
                 waiter: None,

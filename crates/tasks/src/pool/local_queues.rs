@@ -9,11 +9,13 @@
 //!    order.
 //! 2. Within a group, the task that became ready last runs first, because its data were used most
 //!    recently and are probably in the cache.
-//! 3. Tasks without a temporal group run after all others (paper 5, lines 12 to 18).
-//! 4. Forked tasks run before all others, because another task waits for them.
-//! 5. Other workers get the tasks of the group that would be served last, beginning with the task
+//! 3. Tasks without a temporal group run after those with one (paper 5, lines 12 to 18).
+//! 4. Tasks with high priority run before all of these, and tasks with low priority after them. Of
+//!    two tasks with the same priority, the one that became ready first runs first.
+//! 5. Forked tasks run before all others, because another task waits for them.
+//! 6. Other workers get the tasks of the group that would be served last, beginning with the task
 //!    that has waited longest. Before all others, they get the oldest fork, which usually contains
-//!    the most work.
+//!    the most work, and then the oldest task with high priority.
 //!
 //! Adding a task and removing the next task take constant time. Bitmaps of 4 words find the next
 //! queue that has tasks. Removing a given fork takes time linear in the number of forks. At most 32
@@ -67,9 +69,12 @@ pub(crate) struct LocalQueues<T> {
     /// Tasks without a temporal group.
     others: VecDeque<T>,
     forked: VecDeque<T>,
+    /// Tasks with high and with low priority, oldest first.
+    high: VecDeque<T>,
+    low: VecDeque<T>,
     len: usize,
     /// Index of the queue from which [`Self::pop_in_turn`] removes the next task. [`T_QUEUES`]
-    /// means the tasks without a temporal group.
+    /// means the tasks without a temporal group, and the next number those with low priority.
     next_in_turn: usize,
 }
 
@@ -92,6 +97,8 @@ impl<T: GroupedTask> LocalQueues<T> {
             active: 0,
             others: VecDeque::new(),
             forked: VecDeque::new(),
+            high: VecDeque::new(),
+            low: VecDeque::new(),
             len: 0,
             next_in_turn: 0,
         })
@@ -103,29 +110,34 @@ impl<T: GroupedTask> LocalQueues<T> {
 
     pub fn push(&mut self, task: T) {
         self.len += 1;
-        match task.groups().t as usize {
-            0 => self.others.push_back(task),
-            _ if task.is_forked() => self.forked.push_back(task),
-            t => {
-                let queue = t % T_QUEUES;
-                self.queues[queue].push_back(task);
-                self.filled[queue / 64] |= 1 << (queue % 64);
-            }
-        }
+        self.queue_of(&task).push_back(task);
     }
 
     /// Enqueues a task before all tasks of its queue, as the task that has waited longest.
     fn push_oldest(&mut self, task: T) {
         self.len += 1;
-        match task.groups().t as usize {
-            0 => self.others.push_front(task),
-            _ if task.is_forked() => self.forked.push_front(task),
-            t => {
-                let queue = t % T_QUEUES;
-                self.queues[queue].push_front(task);
+        self.queue_of(&task).push_front(task);
+    }
+
+    /// Returns the queue of a task, which counts as filled from now on.
+    #[inline]
+    fn queue_of(&mut self, task: &T) -> &mut VecDeque<T> {
+        match task.groups().t {
+            0 => &mut self.others,
+            t if t < Groups::LOW_PRIORITY.t => {
+                let queue = t as usize % T_QUEUES;
                 self.filled[queue / 64] |= 1 << (queue % 64);
+                &mut self.queues[queue]
             }
+            _ if task.is_forked() => &mut self.forked,
+            t if t == Groups::LOW_PRIORITY.t => &mut self.low,
+            _ => &mut self.high,
         }
+    }
+
+    /// Returns whether a task with high priority is queued.
+    pub fn has_urgent(&self) -> bool {
+        !self.high.is_empty()
     }
 
     /// Enqueues tasks that other workers have published or sent.
@@ -135,8 +147,8 @@ impl<T: GroupedTask> LocalQueues<T> {
 
     /// Removes the task to run next.
     pub fn pop(&mut self) -> Option<T> {
-        let forked = self.forked.pop_back();
-        let job = match forked.or_else(|| self.queues[self.active].pop_back()) {
+        let first = (self.forked.pop_back()).or_else(|| self.high.pop_front());
+        let job = match first.or_else(|| self.queues[self.active].pop_back()) {
             Some(job) => job,
             None => self.pop_elsewhere()?,
         };
@@ -151,7 +163,7 @@ impl<T: GroupedTask> LocalQueues<T> {
                 if job.is_none() {
                     self.active = 0;
                 }
-                return job;
+                return job.or_else(|| self.low.pop_front());
             };
             if let Some(job) = self.queues[queue].pop_back() {
                 self.active = queue;
@@ -183,7 +195,7 @@ impl<T: GroupedTask> LocalQueues<T> {
     }
 
     fn pop_first_in_turn(&mut self) -> Option<T> {
-        // Tasks without a temporal group come after the last queue.
+        // Tasks without a temporal group come after the last queue, and then those with low priority.
         while self.next_in_turn < T_QUEUES {
             let next = self
                 .filled_from(self.next_in_turn)
@@ -195,8 +207,16 @@ impl<T: GroupedTask> LocalQueues<T> {
             }
             self.mark_empty(queue);
         }
+        if self.next_in_turn <= T_QUEUES {
+            self.next_in_turn = T_QUEUES + 1;
+            if let Some(job) = self.others.pop_front() {
+                return Some(job);
+            }
+        }
         self.next_in_turn = 0;
-        self.others.pop_front().or_else(|| self.forked.pop_front())
+        let low = self.low.pop_front();
+        low.or_else(|| self.high.pop_front())
+            .or_else(|| self.forked.pop_front())
     }
 
     /// Removes half of the tasks, at least one and at most [`CHAIN_MAX`], in the order in which
@@ -216,14 +236,18 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
-    /// Removes the task that another worker gets next: the oldest fork, else the oldest task
-    /// without a temporal group, else the oldest task of the group that is served last.
+    /// Removes the task that another worker gets next: the oldest fork, else the oldest task with
+    /// high priority, else the oldest task without a temporal group, else the oldest task of the group
+    /// that is served last, else the oldest task with low priority.
     fn pop_for_thief(&mut self) -> Option<T> {
-        if let Some(job) = self.forked.pop_front().or_else(|| self.others.pop_front()) {
+        let first = (self.forked.pop_front()).or_else(|| self.high.pop_front());
+        if let Some(job) = first.or_else(|| self.others.pop_front()) {
             return Some(job);
         }
         loop {
-            let queue = self.filled_before(self.active)?;
+            let Some(queue) = self.filled_before(self.active) else {
+                return self.low.pop_front();
+            };
             if let Some(job) = self.queues[queue].pop_front() {
                 return Some(job);
             }

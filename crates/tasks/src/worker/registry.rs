@@ -7,6 +7,7 @@ use std::{iter, process};
 
 use crate::active_workers::ActiveWorkers;
 use crate::counters::{AllCounters, AtomicWorkerCounters};
+use crate::dispatch::Groups;
 use crate::guess::GroupGuesser;
 use crate::job::{Chain, JobRef};
 use crate::levels::LevelQueues;
@@ -135,11 +136,17 @@ impl Registry {
 
     /// Enqueues a task from a thread that is not a worker of this runtime.
     pub fn inject(&self, job: JobRef) {
+        let is_urgent = job.groups().t == Groups::HIGH_PRIORITY.t;
         match &self.global_queue {
             Some(global_queue) => lock(global_queue).ready(0, job),
             None => self.injector.push(job),
         }
-        self.sleepers.wake_one(0..self.workers());
+        let was_woken = self.sleepers.wake_one(0..self.workers());
+        if is_urgent && !was_woken {
+            // Busy workers check for injected tasks before their next task.
+            let workers = self.worker_shared.iter();
+            workers.for_each(|shared| shared.until_check.store(1, Ordering::Relaxed));
+        }
     }
 
     /// Enqueues the tasks of a chain, of which the first is the newest, from a thread that is not a
