@@ -56,6 +56,8 @@ pub(crate) struct HwlocFacts {
     pub offline: CpuSet,
     /// CPUs that the cgroup of the described process excludes.
     pub disallowed: CpuSet,
+    /// Values of the description that are ignored, with the reasons; one line each.
+    pub notes: Vec<String>,
 }
 
 /// A NUMA node as reported by hwloc.

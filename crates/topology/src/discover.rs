@@ -84,6 +84,7 @@ fn parts(hwloc: &Hwloc, name: String) -> Result<HwlocFacts, String> {
         kinds: kinds(hwloc, &all),
         offline: numbers(&hwloc.complete_cpuset()).minus(&all),
         disallowed: all.minus(&numbers(&hwloc.allowed_cpuset())),
+        notes: Vec::new(),
     })
 }
 

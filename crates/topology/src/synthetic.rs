@@ -12,15 +12,17 @@
 //!
 //! The result is that of hwloc 2.9 (test `hwloc_builds_the_same_machine`), with these differences:
 //! hwloc ignores an invalid `indexes=`, which is an error here; a last level that is not `pu` gets
-//! one hardware thread per core; the level `Machine` is accepted. Attributes that hwloc does not
-//! use here, such as `memorysidecachesize`, are accepted and have no effect, because a memory-side
-//! cache is no last-level cache of the cores.
+//! one hardware thread per core; the level `Machine` is accepted; a bracket may contain a
+//! memory-side cache with its NUMA node. The size of a memory-side cache (`memorysidecachesize`, or
+//! `MemCache` in brackets) has no effect, because such a cache is no last-level cache of the cores.
+//! An unknown attribute has no effect, and a note reports it.
 //!
 //! Limits: 65,536 bytes of ASCII, 8,192 CPUs, 8,192 as the number of a single level and of attached
 //! NUMA nodes, 126 levels. The time is of order text + levels x CPUs x log CPUs.
 
 mod build;
 mod indexes;
+mod numbers;
 mod parse;
 
 use crate::assemble::HwlocFacts;
@@ -105,6 +107,8 @@ struct Levels {
     all: Vec<Level>,
     /// The numbers of the attached NUMA nodes, if the description gives them.
     attached_numbers: Option<Vec<u32>>,
+    /// The parts of the description that have no effect, one line each.
+    notes: Vec<String>,
 }
 
 /// The text of an error with its position, counted in characters from 1.

@@ -22,7 +22,8 @@ fn cpu_lists() {
 
 #[test]
 fn descriptions() {
-    let samples: [&[u8]; 7] = [
+    let samples: [&[u8]; 8] = [
+        b"Package:1 [MemCache(size=1GiB) NUMANode(memory=8GiB)] [MemCache [NUMANode] [NUMANode]] L2Cache:2 PU:1",
         b"Package:2 [NUMANode(memory=1GiB memorysidecachesize=4096)] L3Cache:2(size=32MiB) L1dCache:2 Core:1 PU:1",
         b"[numa(indexes=0)] Group0:2 tile:2 core:2 pu:2(indexes=2*4:4*2)",
         b"2 4 2 2 2(indexes=core:l2)",
@@ -59,7 +60,7 @@ fn xml_files() {
 fn copies_of_sys() {
     // The first byte of an input selects a file, and the rest of the input becomes the content of
     // that file.
-    const FILES: [&str; 12] = [
+    const FILES: [&str; 15] = [
         "sys/devices/system/cpu/online",
         "sys/devices/system/cpu/possible",
         "sys/devices/system/cpu/cpu0/topology/core_cpus",
@@ -71,6 +72,9 @@ fn copies_of_sys() {
         "proc/cpuinfo",
         "sys/devices/system/cpu/cpu0/acpi_cppc/highest_perf",
         "sys/devices/cpu_core/cpus",
+        "sys/devices/system/cpu/cpu0/cpu_capacity",
+        "sys/devices/system/node/online",
+        "sys/devices/system/cpu/cpu1/online",
         "sys/devices/system/node/node0/memory_side_cache/index1/size",
     ];
     let samples: [&[u8]; 7] = [

@@ -35,6 +35,7 @@ pub(super) fn facts(levels: &Levels, name: String) -> HwlocFacts {
             .map(|cpus| (cpus, None))
             .collect(),
         nodes: nodes(levels, &described),
+        notes: levels.notes.clone(),
         pus,
         ..HwlocFacts::default()
     }

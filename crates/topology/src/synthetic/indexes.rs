@@ -48,11 +48,12 @@ fn list(text: &str, position: usize, total: u64) -> Result<Vec<u32>, String> {
     let mut numbers = Vec::new();
     let mut start = position;
     for part in text.split(',') {
+        // The caller has checked that the text consists of digits and commas.
         match part.parse::<u32>() {
             Ok(number) if number <= CPU_ID_MAX => numbers.push(number),
             _ => {
                 let reason = format!(
-                    "'{}' is no number from 0 to {CPU_ID_MAX} in indexes=",
+                    "'{}' is not a valid number in indexes=; the numbers are 0 to {CPU_ID_MAX}",
                     quoted(part)
                 );
                 return Err(at(start, reason));
@@ -70,7 +71,7 @@ fn list(text: &str, position: usize, total: u64) -> Result<Vec<u32>, String> {
 }
 
 fn loops(text: &str, position: usize, total: u64, levels: &[Level]) -> Result<Vec<u32>, String> {
-    let explicit = text.starts_with(|c: char| c.is_ascii_digit());
+    let explicit = text.starts_with(|c: char| !c.is_ascii_alphabetic());
     let mut loops = match explicit {
         true => explicit_loops(text, position)?,
         false => typed_loops(text, position, total, levels)?,
@@ -109,12 +110,17 @@ fn explicit_loops(text: &str, position: usize) -> Result<Vec<Loop>, String> {
     let mut start = position;
     for part in text.split(':') {
         let pair = part.split_once('*').and_then(|(step, count)| {
-            Some((step.parse::<u64>().ok()?, count.parse::<u64>().ok()?))
+            let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+            let number = |text: &str| text.parse::<u64>().ok().filter(|_| digits(text));
+            Some((number(step)?, number(count)?))
         });
         match pair {
             Some((step, count)) if step > 0 && count > 0 => loops.push(Loop { step, count }),
             _ => {
-                let reason = format!("'{}' is no loop of indexes=, such as 4*2", quoted(part));
+                let reason = format!(
+                    "'{}' is not a valid loop in indexes=, such as 4*2",
+                    quoted(part)
+                );
                 return Err(at(start, reason));
             }
         }

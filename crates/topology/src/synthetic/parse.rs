@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads a one-line description into levels. The first error is returned, with its position.
 
+use super::numbers::{count, size};
 use super::{Attributes, CPUS_MAX, LENGTH_MAX, Level, LevelType, Levels, at, indexes, quoted};
 
 /// Maximum number of levels, as in hwloc.
 const LEVELS_MAX: usize = 126;
+
+/// Maximum depth of brackets; hwloc's memory has one memory-side cache in front of a NUMA node.
+const BRACKETS_MAX: usize = 8;
+
+/// Maximum number of notes on one description.
+const NOTES_MAX: usize = 8;
 
 /// The names of types in lower case, each with the length of its shortest abbreviation.
 const NAMES: [(&str, usize, LevelType); 13] = [
@@ -24,9 +31,14 @@ const NAMES: [(&str, usize, LevelType); 13] = [
 ];
 
 /// Names that are proposed for a misspelt name.
-const PROPOSED: [&str; 13] = [
-    "package", "socket", "die", "numa", "node", "group", "l5", "l4", "l3", "l2", "l1", "core", "pu",
+const PROPOSED: [&str; 17] = [
+    "machine", "package", "socket", "die", "numa", "node", "group", "tile", "module", "cluster",
+    "l5", "l4", "l3", "l2", "l1", "core", "pu",
 ];
+
+/// The levels in the order in which they may be nested, for the error of an unknown level.
+const LEVELS: &str = "the levels are machine, package, die, numa, group (also tile, module and \
+                      cluster), l5, l4, l3, l2, l1, core and pu";
 
 /// The attributes that have an effect, and one that is accepted without effect.
 const ATTRIBUTES: [&str; 4] = ["size", "memory", "indexes", "memorysidecachesize"];
@@ -89,6 +101,7 @@ pub(super) fn levels(text: &str) -> Result<Levels, String> {
         bare: 0,
         attached: Attributes::default(),
         positions: vec![0],
+        notes: Vec::new(),
     };
     reader.read()?;
     reader.finish()
@@ -106,6 +119,8 @@ struct Reader<'a> {
     attached: Attributes,
     /// The position of each level.
     positions: Vec<usize>,
+    /// The parts of the description that have no effect.
+    notes: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -148,7 +163,7 @@ impl<'a> Reader<'a> {
             self.skip_spaces();
             match self.rest().chars().next() {
                 None => return Ok(()),
-                Some('[') => self.attach()?,
+                Some('[') => self.attach(1)?,
                 Some(bracket @ ('(' | ')' | ']')) => {
                     let reason = format!("the bracket '{bracket}' has no matching bracket");
                     return Err(at(self.position, reason));
@@ -158,22 +173,47 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads `[NUMANode(memory=8GB)]` and attaches the memory to the last level.
-    fn attach(&mut self) -> Result<(), String> {
+    /// Reads `[NUMANode(memory=8GB)]` and attaches the memory to the last level. A memory-side cache
+    /// may be in the same bracket, in front of its node: `[MemCache(size=16GB) NUMANode]`, also with
+    /// brackets of their own for the nodes behind the cache.
+    fn attach(&mut self, depth: usize) -> Result<(), String> {
         let start = self.position;
         self.skip('[');
-        let open = self.rest();
-        if !open.contains(']') {
+        if !self.rest().contains(']') {
             return Err(at(start, "the bracket '[' is not closed"));
         }
+        if depth > BRACKETS_MAX {
+            let reason = format!("the brackets are nested more than {BRACKETS_MAX} levels deep");
+            return Err(at(start, reason));
+        }
         self.skip_spaces();
+        if self.rest().starts_with(']') {
+            let reason = "the brackets are empty; give memory such as [NUMANode(memory=8GB)]";
+            return Err(at(start, reason));
+        }
+        loop {
+            self.skip_spaces();
+            match self.rest().chars().next() {
+                Some(']') => {
+                    self.skip(']');
+                    return Ok(());
+                }
+                Some('[') => self.attach(depth + 1)?,
+                Some(_) => self.attached_memory()?,
+                None => return Err(at(self.position, "']' is missing after attached memory")),
+            }
+        }
+    }
+
+    /// Reads `NUMANode(memory=8GB)` or `MemCache(size=16GB)`.
+    fn attached_memory(&mut self) -> Result<(), String> {
         let name_at = self.position;
-        let name = self.take(|c| "(]: ".contains(c));
+        let name = self.take(|c| "()[]:".contains(c) || c.is_ascii_whitespace());
         let found = match type_of(name) {
             Some(found @ (LevelType::NumaNode | LevelType::MemoryCache)) => found,
             _ => {
                 let reason = format!(
-                    "'{}' cannot be attached in brackets; only NUMANode can",
+                    "'{}' cannot be attached in brackets; only NUMANode and MemCache can",
                     quoted(name)
                 );
                 return Err(at(name_at, reason));
@@ -181,7 +221,7 @@ impl<'a> Reader<'a> {
         };
         if self.skip(':') {
             let count_at = self.position;
-            let count = self.take(|c| !c.is_ascii_alphanumeric());
+            let count = self.take(|c| "()[]".contains(c) || c.is_ascii_whitespace());
             if count != "1" {
                 let reason = format!(
                     "'{}' is not a valid count of attached memory; repeat the brackets for \
@@ -194,10 +234,6 @@ impl<'a> Reader<'a> {
         let mut attributes = Attributes::default();
         if self.rest().starts_with('(') {
             attributes = self.attributes(found)?;
-        }
-        self.skip_spaces();
-        if !self.skip(']') {
-            return Err(at(self.position, "']' is missing after attached memory"));
         }
         if found == LevelType::NumaNode {
             if attributes.indexes.is_some() {
@@ -272,15 +308,16 @@ impl<'a> Reader<'a> {
     /// Returns the type of a level, or an error with the closest name.
     fn typed(&self, name: &str, word: &str, start: usize) -> Result<LevelType, String> {
         match type_of(name) {
-            Some(LevelType::MemoryCache) => Err(at(start, "a memory-side cache is no level")),
+            Some(LevelType::MemoryCache) => Err(at(
+                start,
+                "a memory-side cache cannot be a level; attach it in brackets",
+            )),
             Some(found) => Ok(found),
             None => {
                 let name = name.to_ascii_lowercase();
                 let hint = match usher_model::closest_name(&name, PROPOSED) {
                     Some(closest) => format!("a similar level exists: {closest}"),
-                    None => {
-                        "the levels are package, die, numa, group, l3, l2, core and pu".to_owned()
-                    }
+                    None => LEVELS.to_owned(),
                 };
                 let reason = format!("the level '{}' is unknown; {hint}", quoted(word));
                 Err(at(start, reason))
@@ -304,17 +341,27 @@ impl<'a> Reader<'a> {
             let item_at = self.position;
             let item = self.take(|c| c == ')' || c.is_ascii_whitespace());
             let Some((name, value)) = item.split_once('=') else {
-                let reason = format!("'{}' is no attribute, such as size=32MB", quoted(item));
+                let reason = format!(
+                    "'{}' is not a valid attribute; an attribute has a name and a value, such as \
+                     size=32MB",
+                    quoted(item)
+                );
                 return Err(at(item_at, reason));
             };
             let value_at = item_at + name.len() + 1;
             match name {
-                "size" if level_type.is_cache() => found.bytes = Some(size(value, value_at)?),
-                "memory" if !level_type.is_cache() => found.bytes = Some(size(value, value_at)?),
-                "memorysidecachesize" => drop(size(value, value_at)?),
+                "size" if level_type.is_cache() => found.bytes = Some(size(name, value, value_at)?),
+                "memory" if !level_type.is_cache() => {
+                    found.bytes = Some(size(name, value, value_at)?);
+                }
+                "memorysidecachesize" => drop(size(name, value, value_at)?),
+                "indexes" if value.is_empty() => {
+                    let reason = "the attribute 'indexes=' has no value; give numbers such as 0,1";
+                    return Err(at(value_at, reason));
+                }
                 "indexes" => found.indexes = Some((value.to_owned(), value_at)),
-                // Later versions of hwloc may write attributes that have no effect here. A name
-                // close to a known name is rather a typing error.
+                // Later versions of hwloc may write attributes that are unknown here, and hwloc itself
+                // ignores unknown attributes. A name close to a known name is rather a typing error.
                 _ => match usher_model::closest_name(name, ATTRIBUTES) {
                     Some(closest) => {
                         let reason = format!(
@@ -324,9 +371,21 @@ impl<'a> Reader<'a> {
                         );
                         return Err(at(item_at, reason));
                     }
-                    None => continue,
+                    None => self.note(at(
+                        item_at,
+                        format!(
+                            "the attribute '{}' is unknown and has no effect",
+                            quoted(name)
+                        ),
+                    )),
                 },
             }
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(note);
         }
     }
 
@@ -480,66 +539,7 @@ impl<'a> Reader<'a> {
         Ok(Levels {
             all: self.levels,
             attached_numbers,
+            notes: self.notes,
         })
     }
-}
-
-/// The number of a level: 4 for the word `core:4` or for a bare `4`.
-fn count(digits: &str, word: &str) -> Result<u64, String> {
-    match digits.parse::<u64>() {
-        Ok(0) => Err(format!(
-            "the count of the level '{}' is 0; it must be at least 1",
-            quoted(word)
-        )),
-        Ok(count) if count > CPUS_MAX => Err(format!(
-            "the description has more than {CPUS_MAX} CPUs at the level '{}'",
-            quoted(word)
-        )),
-        Ok(count) => Ok(count),
-        Err(_) => Err(format!(
-            "'{}' is not a valid count of the level '{}'",
-            quoted(digits),
-            quoted(word)
-        )),
-    }
-}
-
-/// A size in bytes, such as 33554432, 32MB (decimal) or 32MiB (binary). Case does not matter.
-fn size(text: &str, position: usize) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (digits, unit) = match text.strip_prefix("0x") {
-        Some(hex) => {
-            let length = hex
-                .trim_start_matches(|c: char| c.is_ascii_hexdigit())
-                .len();
-            (&text[..text.len() - length], &text[text.len() - length..])
-        }
-        None => (digits, &text[digits.len()..]),
-    };
-    let number = match digits.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => digits.parse::<u64>().ok(),
-    };
-    let factor: Option<u64> = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => Some(1),
-        "kb" => Some(1000),
-        "mb" => Some(1000 * 1000),
-        "gb" => Some(1000 * 1000 * 1000),
-        "tb" => Some(1000 * 1000 * 1000 * 1000),
-        "kib" => Some(1 << 10),
-        "mib" => Some(1 << 20),
-        "gib" => Some(1 << 30),
-        "tib" => Some(1 << 40),
-        _ => None,
-    };
-    let bytes = number
-        .zip(factor)
-        .and_then(|(number, factor)| number.checked_mul(factor));
-    bytes.ok_or_else(|| {
-        let reason = format!(
-            "'{}' is no size in bytes; the units are kB, MB, GB, TB, KiB, MiB, GiB and TiB",
-            quoted(text)
-        );
-        at(position, reason)
-    })
 }

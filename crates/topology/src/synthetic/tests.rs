@@ -82,6 +82,39 @@ fn memory_side_caches_the_machine_level_and_unknown_attributes_have_no_effect() 
 }
 
 #[test]
+fn one_bracket_may_contain_a_memory_side_cache_and_its_nodes() {
+    let separate = "Package:2 [NUMANode(memory=8GB)] [NUMANode(memory=16GB)] L2Cache:2 Core:2 PU:1";
+    let separate = ours(separate).unwrap();
+    for description in [
+        "Package:2 [MemCache(size=1GB) NUMANode(memory=8GB)] [NUMANode(memory=16GB)] L2Cache:2 Core:2 PU:1",
+        "Package:2 [ MemCache:1(size=1GB) NUMANode:1(memory=8GB) NUMANode(memory=16GB) ] L2Cache:2 Core:2 PU:1",
+        "Package:2 [MemCache [NUMANode(memory=8GB)] [NUMANode(memory=16GB)]] L2Cache:2 Core:2 PU:1",
+        "Package:2 [NUMANode(memory=8GB memorysidecachesize=4096)][NUMANode(memory=16GB)] L2Cache:2 Core:2 PU:1",
+    ] {
+        let machine = ours(description).unwrap();
+        machine.check().unwrap();
+        assert_eq!(
+            (&machine.nodes, &machine.domains),
+            (&separate.nodes, &separate.domains),
+            "{description}"
+        );
+    }
+    // Exports without attributes have empty parentheses in some versions.
+    let bare = ours("[MemCache() NUMANode()] core:4").unwrap();
+    assert_eq!((bare.nodes.len(), bare.cores.len()), (1, 4));
+}
+
+#[test]
+fn unknown_attributes_are_reported() {
+    let facts = facts("Package:2(tier=0) L2Cache:2(size=4MB inclusive=1) Core:2 PU:1").unwrap();
+    let expected = [
+        "at character 11: the attribute 'tier' is unknown and has no effect",
+        "at character 38: the attribute 'inclusive' is unknown and has no effect",
+    ];
+    assert_eq!(facts.notes, expected);
+}
+
+#[test]
 fn adds_omitted_hardware_thread_level() {
     for (short, complete) in [
         ("package:2 core:4", "package:2 core:4 pu:1"),
@@ -123,7 +156,33 @@ const INVALID: &[(&str, &str)] = &[
         "core:99999999",
         "more than 8192 CPUs at the level 'core:99999999'",
     ),
-    ("core:99999999999999999999", "is not a valid count"),
+    (
+        "core:99999999999999999999",
+        "more than 8192 CPUs at the level 'core:99999999999999999999'",
+    ),
+    (
+        "core:+4",
+        "'+4' is not a valid count of the level 'core:+4'",
+    ),
+    ("core:1.5", "'1.5' is not a valid count"),
+    ("core:0x4", "'0x4' is not a valid count"),
+    (
+        "l3:2(size=) pu:1",
+        "at character 11: the attribute 'size=' has no value",
+    ),
+    ("l3:2(size=+3) pu:1", "'+3' is not a valid size"),
+    ("l3:2(size=0x) pu:1", "'0x' is not a valid size"),
+    (
+        "[numa(memory=)] pu:1",
+        "the attribute 'memory=' has no value",
+    ),
+    ("pu:2(indexes=)", "the attribute 'indexes=' has no value"),
+    ("pu:4(indexes=+2*2:1*2)", "is not a valid loop"),
+    ("[] pu:2", "the brackets are empty"),
+    ("[MemCache L3Cache] pu:2", "'L3Cache' cannot be attached"),
+    ("[MemCache [numa] pu:2", "'pu' cannot be attached"),
+    ("[MemCache(size=4) numa", "the bracket '[' is not closed"),
+    ("memcache:2 pu:2", "a memory-side cache cannot be a level"),
     (
         "package:64 core:128 pu:2",
         "at character 21: the description has more than 8192 CPUs at the level 'pu:2'",
@@ -131,7 +190,7 @@ const INVALID: &[(&str, &str)] = &[
     ("package", "the level 'package' has no count"),
     (
         "package: core:2",
-        "'' is not a valid count of the level 'package:'",
+        "at character 9: the level 'package:' has no count, as in package:2",
     ),
     (
         "core:-1",
@@ -159,7 +218,8 @@ const INVALID: &[(&str, &str)] = &[
     ),
     (
         "kernel:4 pu:2",
-        "the level 'kernel:4' is unknown; the levels are",
+        "the level 'kernel:4' is unknown; the levels are machine, package, die, numa, group (also \
+         tile, module and cluster), l5, l4, l3, l2, l1, core and pu",
     ),
     ("l6:2 pu:2", "the level 'l6:2' is unknown"),
     (
@@ -183,18 +243,24 @@ const INVALID: &[(&str, &str)] = &[
     ("2 core:2", "with and without a type"),
     ("core:1 machine:1", "the machine must be the first level"),
     ("l3:2(sise=3) pu:1", "a similar attribute exists: size"),
-    ("l3:2(size=3XB) pu:1", "at character 11: '3XB' is no size"),
-    ("l3:2(size=99999999999TB) pu:1", "is no size"),
-    ("l3:2(size) pu:1", "'size' is no attribute"),
+    (
+        "l3:2(size=3XB) pu:1",
+        "at character 11: '3XB' is not a valid size",
+    ),
+    ("l3:2(size=99999999999TB) pu:1", "is not a valid size"),
+    ("l3:2(size) pu:1", "'size' is not a valid attribute"),
     (
         "pu:2(indexes=0,4294967295)",
-        "at character 16: '4294967295' is no number",
+        "at character 16: '4294967295' is not a valid number",
     ),
     ("pu:2(indexes=0,0)", "gives the number 0 to two objects"),
     ("pu:2(indexes=0)", "has 1 numbers for 2 objects"),
     ("pu:2(indexes=0,1,2)", "has 3 numbers for 2 objects"),
     ("pu:4(indexes=3*2)", "do not number 4 objects"),
-    ("pu:4(indexes=2*2:0*2)", "at character 18: '0*2' is no loop"),
+    (
+        "pu:4(indexes=2*2:0*2)",
+        "at character 18: '0*2' is not a valid loop",
+    ),
     ("pu:4(indexes=2*2:2*2)", "two objects"),
     (
         "core:2 pu:4(indexes=core:l3)",
@@ -214,6 +280,9 @@ fn rejects_invalid_descriptions_with_position_and_reason() {
     }
     let long = check(&"core:1 ".repeat(10_000)).unwrap_err();
     assert!(long.contains("the maximum is 65536"), "{long}");
+    let nested = format!("{}numa{} pu:1", "[".repeat(9), "]".repeat(9));
+    let nested = check(&nested).unwrap_err();
+    assert!(nested.contains("more than 8 levels deep"), "{nested}");
     let deep = check(&"group:1 ".repeat(1000)).unwrap_err();
     assert!(deep.contains("more than 126 levels"), "{deep}");
 }
