@@ -19,8 +19,15 @@
 //! the kinds, all cores have equal capacity. Intel's low-power cores are slower than all other
 //! cores of the machine in any case. Capacities are limited to 0.01..=1.
 //!
+//! Cores of one design may have slightly different maximum frequencies: Intel's favoured cores
+//! (Turbo Boost Max 3.0) run up to 7 % faster than the other performance cores. Such cores are
+//! alike: the frequencies of one core type are evened out (`evened`), if each differs by at most
+//! 10 % from the next. hwloc uses the same limit (`HWLOC_CPUKINDS_MAXFREQ`), but only for cores
+//! with a known and equal base frequency. `LinuxCapacity`, which Linux derives from the same
+//! frequencies on Intel hybrids, is evened out within a known core type.
+//!
 //! This file also adds the core types of Intel hybrids, which Linux lists in files of sysfs. Files
-//! that are missing or malformed are ignored.
+//! that are missing or malformed are ignored; module `damage` reports the malformed ones.
 
 use std::path::Path;
 
@@ -30,6 +37,7 @@ use crate::assemble::CoreKind;
 use crate::file;
 
 pub(crate) mod cppc;
+pub(crate) mod damage;
 
 /// Name of the attribute with the performance that ACPI's CPPC states.
 pub(crate) const CPPC_PERF: &str = "CppcPerf";
@@ -46,25 +54,28 @@ const INTEL_LOW_POWER_WORK_PER_CYCLE: f64 = 0.62;
 /// Ratio of the speeds of two kinds of which only the order is known.
 const NEXT_SLOWER: f64 = INTEL_ATOM_WORK_PER_CYCLE;
 
+/// Least ratio of the frequencies of two cores of one design, as in hwloc.
+const SAME_DESIGN: f64 = 0.9;
+
+/// Maximum frequency in MHz that is taken for a frequency: ten times that of any CPU.
+const MHZ_MAX: f64 = 100_000.0;
+
 /// Minimum capacity of a core, which prevents a capacity of 0.
 const CAPACITY_MIN: f64 = 0.01;
 
 /// Returns the capacity of each kind relative to the fastest kind, in (0, 1].
 pub(crate) fn of_kinds(kinds: &[CoreKind]) -> Vec<f64> {
-    let scores = [
-        |kind: &CoreKind| number(kind, "LinuxCapacity"),
-        |kind: &CoreKind| number(kind, CPPC_PERF),
-        |kind: &CoreKind| Some(number(kind, "FrequencyMaxMHz")? * work_per_cycle(kind)),
-        |kind: &CoreKind| Some(number(kind, "FrequencyBaseMHz")? * work_per_cycle(kind)),
-        |kind: &CoreKind| Some(speed_of_type(kind)),
-    ];
     let order = forced_order(kinds);
-    let mut known = scores
-        .iter()
-        .filter_map(|score| kinds.iter().map(score).collect::<Option<Vec<f64>>>())
-        .find(|known| match &order {
-            Some(order) => agree(known, order),
-            None => known.iter().any(|score| *score != known[0]),
+    let mut known = scores(kinds)
+        .find_map(|(known, evens_out)| match &order {
+            Some(order) => agree(&known, order).then_some(known),
+            None => {
+                let known = evened(kinds, known, evens_out);
+                known
+                    .iter()
+                    .any(|score| *score != known[0])
+                    .then_some(known)
+            }
         })
         .unwrap_or_else(|| match &order {
             Some(order) => by_order(order),
@@ -76,6 +87,58 @@ pub(crate) fn of_kinds(kinds: &[CoreKind]) -> Vec<f64> {
         .iter()
         .map(|score| (score / fastest).clamp(CAPACITY_MIN, 1.0))
         .collect()
+}
+
+/// Whether a score of a kind may be evened out with that of another kind of the same core type.
+type EvensOut = fn(&CoreKind) -> bool;
+
+/// The scores of all kinds by each attribute that all kinds have.
+fn scores(kinds: &[CoreKind]) -> impl Iterator<Item = (Vec<f64>, EvensOut)> {
+    type Score = fn(&CoreKind) -> Option<f64>;
+    let has_type: EvensOut = |kind| !core_type(kind).is_empty();
+    let scores: [(Score, EvensOut); 5] = [
+        (|kind| number(kind, "LinuxCapacity"), has_type),
+        (|kind| number(kind, CPPC_PERF), |_| false),
+        (
+            |kind| Some(number(kind, "FrequencyMaxMHz")? * work_per_cycle(kind)),
+            |_| true,
+        ),
+        (
+            |kind| Some(number(kind, "FrequencyBaseMHz")? * work_per_cycle(kind)),
+            |_| false,
+        ),
+        (|kind| Some(speed_of_type(kind)), |_| false),
+    ];
+    scores.into_iter().filter_map(|(score, evens_out)| {
+        let known = kinds.iter().map(score).collect::<Option<Vec<f64>>>()?;
+        Some((known, evens_out))
+    })
+}
+
+/// Evens out the scores of each core type: the kinds of a type are sorted by score, and kinds
+/// whose score is at least [`SAME_DESIGN`] times that of the next faster kind get the least score
+/// of the run, which all cores of the design reach.
+fn evened(kinds: &[CoreKind], mut scores: Vec<f64>, evens_out: EvensOut) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..kinds.len()).collect();
+    order.retain(|&kind| evens_out(&kinds[kind]));
+    order.sort_by(|&a, &b| {
+        let types = core_type(&kinds[a]).cmp(core_type(&kinds[b]));
+        types.then(scores[b].total_cmp(&scores[a]))
+    });
+    let raw = scores.clone();
+    let alike = |&a: &usize, &b: &usize| {
+        core_type(&kinds[a]) == core_type(&kinds[b]) && raw[b] >= SAME_DESIGN * raw[a]
+    };
+    for run in order.chunk_by(alike) {
+        let least = run
+            .iter()
+            .map(|&kind| raw[kind])
+            .fold(f64::INFINITY, f64::min);
+        for &kind in run {
+            scores[kind] = least;
+        }
+    }
+    scores
 }
 
 /// The efficiency of each kind as given by a file of hwloc, which is larger for faster cores.
@@ -198,8 +261,27 @@ fn split_kinds(
 }
 
 fn number(kind: &CoreKind, info: &str) -> Option<f64> {
-    let value: f64 = kind.infos.get(info)?.trim().parse().ok()?;
-    (value.is_finite() && value > 0.0).then_some(value)
+    let value = kind.infos.get(info)?;
+    match invalid(info, value) {
+        Some(_) => None,
+        None => value.trim().parse().ok(),
+    }
+}
+
+/// Returns what a value of an attribute should be, if the value is invalid. Attributes that do not
+/// affect the capacity are always valid.
+pub(crate) fn invalid(info: &str, value: &str) -> Option<&'static str> {
+    let (most, wanted) = match info {
+        "LinuxCapacity" => (1024.0, "a number from 1 to 1024"),
+        CPPC_PERF => (f64::from(u32::MAX), "a positive number"),
+        "FrequencyMaxMHz" | "FrequencyBaseMHz" => (MHZ_MAX, "a frequency from 1 to 100000 MHz"),
+        _ => return None,
+    };
+    let number: Option<f64> = value.trim().parse().ok();
+    match number.is_some_and(|number| (1.0..=most).contains(&number)) {
+        true => None,
+        false => Some(wanted),
+    }
 }
 
 fn core_type(kind: &CoreKind) -> &str {
@@ -362,6 +444,66 @@ mod tests {
         ];
         let capacities = of_kinds(&kinds);
         assert!(capacities[2] < capacities[1] && capacities[1] < capacities[0]);
+    }
+
+    fn by_frequency(mhz: &[&str]) -> Vec<f64> {
+        let kinds: Vec<CoreKind> = mhz
+            .iter()
+            .map(|mhz| kind(&[("FrequencyMaxMHz", mhz)]))
+            .collect();
+        of_kinds(&kinds)
+    }
+
+    #[test]
+    fn favoured_cores_of_one_design_are_alike() {
+        // Maximum frequencies that Intel publishes, with and without Turbo Boost Max 3.0 or Thermal
+        // Velocity Boost: Core i9-10900K, i9-9980XE, i9-13900KS.
+        for mhz in [["5300", "5100"], ["4500", "4400"], ["6000", "5600"]] {
+            assert_eq!(by_frequency(&mhz), [1.0, 1.0], "{mhz:?}");
+        }
+        // Ryzen 9 7950X without CPPC: one frequency for each core.
+        assert_eq!(by_frequency(&["5881", "5740", "5450", "5100"]), [1.0; 4]);
+        // Two designs.
+        assert_eq!(by_frequency(&["5000", "4000", "3900"]), [1.0, 0.78, 0.78]);
+    }
+
+    #[test]
+    fn favoured_cores_of_a_hybrid_have_the_capacity_of_the_other_performance_cores() {
+        let of = |name: &'static str| {
+            // Core i9-13900K: two favoured cores with 5.8 GHz.
+            let core = |mhz, capacity| {
+                kind(&[
+                    ("CoreType", "IntelCore"),
+                    (
+                        name,
+                        if name == "LinuxCapacity" {
+                            capacity
+                        } else {
+                            mhz
+                        },
+                    ),
+                ])
+            };
+            let atom = kind(&[
+                ("CoreType", "IntelAtom"),
+                (
+                    name,
+                    if name == "LinuxCapacity" {
+                        "600"
+                    } else {
+                        "4300"
+                    },
+                ),
+            ]);
+            of_kinds(&[core("5800", "1024"), core("5500", "991"), atom])
+        };
+        let expected = [1.0, 1.0, 4300.0 * 0.787 / 5500.0];
+        assert_eq!(of("FrequencyMaxMHz"), expected);
+        assert_eq!(of("LinuxCapacity"), [1.0, 1.0, 600.0 / 991.0]);
+        // Without a core type, the kernel's capacities of Arm are those of different designs.
+        let arm = |capacity| kind(&[("LinuxCapacity", capacity)]);
+        let capacities = of_kinds(&[arm("1024"), arm("985")]);
+        assert_eq!(capacities, [1.0, 985.0 / 1024.0]);
     }
 
     #[test]

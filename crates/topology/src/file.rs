@@ -15,7 +15,7 @@ use std::path::Path;
 use crate::error::escaped;
 
 /// Maximum size of an attribute of sysfs in bytes: the size of a page in Linux.
-const ATTRIBUTE_BYTES_MAX: u64 = 4096;
+pub(crate) const ATTRIBUTE_BYTES_MAX: u64 = 4096;
 
 /// Maximum size of a file in a copy of `/sys` and `/proc` in bytes. `/proc/cpuinfo` has about 12 MiB
 /// on a machine with 8,192 CPUs.
@@ -102,8 +102,10 @@ pub(crate) fn check_tree(root: &Path) -> Result<(), String> {
                 folders.push(path);
                 continue;
             }
-            let Ok(about) = std::fs::metadata(&path) else {
-                continue;
+            let about = match std::fs::metadata(&path) {
+                Ok(about) => about,
+                Err(why) if why.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(why) => return Err(format!("cannot read {}: {why}", shown(&path))),
             };
             let leads_out = || {
                 path.canonicalize()
@@ -113,7 +115,7 @@ pub(crate) fn check_tree(root: &Path) -> Result<(), String> {
                 continue;
             }
             if !about.is_file() {
-                let reason = "is neither a regular file nor a folder of the copy";
+                let reason = "is neither a regular file nor a folder in the copy";
                 return Err(format!("{} {reason}", shown(&path)));
             }
             if about.len() > CAPTURED_BYTES_MAX {

@@ -11,6 +11,7 @@
 //! - `xml`: files of hwloc's versions 1 to 3;
 //! - `file`: reads foreign files with limits;
 //! - `sandbox`: runs hwloc's parsers on foreign input in a child process;
+//! - `capture`: checks a copy of `/sys` before hwloc reads it;
 //! - `discover`: converts hwloc's objects to plain facts;
 //! - `assemble`: assembles facts into a `Topology`, by set arithmetic alone;
 //! - `capacity`: speed of a core relative to the fastest core;
@@ -21,6 +22,7 @@
 
 mod assemble;
 mod capacity;
+mod capture;
 mod discover;
 mod draw;
 mod error;

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -16,8 +17,9 @@ use hwlocality::topology::builder::TopologyBuilder;
 use usher_model::{CpuSet, Topology};
 
 use crate::assemble::HwlocFacts;
-use crate::error::excerpt;
-use crate::{TopologyReadError, assemble, discover, file, sandbox, synthetic, xml};
+use crate::capture::{self, CaptureKind};
+use crate::error::{escaped, excerpt};
+use crate::{TopologyReadError, assemble, capacity, discover, file, sandbox, synthetic, xml};
 
 /// Maximum size of an XML file in bytes; hwloc's own files are below 1 MiB.
 const XML_BYTES_MAX: u64 = 64 << 20;
@@ -46,16 +48,15 @@ impl Source {
     /// description.
     pub fn parse(text: &str) -> Result<Self, TopologyReadError> {
         let path = Path::new(text);
-        if path.is_dir() {
-            return Ok(Self::Capture(path.to_owned()));
-        }
-        if !text.is_empty() && path.exists() {
-            return Ok(Self::Xml(path.to_owned()));
-        }
-        if looks_like_a_path(text) {
+        let missing = match fs::metadata(path) {
+            Ok(about) if about.is_dir() => return Ok(Self::Capture(path.to_owned())),
+            Ok(_) => return Ok(Self::Xml(path.to_owned())),
+            Err(why) => missing(path, why),
+        };
+        if let Some(reason) = missing {
             return Err(TopologyReadError::File {
                 path: PathBuf::from(excerpt(text)),
-                reason: "the file or directory does not exist".to_owned(),
+                reason,
             });
         }
         match synthetic::check(text) {
@@ -67,7 +68,7 @@ impl Source {
             Err(reason) => Err(TopologyReadError::UnknownSource {
                 text: excerpt(text),
                 reason: format!(
-                    "no such file exists, and the text is no description of a machine: {reason}"
+                    "no such file exists, and the text is not a description of a machine: {reason}"
                 ),
             }),
         }
@@ -89,11 +90,35 @@ impl Source {
     }
 }
 
-fn looks_like_a_path(text: &str) -> bool {
-    let xml = Path::new(text)
+/// Returns the reason why there is no file, for a text that is a path; `None` for other texts. A text
+/// is a path if it looks like one, or if a symbolic link has this name.
+fn missing(path: &Path, why: io::Error) -> Option<String> {
+    if let Ok(target) = fs::read_link(path) {
+        return Some(match why.kind() {
+            io::ErrorKind::NotFound => format!(
+                "the symbolic link leads to '{}', which does not exist",
+                excerpt(&target.to_string_lossy())
+            ),
+            _ => reason(&why),
+        });
+    }
+    let text = path.to_string_lossy();
+    let xml = path
         .extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("xml"));
-    xml || (text.contains('/') && !text.contains(':'))
+    let has_folder = text.contains('/');
+    match why.kind() {
+        io::ErrorKind::NotFound if xml || (has_folder && !text.contains(':')) => {
+            Some("the file or directory does not exist".to_owned())
+        }
+        io::ErrorKind::NotFound => None,
+        _ => (xml || has_folder).then(|| reason(&why)),
+    }
+}
+
+/// The reason of an error without its number, such as "Permission denied".
+fn reason(why: &io::Error) -> String {
+    usher_model::without_error_number(&why.to_string())
 }
 
 impl FromStr for Source {
@@ -123,6 +148,9 @@ pub struct DescribedMachine {
     pub offline: CpuSet,
     /// Online CPUs that the cgroup of the described process excludes; part of the topology.
     pub disallowed: CpuSet,
+    /// Values of the description that were ignored. One line each, with the name of the file and
+    /// the reason.
+    pub notes: Vec<String>,
 }
 
 impl DescribedMachine {
@@ -159,7 +187,7 @@ pub fn load(source: Source) -> Result<Topology, TopologyReadError> {
 /// # Errors
 /// As [`load`].
 pub fn describe(source: Source) -> Result<DescribedMachine, TopologyReadError> {
-    let machine = match &source {
+    let mut machine = match &source {
         Source::ThisMachine => this_machine(),
         Source::Xml(path) => xml(path),
         Source::Synthetic(text) => described(text),
@@ -167,6 +195,13 @@ pub fn describe(source: Source) -> Result<DescribedMachine, TopologyReadError> {
     }
     .map_err(|reason| source.error(reason))?;
     machine.topology.check()?;
+    let name = match &source {
+        Source::Synthetic(text) => format!("the description '{}'", excerpt(text)),
+        other => escaped(&other.to_string()),
+    };
+    for note in &mut machine.notes {
+        *note = format!("{name}: {note}");
+    }
     Ok(machine)
 }
 
@@ -175,6 +210,7 @@ fn assembled(mut facts: HwlocFacts) -> DescribedMachine {
     DescribedMachine {
         offline: std::mem::take(&mut facts.offline),
         disallowed: std::mem::take(&mut facts.disallowed),
+        notes: std::mem::take(&mut facts.notes),
         topology: assemble::topology(facts),
     }
 }
@@ -203,12 +239,14 @@ fn xml(path: &Path) -> Result<DescribedMachine, String> {
         if survey.version >= 3 {
             return xml::facts(&survey, last_name(path));
         }
-        let kinds = survey.kinds()?;
+        let (kinds, notes) = survey.kinds();
         drop(survey);
         let builder = TopologyBuilder::new().from_xml(&text);
         let builder = builder.map_err(|_| not_xml.to_owned())?;
         let (_, mut facts) = discover::load(builder, last_name(path), None)?;
         facts.kinds = kinds;
+        facts.notes = notes;
+        xml::note_unrated(&mut facts);
         Ok(facts)
     })
 }
@@ -219,19 +257,12 @@ fn described(text: &str) -> Result<DescribedMachine, String> {
 
 fn capture(path: &Path) -> Result<DescribedMachine, String> {
     let root = fs::canonicalize(path).map_err(|why| why.to_string())?;
-    let is_cpuid = root.join("hwloc-cpuid-info").is_file();
-    if !is_cpuid && !root.join("sys/devices/system/cpu").is_dir() {
-        return Err(
-            "the directory is no copy of a machine's /sys, because it has no \
-             sys/devices/system/cpu (to make a copy: hwloc-gather-topology)"
-                .to_owned(),
-        );
-    }
-    file::check_tree(&root)?;
+    let kind = capture::check(&root)?;
     let root = root
         .to_str()
         .ok_or("the name of the file is not valid UTF-8")?
         .to_owned();
+    let is_cpuid = kind == CaptureKind::Cpuid;
     // Restricts hwloc to reading files: otherwise it would add results of this machine's cpuid.
     let (variable, components) = match is_cpuid {
         true => ("HWLOC_CPUID_PATH", "x86,stop"),
@@ -245,7 +276,11 @@ fn capture(path: &Path) -> Result<DescribedMachine, String> {
     apart(&environment, || {
         let builder = TopologyBuilder::new();
         let files = (!is_cpuid).then(|| Path::new(&root));
-        let (_, facts) = discover::load(builder, last_name(path), files)?;
+        let (_, mut facts) = discover::load(builder, last_name(path), files)?;
+        if let Some(root) = files {
+            facts.notes = capture::offline_notes(root);
+            capacity::damage::remove(&mut facts, root);
+        }
         Ok(facts)
     })
 }
@@ -262,14 +297,21 @@ fn apart(
         ("HWLOC_PLUGINS_PATH", "/nonexistent"),
     ];
     let environment: Vec<_> = fixed.iter().chain(environment).copied().collect();
-    let (topology, offline, disallowed) = sandbox::run(&environment, || {
+    let (topology, offline, disallowed, notes) = sandbox::run(&environment, || {
         let machine = assembled(facts()?);
-        Ok((machine.topology, machine.offline, machine.disallowed))
+        let DescribedMachine {
+            topology,
+            offline,
+            disallowed,
+            notes,
+        } = machine;
+        Ok((topology, offline, disallowed, notes))
     })?;
     Ok(DescribedMachine {
         topology,
         offline,
         disallowed,
+        notes,
     })
 }
 

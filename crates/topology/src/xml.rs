@@ -13,13 +13,15 @@
 //! of the file, which the caller limits.
 
 mod elements;
+mod kinds;
 
 use usher_model::cpuset::CPU_ID_MAX;
 use usher_model::{Cache, CpuId, CpuSet};
 
-use crate::assemble::{CoreKind, HwlocFacts, Node};
+use crate::assemble::{HwlocFacts, Node};
 use crate::error::escaped;
 use elements::Element;
+pub(crate) use kinds::note_unrated;
 
 /// An XML file of hwloc with its version.
 #[derive(Debug)]
@@ -101,26 +103,6 @@ impl XmlFile {
             .filter(move |element| element.parent == parent && element.name == "info");
         of_parent.filter_map(|info| Some((info.attribute("name")?, info.attribute("value")?)))
     }
-
-    /// The kinds of cores.
-    pub(crate) fn kinds(&self) -> Result<Vec<CoreKind>, String> {
-        let mut kinds = Vec::new();
-        for (index, element) in self.elements.iter().enumerate() {
-            if element.name != "cpukind" {
-                continue;
-            }
-            let efficiency = element.attribute("forced_efficiency");
-            let infos = self.infos(index);
-            kinds.push(CoreKind {
-                cpus: element.cpus("cpuset")?,
-                efficiency: efficiency.and_then(|text| text.parse::<u32>().ok()),
-                infos: infos
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .collect(),
-            });
-        }
-        Ok(kinds)
-    }
 }
 
 /// Converts a file of version 3.
@@ -184,7 +166,8 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
     facts.caches.sort_by_key(|(cache, _)| cache.level);
     facts.offline = complete.minus(&machine).minus(&all);
     facts.disallowed = allowed.map_or_else(CpuSet::new, |allowed| all.minus(&allowed));
-    facts.kinds = file.kinds()?;
+    (facts.kinds, facts.notes) = file.kinds();
+    note_unrated(&mut facts);
     Ok(facts)
 }
 
@@ -247,7 +230,7 @@ impl Element {
             let bits = u32::from_str_radix(hex, 16);
             let Some(bits) = bits.ok().filter(|_| place <= CPU_ID_MAX as usize / 32) else {
                 return Err(format!(
-                    "line {}: the attribute {name} is no set of CPUs from 0 to {CPU_ID_MAX}",
+                    "line {}: the attribute {name} is not a valid set of CPUs from 0 to {CPU_ID_MAX}",
                     self.line
                 ));
             };
@@ -268,9 +251,14 @@ impl Element {
         let number = self.attribute(name).and_then(|text| text.parse().ok());
         number.filter(|number| *number <= most).ok_or_else(|| {
             format!(
-                "line {}: an object of the type {} has no number {name} of at most {most}",
+                "line {}: the attribute {name} of an object of the type {} is {}, not a number from 0 \
+                 to {most}",
                 self.line,
-                shortened(self.object_type())
+                shortened(self.object_type()),
+                match self.attribute(name) {
+                    Some(text) => format!("'{}'", shortened(text)),
+                    None => "missing".to_owned(),
+                }
             )
         })
     }
@@ -279,9 +267,12 @@ impl Element {
     fn bytes(&self, name: &str) -> Result<u64, String> {
         match self.attribute(name) {
             None => Ok(0),
-            Some(text) => text
-                .parse()
-                .map_err(|_| format!("line {}: the attribute {name} is no size", self.line)),
+            Some(text) => text.parse().map_err(|_| {
+                format!(
+                    "line {}: the attribute {name} is not a valid size",
+                    self.line
+                )
+            }),
         }
     }
 }

@@ -9,7 +9,7 @@
 mod captures;
 
 use captures::{Capture, Cores};
-use usher_topology::{Source, load};
+use usher_topology::{DrawOptions, Source, draw, load};
 
 const INTEL_PERFORMANCE: Cores = Cores {
     count: 4,
@@ -140,8 +140,64 @@ fn capacities_have_the_order_of_the_makers() {
 
 #[test]
 fn equal_cores_with_preferred_ones_have_equal_capacity() {
-    let ryzen: Vec<(u32, u32)> = (0..16).map(|core| (1, 236 - 5 * core)).collect();
-    let capture = Capture::new(&amd(&ryzen));
-    let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
-    assert!(machine.cores.iter().all(|core| core.capacity == 1.0));
+    // Ryzen 9 7950X: ratings from 236 to 166, on two dies with a gap between their ratings. Some
+    // versions of Linux derive a maximum frequency of each core from its rating.
+    let gap = |core: u32| {
+        if core < 8 {
+            236 - 5 * core
+        } else {
+            186 - 2 * (core - 8)
+        }
+    };
+    for frequencies in [false, true] {
+        let mut ryzen = amd(&(0..16).map(|core| (1, gap(core))).collect::<Vec<_>>());
+        for kind in ryzen.iter_mut().filter(|_| frequencies) {
+            kind.mhz = kind.perf * 5881 / 236;
+        }
+        let capture = Capture::new(&ryzen);
+        let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
+        assert!(machine.cores.iter().all(|core| core.capacity == 1.0));
+    }
+}
+
+#[test]
+fn favoured_cores_do_not_make_a_machine_hybrid() {
+    // Core i9-10900K: two cores with Turbo Boost Max 3.0.
+    let cores = |count, mhz, perf| Cores {
+        count,
+        mhz,
+        perf,
+        ..OTHER
+    };
+    for perf in [[0, 0], [53, 51], [255, 255]] {
+        let kinds = [cores(2, 5300, perf[0]), cores(8, 5100, perf[1])];
+        let capture = Capture::new(&kinds);
+        let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
+        assert!(machine.cores.iter().all(|core| core.capacity == 1.0));
+        let picture = draw(&machine, &DrawOptions::default());
+        assert!(!picture.contains("capacity"), "{picture}");
+    }
+    // Core i9-13900K: two favoured performance cores, as Linux 6.12 rates them.
+    let kind = |count, mhz, capacity, counters| Cores {
+        count,
+        mhz,
+        capacity,
+        counters,
+        ..OTHER
+    };
+    for capacities in [[0, 0, 0], [1024, 971, 600]] {
+        let kinds = [
+            kind(2, 5800, capacities[0], ""),
+            kind(6, 5500, capacities[1], ""),
+            kind(16, 4300, capacities[2], ""),
+        ];
+        let capture = Capture::new(&kinds);
+        capture.write("sys/devices/cpu_core/cpus", "0-7\n");
+        capture.write("sys/devices/cpu_atom/cpus", "8-23\n");
+        let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
+        let capacities: Vec<f64> = machine.cores.iter().map(|core| core.capacity).collect();
+        assert!(capacities[..8].iter().all(|c| *c == 1.0), "{capacities:?}");
+        let slow = capacities[8];
+        assert!(slow < 0.65 && capacities[8..].iter().all(|c| *c == slow));
+    }
 }

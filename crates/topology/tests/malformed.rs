@@ -94,6 +94,9 @@ fn rejects_files_that_are_no_machine() {
     fs::write(at("bare.xml"), "<topology version=\"2.0\"></topology>").unwrap();
     fs::create_dir(at("tree")).unwrap();
     fs::create_dir_all(at("hollow/sys/devices/system/cpu")).unwrap();
+    fs::create_dir_all(at("bare/sys/devices/system/cpu/cpu0")).unwrap();
+    fs::create_dir_all(at("cpuid")).unwrap();
+    fs::write(at("cpuid/hwloc-cpuid-info"), "Architecture: x86\n").unwrap();
     for (name, reason) in [
         ("empty.xml", "the file is not an XML file written by hwloc"),
         ("page.xml", "the file is not an XML file written by hwloc"),
@@ -108,9 +111,52 @@ fn rejects_files_that_are_no_machine() {
             "{message}"
         );
     }
-    let hollow = load(Source::Capture(at("hollow")));
-    assert!(hollow.is_err() || hollow.unwrap().check().is_ok());
+    for (name, reason) in [
+        (
+            "hollow",
+            "has no folders cpu0, cpu1 and so on (to make a copy: hwloc-gather-topology)",
+        ),
+        (
+            "bare",
+            "no folder sys/devices/system/cpu/cpu0/topology or the like exists",
+        ),
+        ("cpuid", "it has no files pu0, pu1 and so on"),
+    ] {
+        let message = refusal(at(name).to_str().unwrap());
+        assert!(message.contains(reason), "{message}");
+    }
     assert!(refusal("/dev/null").contains("/dev/null: the path is not a regular file"));
+}
+
+#[test]
+fn paths_that_cannot_be_followed_are_named_with_the_reason() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    symlink("loop", at("loop")).unwrap();
+    symlink("other.xml", at("loop.xml")).unwrap();
+    symlink("loop.xml", at("other.xml")).unwrap();
+    symlink("nowhere", at("dangling")).unwrap();
+    fs::write(at("file"), "").unwrap();
+    for (name, reason) in [
+        ("loop", "oo many levels of symbolic links"),
+        ("loop.xml", "oo many levels of symbolic links"),
+        ("loop/machine", "oo many levels of symbolic links"),
+        ("loop/machine:2", "oo many levels of symbolic links"),
+        (
+            "dangling",
+            "the symbolic link leads to 'nowhere', which does not exist",
+        ),
+        ("file/machine", "Not a directory"),
+        ("missing/machine", "the file or directory does not exist"),
+    ] {
+        let message = refusal(&at(name));
+        let expected = message.contains(reason) && message.contains(name);
+        assert!(expected && !message.contains("description"), "{message}");
+    }
+    // A long description is not a path.
+    let long = format!("package:2 {}core:2", " ".repeat(5000));
+    assert_eq!(load(Source::parse(&long).unwrap()).unwrap().cpus.len(), 4);
 }
 
 #[test]

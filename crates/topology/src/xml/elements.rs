@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
 
     fn fault(&self, reason: &str) -> String {
         format!(
-            "line {}: the file is no XML file of hwloc: {reason}",
+            "line {}: the file is not a valid XML file: {reason}",
             self.line
         )
     }
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
             } else if rest.starts_with("<!") {
                 let passed = self.skip_behind(">", "the document type")?;
                 if passed.contains('[') {
-                    return Err(self.fault("a document type with declarations is not supported"));
+                    return Err(self.fault("declarations inside the document type (<!DOCTYPE ... [...]>) are not supported"));
                 }
             } else if rest.starts_with("</") {
                 self.end()?;

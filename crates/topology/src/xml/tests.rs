@@ -60,6 +60,69 @@ fn a_file_of_version_3_is_converted() {
     assert_eq!(capacities, [1.0, 1.0, 0.787, 0.787]);
 }
 
+/// A machine with four cores and these kinds, as a file of a version.
+fn with_kinds(kinds: &str) -> HwlocFacts {
+    let pus: String = (0..4)
+        .map(|cpu| format!("<object type=\"PU\" os_index=\"{cpu}\"/>"))
+        .collect();
+    let file = format!(
+        "<topology version=\"3.0\"><object type=\"Machine\" cpuset=\"0xf\">{pus}</object>\n{kinds}\n</topology>"
+    );
+    read(&file).unwrap()
+}
+
+#[test]
+fn damaged_kinds_are_ignored_with_a_note() {
+    let kind = |set: &str, rank: &str, info: &str| {
+        format!("<cpukind cpuset=\"{set}\" forced_efficiency=\"{rank}\">{info}</cpukind>")
+    };
+    let info = |name: &str, value: &str| format!("<info name=\"{name}\" value=\"{value}\"/>");
+    let fast = kind("0x3", "1", &info("LinuxCapacity", "1024"));
+    let notes = |slow: &str| with_kinds(&format!("{fast}\n{slow}")).notes;
+    assert!(notes(&kind("0xc", "0", &info("LinuxCapacity", "500"))).is_empty());
+    assert!(notes(&kind("0xc", "-1", &info("CoreType", "IntelAtom"))).is_empty());
+    let unrated = "the CPUs 2-3 are in no CPU kind; they are rated like the fastest cores";
+    for (slow, expected) in [
+        (
+            kind("0xc", "fast\u{1b}[2J", ""),
+            vec!["line 3: the value 'fast\\u{1b}[2J' of forced_efficiency is not a valid rank"],
+        ),
+        (
+            kind("0xc", "0", &info("LinuxCapacity", "5000")),
+            vec!["line 3: the value '5000' of LinuxCapacity is not a number from 1 to 1024"],
+        ),
+        (
+            kind("0xc", "0", &info("FrequencyMaxMHz", "")),
+            vec!["line 3: the value '' of FrequencyMaxMHz is not a frequency"],
+        ),
+        (
+            kind("0xzz", "0", ""),
+            vec![
+                "line 3: the cpuset '0xzz' of a CPU kind is not valid",
+                unrated,
+            ],
+        ),
+        (
+            kind("", "0", ""),
+            vec!["line 3: a CPU kind has no CPUs", unrated],
+        ),
+        (
+            kind("0xe", "0", ""),
+            vec!["line 3: the CPUs 1 are in several CPU kinds"],
+        ),
+        (
+            kind("0x1c", "0", ""),
+            vec!["the CPU kinds contain the CPUs 4, which do not exist"],
+        ),
+    ] {
+        let notes = notes(&slow);
+        assert_eq!(notes.len(), expected.len(), "{slow}: {notes:?}");
+        for (note, expected) in notes.iter().zip(expected) {
+            assert!(note.contains(expected), "{slow}: {note}");
+        }
+    }
+}
+
 #[test]
 fn sets_have_words_of_32_bits() {
     let file = |set: &str| {
@@ -101,7 +164,7 @@ fn files_that_describe_no_single_machine_are_rejected_with_the_reason() {
         ),
         (
             "<topology>\n<object>\n</topology>",
-            "line 3: the file is no XML file of hwloc: the end",
+            "line 3: the file is not a valid XML file: the end",
         ),
         (
             "<topology>\n<object>",
@@ -125,13 +188,13 @@ fn files_that_describe_no_single_machine_are_rejected_with_the_reason() {
         ),
         (
             "<topology version=\"3.0\"><object type=\"PU\"/></topology>",
-            "has no number os_index",
+            "the attribute os_index of an object of the type PU is missing",
         ),
         (
             &format!(
                 "<topology version=\"3.0\">{pu}\n<object type=\"L3Cache\" cache_size=\"-1\"/></topology>"
             ),
-            "line 2: the attribute cache_size is no size",
+            "line 2: the attribute cache_size is not a valid size",
         ),
     ] {
         let message = read(text).unwrap_err();
