@@ -127,6 +127,13 @@ pub fn print_error(line: &str) {
     let _ = output::write_line(&mut io::stderr(), &line);
 }
 
+/// Prints notes on values that were ignored to standard error, one line each.
+pub fn print_notes(notes: &[String]) {
+    for note in notes {
+        print_error(&format!("note: {note}"));
+    }
+}
+
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

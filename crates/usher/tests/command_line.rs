@@ -51,6 +51,18 @@ fn help_contains_examples() {
 }
 
 #[test]
+fn help_of_sched_explain_describes_capacity_and_isolated_cpus() {
+    let world = World::new();
+    let text = stdout(&world.run(&["sched", "explain", "--help"]));
+    for words in [
+        "1024, the capacity of the fastest CPUs",
+        "isolcpus, nohz_full",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
 fn reports_typing_errors_in_one_line_with_a_tip_and_status_125() {
     for (args, line) in [
         (

@@ -18,7 +18,7 @@ use usher_model::{CpuSet, SeatMode, Topology};
 use usher_policy::planfile::{PlanOutput, plan_json};
 use usher_topology::Source;
 
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::machine;
 use crate::output::{self, Output, STRONG};
 
@@ -72,7 +72,11 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 /// Returns the usable part of the given machine, or of the present machine.
 fn machine(text: Option<&str>) -> anyhow::Result<Topology> {
     match text {
-        Some(text) => Ok(usher_topology::describe(Source::parse(text)?)?.usable()?),
+        Some(text) => {
+            let machine = usher_topology::describe(Source::parse(text)?)?;
+            failure::print_notes(&machine.notes);
+            Ok(machine.usable()?)
+        }
         None => machine::usable_machine(),
     }
 }

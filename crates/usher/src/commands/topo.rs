@@ -5,7 +5,7 @@
 
 use usher_topology::{DrawOptions, Source};
 
-use crate::failure::Outcome;
+use crate::failure::{self, Outcome};
 use crate::output::{self, Output};
 
 /// Draws the machine: packages, dies, caches, cores, SMT, NUMA
@@ -33,6 +33,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         None => Source::ThisMachine,
     };
     let machine = usher_topology::describe(source)?;
+    failure::print_notes(&machine.notes);
     out.answer(&machine.topology, || {
         let options = DrawOptions {
             offline: machine.offline.clone(),

@@ -32,8 +32,12 @@ use super::{placement, remote};
 #[command(after_help = "\
 Columns, for each thread:
   state       the thread runs, waits for a CPU, or sleeps
-  where       the CPU on which the thread runs or ran last, or the queue in which it waits
-  why         the reason for that CPU or queue
+  where       the CPU on which the thread runs or ran last, or the queue in which it waits; on a
+              machine with cores of different speed, also the capacity of the CPU relative to
+              1024, the capacity of the fastest CPUs
+  why         the reason for that CPU or queue. 'may run only on isolated CPUs': the affinity of
+              the thread contains only CPUs of isolcpus, nohz_full or isolated cpusets, which the
+              scheduler leaves alone
   placement   the reason for the LLC in which the thread last woke or started
   lag         the virtual time of the thread minus that of the threads that it competes with,
               when the thread last ran or woke; a thread with a negative lag runs earlier

@@ -266,7 +266,10 @@ fn machine(mix: &SimMix) -> anyhow::Result<Machine> {
         _ => Source::parse(&spec)?,
     };
     let topology = usher_topology::describe(source)
-        .and_then(|machine| machine.usable())
+        .and_then(|machine| {
+            failure::print_notes(&machine.notes);
+            machine.usable()
+        })
         .with_context(|| format!("reading the machine '{}'", words::cut(&spec, 60)))?;
     mix.kernel
         .check(&topology)
