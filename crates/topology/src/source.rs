@@ -236,7 +236,7 @@ fn xml(path: &Path) -> Result<DescribedMachine, String> {
     }
     apart(&[], || {
         let survey = xml::survey(&text)?;
-        if survey.version >= 3 {
+        if survey.version >= 2 {
             return xml::facts(&survey, last_name(path));
         }
         let (kinds, notes) = survey.kinds();

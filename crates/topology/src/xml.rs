@@ -3,8 +3,10 @@
 //!
 //! 1. `elements` reads the elements of the file. Malformed XML is an error with the line.
 //! 2. [`survey`] determines the version and rejects files that describe no single machine.
-//! 3. hwloc 2.9 reads files of the versions 1 and 2, but no later version. [`facts`] converts files
-//!    of version 3 itself: the types, CPU sets and attributes of their objects.
+//! 3. [`facts`] converts files of the versions 2 and 3: the types, CPU sets and attributes of their
+//!    objects. hwloc 2.9 reads no file of version 3, aborts on many damaged files of version 2, and
+//!    rejects line ends of Windows; here, each fault has a reason with its line. Files of version 1
+//!    are read by hwloc.
 //!
 //! The kinds of cores come from the elements `cpukind` for all versions, because only the file
 //! states whether the order of the kinds was given (`forced_efficiency`).
@@ -105,7 +107,7 @@ impl XmlFile {
     }
 }
 
-/// Converts a file of version 3.
+/// Converts a file of version 2 or 3.
 ///
 /// # Errors
 /// Returns one line with the line of the file: an invalid CPU set, number or size.
@@ -156,9 +158,8 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
         }
     }
     let all: CpuSet = facts.pus.iter().copied().collect();
-    if all.len() != facts.pus.len() {
-        return Err("two logical CPUs of the file have the same number".to_owned());
-    }
+    each_once("logical CPUs", facts.pus.iter().copied())?;
+    each_once("NUMA nodes", facts.nodes.iter().map(|node| node.os))?;
     for (_, model) in &mut facts.packages {
         *model = model.take().or(machine_model.as_deref().map(one_line));
     }
@@ -169,6 +170,19 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
     (facts.kinds, facts.notes) = file.kinds();
     note_unrated(&mut facts);
     Ok(facts)
+}
+
+/// Checks that no number occurs twice.
+fn each_once(what: &str, numbers: impl Iterator<Item = u32>) -> Result<(), String> {
+    let mut sorted: Vec<u32> = numbers.collect();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!(
+            "two {what} of the file have the number {}",
+            pair[0]
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Removes CPUs without an object from all sets.
@@ -213,22 +227,33 @@ impl Element {
         self.attribute("type").unwrap_or("")
     }
 
-    /// The CPUs of a bitmap such as `0x00000001,0xffff0000`: words of 32 bits, the highest first.
-    /// An attribute that is missing is an empty set. The prefix `0xf...f`, for an infinite set, is
-    /// the set of all CPUs up to the largest number.
+    /// The CPUs of a bitmap such as `0x00000001,,0xffff0000`: words of 32 bits, the highest first.
+    /// hwloc writes a word of zeros between other words as an empty word. An attribute that is
+    /// missing is an empty set. The prefix `0xf...f`, for an infinite set, is the set of all CPUs
+    /// up to the largest number.
     fn cpus(&self, name: &str) -> Result<CpuSet, String> {
         let text = self.attribute(name).unwrap_or("").trim();
         let mut cpus = CpuSet::new();
         let mut infinite_from = None;
-        let words: Vec<&str> = text.split(',').filter(|word| !word.is_empty()).collect();
+        let words: Vec<&str> = match text {
+            "" => Vec::new(),
+            text => text.split(',').collect(),
+        };
         for (place, word) in words.iter().rev().enumerate() {
             if place + 1 == words.len() && *word == "0xf...f" {
                 infinite_from = Some(place);
                 continue;
             }
             let hex = word.strip_prefix("0x").unwrap_or(word);
-            let bits = u32::from_str_radix(hex, 16);
-            let Some(bits) = bits.ok().filter(|_| place <= CPU_ID_MAX as usize / 32) else {
+            let digits = hex.bytes().all(|b| b.is_ascii_hexdigit());
+            let bits = match word.is_empty() {
+                true => Ok(0),
+                false => u32::from_str_radix(hex, 16),
+            };
+            let Some(bits) = bits
+                .ok()
+                .filter(|_| digits && place <= CPU_ID_MAX as usize / 32)
+            else {
                 return Err(format!(
                     "line {}: the attribute {name} is not a valid set of CPUs from 0 to {CPU_ID_MAX}",
                     self.line

@@ -362,6 +362,13 @@ impl<'a> Reader<'a> {
                 "indexes" => found.indexes = Some((value.to_owned(), value_at)),
                 // Later versions of hwloc may write attributes that are unknown here, and hwloc itself
                 // ignores unknown attributes. A name close to a known name is rather a typing error.
+                "size" | "memory" => {
+                    let reason = format!(
+                        "the attribute '{name}' does not apply to this level; 'size' is for caches, \
+                         'memory' for NUMA nodes and other levels"
+                    );
+                    return Err(at(item_at, reason));
+                }
                 _ => match usher_model::closest_name(name, ATTRIBUTES) {
                     Some(closest) => {
                         let reason = format!(

@@ -178,6 +178,14 @@ const INVALID: &[(&str, &str)] = &[
     ),
     ("pu:2(indexes=)", "the attribute 'indexes=' has no value"),
     ("pu:4(indexes=+2*2:1*2)", "is not a valid loop"),
+    (
+        "core:4(size=3)",
+        "at character 8: the attribute 'size' does not apply to this level",
+    ),
+    (
+        "l3:2(memory=3) pu:1",
+        "the attribute 'memory' does not apply",
+    ),
     ("[] pu:2", "the brackets are empty"),
     ("[MemCache L3Cache] pu:2", "'L3Cache' cannot be attached"),
     ("[MemCache [numa] pu:2", "'pu' cannot be attached"),

@@ -136,9 +136,12 @@ fn sets_have_words_of_32_bits() {
         cpus("0x00000003,0x80000001").unwrap().to_string(),
         "0,31-33"
     );
-    assert_eq!(cpus("0x1,,0x1").unwrap().to_string(), "0,32");
+    assert_eq!(cpus("0x1,,0x1").unwrap().to_string(), "0,64");
+    assert_eq!(cpus("0x00ff0000,,,0x0").unwrap().to_string(), "112-119");
+    assert_eq!(cpus("").unwrap().to_string(), "");
     assert_eq!(cpus("0xf...f,0x1").unwrap().to_string(), "0,32-65535");
     assert!(cpus("0xg").unwrap_err().contains("line 1"));
+    assert!(cpus("+1").is_err());
     assert!(cpus(&"0x1,".repeat(3000)).is_err());
     assert_eq!(read(&file("0x0")).unwrap().pus, [33]);
 }
@@ -184,7 +187,7 @@ fn files_that_describe_no_single_machine_are_rejected_with_the_reason() {
         (&"<a>".repeat(2000), "nested too deeply"),
         (
             &format!("<topology version=\"3.0\">{pu}{pu}</topology>"),
-            "the same number",
+            "two logical CPUs of the file have the number 0",
         ),
         (
             "<topology version=\"3.0\"><object type=\"PU\"/></topology>",
