@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machines of hwloc's own tests: all files of hwloc 2.9.0 are read, without notes on damaged
-//! values, and the plans for each machine pass an independent check.
+//! values except for one file, and the plans for each machine pass an independent check.
 //!
 //! `scripts/hwloc-fixtures` fetches the machines from the source of Debian's package. Where it is
 //! not served, the tests are skipped.
@@ -52,7 +52,9 @@ fn every_machine_of_hwloc_is_read_and_planned_for() {
         assert!(files.len() >= least, "{kind}: {}", files.len());
         for file in files {
             let machine = read(&file).unwrap_or_else(|error| panic!("{error}"));
-            assert!(machine.notes.is_empty(), "{:?}", machine.notes);
+            // The CPU kinds of this file contain CPUs that the file does not.
+            let is_damaged = file.ends_with("power8gpudistances.xml");
+            assert_eq!(!machine.notes.is_empty(), is_damaged, "{:?}", machine.notes);
             machine.topology.check().unwrap();
             draw(&machine.topology, &DrawOptions::default());
             let usable = machine.usable().unwrap();

@@ -71,7 +71,8 @@ pub(crate) fn attribute(path: &Path) -> Option<String> {
 }
 
 /// Checks that a copy of `/sys` and `/proc` contains only regular files of at most 64 MiB, folders,
-/// and links to such files. Links that lead nowhere are permitted, as in every partial copy. The
+/// and links to such files in the copy. Links that lead nowhere are permitted, as in every partial
+/// copy. The
 /// real `/` is not checked, because the kernel provides its files.
 ///
 /// # Errors
@@ -117,6 +118,13 @@ pub(crate) fn check_tree(root: &Path) -> Result<(), String> {
             if !about.is_file() {
                 let reason = "is neither a regular file nor a folder in the copy";
                 return Err(format!("{} {reason}", shown(&path)));
+            }
+            // The target may block a reader although it is a regular file: /proc/kmsg.
+            if kind.is_symlink() && leads_out() {
+                return Err(format!(
+                    "{} is a symbolic link that leads out of the directory",
+                    shown(&path)
+                ));
             }
             if about.len() > CAPTURED_BYTES_MAX {
                 return Err(format!(

@@ -21,6 +21,7 @@
 //! NUMA nodes, 126 levels. The time is of order text + levels x CPUs x log CPUs.
 
 mod build;
+mod generic;
 mod indexes;
 mod numbers;
 mod parse;

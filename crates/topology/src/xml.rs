@@ -107,6 +107,10 @@ impl XmlFile {
     }
 }
 
+/// Maximum number of elements of all CPU sets of a file. The sets of a machine with 65,536 CPUs have
+/// about 10 times as many.
+const SETS_MAX: usize = 4_000_000;
+
 /// Converts a file of version 2 or 3.
 ///
 /// # Errors
@@ -120,16 +124,28 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
     let mut complete = CpuSet::new();
     let mut allowed = None;
     let mut machine_model = file.info(0, "CPUModel").map(str::to_owned);
+    let mut total = 0;
+    let mut cpus = |object: &Element, name: &str| {
+        let set = object.cpus(name)?;
+        total += set.len();
+        match total > SETS_MAX {
+            true => Err(format!(
+                "line {}: the CPU sets of the file have more than {SETS_MAX} elements",
+                object.line
+            )),
+            false => Ok(set),
+        }
+    };
     for (index, object) in file.elements.iter().enumerate() {
         if object.name != "object" {
             continue;
         }
         match object.object_type() {
             "Machine" => {
-                machine = object.cpus("cpuset")?;
-                complete = object.cpus("complete_cpuset")?;
+                machine = cpus(object, "cpuset")?;
+                complete = cpus(object, "complete_cpuset")?;
                 if object.attribute("allowed_cpuset").is_some() {
-                    allowed = Some(object.cpus("allowed_cpuset")?);
+                    allowed = Some(cpus(object, "allowed_cpuset")?);
                 }
                 machine_model = file
                     .info(index, "CPUModel")
@@ -137,21 +153,21 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
             }
             "Package" => {
                 let model = file.info(index, "CPUModel").map(one_line);
-                facts.packages.push((object.cpus("cpuset")?, model));
+                facts.packages.push((cpus(object, "cpuset")?, model));
             }
-            "Die" => facts.dies.push(object.cpus("cpuset")?),
-            "Core" => facts.cores.push(object.cpus("cpuset")?),
+            "Die" => facts.dies.push(cpus(object, "cpuset")?),
+            "Core" => facts.cores.push(cpus(object, "cpuset")?),
             "PU" => facts.pus.push(object.number("os_index", CPU_ID_MAX)?),
             "NUMANode" => facts.nodes.push(Node {
                 os: object.number("os_index", u32::MAX)?,
-                near: object.cpus("cpuset")?,
+                near: cpus(object, "cpuset")?,
                 bytes: object.bytes("local_memory")?,
             }),
             other => {
                 let level = cache_level(other).filter(|_| !is_memory_side(file, index));
                 if let Some(level) = level {
                     let bytes = object.bytes("cache_size")?;
-                    let cpus = object.cpus("cpuset")?;
+                    let cpus = cpus(object, "cpuset")?;
                     facts.caches.push((Cache { level, bytes }, cpus));
                 }
             }

@@ -204,6 +204,12 @@ fn files_that_block_or_are_too_large_are_rejected() {
     let folder = four_cores();
     std::os::unix::fs::symlink("/proc/self", folder.path().join("sys/out")).unwrap();
     assert!(refusal(&folder).contains("sys/out is neither"));
+    let file = four_cores();
+    std::os::unix::fs::symlink("/proc/kmsg", file.path().join(capacity)).unwrap();
+    assert!(refusal(&file).contains(&format!("{capacity} is a symbolic link that leads out")));
+    let socket = four_cores();
+    std::os::unix::net::UnixListener::bind(socket.path().join("sys/socket")).unwrap();
+    assert!(refusal(&socket).contains("sys/socket is neither a regular file"));
     let large = four_cores();
     let file = fs::File::create(large.path().join(capacity)).unwrap();
     file.set_len(10 << 30).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of the cores of ten hybrid machines equals the order that their makers publish, from
+//! The order of the cores of twelve hybrid machines equals the order that their makers publish, from
 //! fast to slow. The captures contain what Linux provides on each machine: core types, `cpu_capacity`,
 //! CPPC or frequencies.
 
@@ -89,12 +89,18 @@ fn machines() -> Vec<(&'static str, Vec<Cores>)> {
     for kind in &mut arrow_lake {
         kind.capacity = if kind.mhz == 5100 { 1024 } else { 760 };
     }
+    // The efficient cores have no L3.
+    let mut lunar_lake = intel([4800, 3700]);
+    lunar_lake[1].has_l3 = false;
+    // Apple's capacities are those of the device tree times the maximum frequency.
+    let apple_m1 = arm(&[(4, 1024), (4, 459)]);
     vec![
+        ("Apple M1", apple_m1),
         ("Alder Lake (i9-12900K)", intel([5100, 3900])),
         ("Raptor Lake (i9-13900K)", intel([5500, 4300])),
         ("Meteor Lake (Ultra 7 155H)", meteor_lake),
         ("Arrow Lake-H (Ultra 9 285H)", arrow_lake),
-        ("Lunar Lake (Ultra 7 258V)", intel([4800, 3700])),
+        ("Lunar Lake (Ultra 7 258V)", lunar_lake),
         (
             "Strix Point (Ryzen AI 9 HX 370)",
             amd(&[(4, 206), (8, 151)]),
@@ -109,13 +115,18 @@ fn machines() -> Vec<(&'static str, Vec<Cores>)> {
     ]
 }
 
+fn capture(name: &str, kinds: &[Cores]) -> Capture {
+    let capture = Capture::new(kinds);
+    if name.starts_with("Meteor") {
+        capture.write("sys/devices/cpu_atom/cpus", "4-9\n");
+    }
+    capture
+}
+
 #[test]
 fn capacities_have_the_order_of_the_makers() {
     for (name, kinds) in machines() {
-        let capture = Capture::new(&kinds);
-        if name.starts_with("Meteor") {
-            capture.write("sys/devices/cpu_atom/cpus", "4-9\n");
-        }
+        let capture = capture(name, &kinds);
         let machine = load(Source::Capture(capture.path().to_owned())).unwrap();
         let mut first = 0;
         let mut capacities: Vec<f64> = Vec::new();
@@ -136,6 +147,40 @@ fn capacities_have_the_order_of_the_makers() {
         let falling = capacities.windows(2).all(|pair| pair[0] > pair[1]);
         assert!(falling, "{name}: {capacities:?}");
     }
+}
+
+#[test]
+fn drawings_name_the_classes_of_cores() {
+    for (name, kinds) in machines() {
+        let machine = load(Source::Capture(capture(name, &kinds).path().to_owned()));
+        let text = draw(&machine.unwrap(), &DrawOptions::default());
+        let classes = format!(" cores ({} of capacity 1.00, ", kinds[0].count);
+        assert!(text.contains(&classes), "{name}: {text}");
+        let legend = "capacity: speed of a core relative to the fastest core";
+        assert_eq!(
+            text.lines().filter(|line| *line == legend).count(),
+            1,
+            "{name}"
+        );
+    }
+    // Five classes are described as a range.
+    let five: Vec<(u32, u32)> = [1024, 800, 600, 400, 200].map(|c| (1, c)).to_vec();
+    let machine = load(Source::Capture(Capture::new(&arm(&five)).path().to_owned()));
+    let text = draw(&machine.unwrap(), &DrawOptions::default());
+    assert!(
+        text.contains("5 cores (of capacity 0.20 to 1.00)"),
+        "{text}"
+    );
+    let narrow = DrawOptions {
+        width: 40,
+        ..DrawOptions::default()
+    };
+    let smt = load(Source::parse("core:2 pu:2").unwrap()).unwrap();
+    let text = draw(&smt, &narrow);
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 40),
+        "{text}"
+    );
 }
 
 #[test]

@@ -33,10 +33,10 @@ fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> 
 }
 
 /// Returns a title such as `domain 3 · L3 32 MiB`.
-pub(super) fn title(topology: &Topology, id: DomainId, dot: &str) -> Line {
+pub(super) fn title(topology: &Topology, id: DomainId, any_llc: bool, dot: &str) -> Line {
     let domain = &topology.domains[id];
     let mut line = Line::new(Style::Strong, format!("domain {id}"));
-    if domain.llc.is_some() || any_llc(topology) {
+    if any_llc {
         line.push(Style::Plain, format!("{dot}{}", cache(domain.llc)));
     }
     if let [(capacity, _)] = by_capacity(topology, domain)[..]
@@ -106,7 +106,7 @@ fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, widt
 }
 
 /// Returns the common properties of equal domains, such as `8 cores, SMT 2, L3 32 MiB`.
-pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
+pub(super) fn shape(topology: &Topology, id: DomainId, any_llc: bool) -> String {
     let domain = &topology.domains[id];
     let kinds = by_capacity(topology, domain);
     let describe = |(capacity, cores): &(f64, Vec<CoreId>)| {
@@ -121,7 +121,7 @@ pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
         text
     };
     let cores: Vec<String> = kinds.iter().map(describe).collect();
-    match domain.llc.is_some() || any_llc(topology) {
+    match any_llc {
         true => format!("{}, {}", cores.join(" + "), cache(domain.llc)),
         false => cores.join(" + "),
     }
@@ -129,7 +129,7 @@ pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
 
 /// Returns whether any shared cache is known. If no shared cache is known, the heading of the
 /// drawing states that fact once.
-fn any_llc(topology: &Topology) -> bool {
+pub(super) fn any_llc(topology: &Topology) -> bool {
     topology.domains.iter().any(|domain| domain.llc.is_some())
 }
 

@@ -73,6 +73,7 @@ const FRAME: usize = 4;
 pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
     let painter = Painter {
         topology,
+        any_llc: domain::any_llc(topology),
         seats: Seats::new(&options.seats),
         offline: &options.offline,
         disallowed: &options.disallowed,
@@ -91,6 +92,8 @@ pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
 
 struct Painter<'a> {
     topology: &'a Topology,
+    /// Whether a shared cache of any domain is known.
+    any_llc: bool,
     seats: Seats,
     offline: &'a CpuSet,
     disallowed: &'a CpuSet,
@@ -137,8 +140,17 @@ impl Painter<'_> {
                 block.below(paragraph(&format!("{what}: {cpus}"), self.width));
             }
         }
+        if words::is_hybrid(self.topology) {
+            block.below(self.hint("capacity: speed of a core relative to the fastest core"));
+        }
         block.below(self.seats.legend(self.topology));
         block
+    }
+
+    /// An explanation of the drawing.
+    fn hint(&self, text: &str) -> Block {
+        let lines = wrap(text, ' ', self.width).into_iter();
+        Block(lines.map(|line| Line::new(Style::Faint, line)).collect())
     }
 
     /// The CPUs that no NUMA node owns, on a machine with NUMA nodes.
@@ -168,9 +180,9 @@ impl Painter<'_> {
             .collect();
         let mut block = flow(frames, self.width, 1);
         if self.topology.cores.iter().any(|core| core.cpus.len() > 1) {
-            let hint = "each column is one core; the hardware threads of a core are below one \
-                        another";
-            block.0.push(Line::new(Style::Faint, hint));
+            block.below(self.hint(
+                "each column is one core; the hardware threads of a core are below one another",
+            ));
         }
         block
     }
@@ -197,7 +209,10 @@ impl Painter<'_> {
         let drawn = |id: PackageId| {
             let package = &self.topology.packages[id];
             match package.domains[..] {
-                [domain] => Some((package.model.clone(), domain::shape(self.topology, domain))),
+                [domain] => Some((
+                    package.model.clone(),
+                    domain::shape(self.topology, domain, self.any_llc),
+                )),
                 _ => None,
             }
         };
@@ -325,7 +340,7 @@ impl Painter<'_> {
     /// Returns a title such as `domain 3 · L3 32 MiB`, with the location if each domain has a
     /// location of its own.
     fn box_title(&self, site: &LocationGroup, id: DomainId, own: bool) -> Line {
-        let mut title = domain::title(self.topology, id, self.glyphs.dot);
+        let mut title = domain::title(self.topology, id, self.any_llc, self.glyphs.dot);
         if let Some(place) = self.place(&site.place).filter(|_| own) {
             title.push(Style::Plain, format!("{}{place}", self.glyphs.dot));
         }
@@ -355,7 +370,7 @@ impl Painter<'_> {
     /// Draws each run of adjacent equal domains: their common description, then the number and the
     /// CPUs of each domain.
     fn runs(&self, sites: &[LocationGroup], width: usize) -> Block {
-        let shape = |id: &DomainId| domain::shape(self.topology, *id);
+        let shape = |id: &DomainId| domain::shape(self.topology, *id, self.any_llc);
         let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
         if each_its_own(sites) {
             return self.single_runs(sites, width);
@@ -387,7 +402,7 @@ impl Painter<'_> {
                 0 => String::new(),
                 bytes => format!(", memory {}", words::size(bytes)),
             };
-            domain::shape(self.topology, *id) + &memory
+            domain::shape(self.topology, *id, self.any_llc) + &memory
         };
         let domains: Vec<(&LocationGroup, DomainId)> = each_domain(sites).collect();
         let mut block = Block::default();

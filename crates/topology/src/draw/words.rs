@@ -4,6 +4,8 @@
 //!
 //! At most three NUMA nodes are listed one by one; more nodes are listed as a range.
 
+use std::collections::BTreeMap;
+
 use usher_model::{Cache, NodeId, Topology};
 
 /// Formats a count: `1 core`, `2 cores`.
@@ -75,6 +77,40 @@ pub(super) fn nodes(topology: &Topology, ids: &[NodeId]) -> String {
         .join(" + ")
 }
 
+/// Returns whether the cores have different capacities.
+pub(super) fn is_hybrid(topology: &Topology) -> bool {
+    topology.cores.iter().any(|core| core.capacity < 1.0)
+}
+
+/// Formats the classes of cores of a hybrid machine, fastest first: ` (4 of capacity 1.00, 8 of 0.72)`.
+/// More than four classes are formatted as a range. Empty for a machine with equal cores.
+fn classes(topology: &Topology) -> String {
+    const LISTED: usize = 4;
+    if !is_hybrid(topology) {
+        return String::new();
+    }
+    // Capacities that look alike are one class.
+    let mut classes: BTreeMap<u32, usize> = BTreeMap::new();
+    for core in &topology.cores {
+        *classes
+            .entry((core.capacity * 100.0).round() as u32)
+            .or_default() += 1;
+    }
+    let shown = |hundredths: u32| format!("{:.2}", f64::from(hundredths) / 100.0);
+    if classes.len() > LISTED {
+        let ends = classes.keys().next().zip(classes.keys().last());
+        return ends.map_or_else(String::new, |(&least, &most)| {
+            format!(" (of capacity {} to {})", shown(least), shown(most))
+        });
+    }
+    let class = |(place, (&capacity, &cores)): (usize, (&u32, &usize))| match place {
+        0 => format!("{cores} of capacity {}", shown(capacity)),
+        _ => format!("{cores} of {}", shown(capacity)),
+    };
+    let classes: Vec<String> = classes.iter().rev().enumerate().map(class).collect();
+    format!(" ({})", classes.join(", "))
+}
+
 /// Describes the machine in one sentence.
 pub(super) fn headline(topology: &Topology) -> String {
     let threads = topology.cores.iter().map(|core| core.cpus.len());
@@ -93,7 +129,7 @@ pub(super) fn headline(topology: &Topology) -> String {
         facts.push(count(dies, "die"));
     }
     facts.push(domains);
-    facts.push(count(topology.cores.len(), "core"));
+    facts.push(count(topology.cores.len(), "core") + &classes(topology));
     facts.push(cpus);
     if !topology.nodes.is_empty() {
         facts.push(count(topology.nodes.len(), "NUMA node"));

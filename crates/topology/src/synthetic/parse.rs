@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads a one-line description into levels. The first error is returned, with its position.
 
+use super::generic::{self, GENERIC};
 use super::numbers::{count, size};
 use super::{Attributes, CPUS_MAX, LENGTH_MAX, Level, LevelType, Levels, at, indexes, quoted};
 
@@ -31,14 +32,14 @@ const NAMES: [(&str, usize, LevelType); 13] = [
 ];
 
 /// Names that are proposed for a misspelt name.
-const PROPOSED: [&str; 17] = [
-    "machine", "package", "socket", "die", "numa", "node", "group", "tile", "module", "cluster",
-    "l5", "l4", "l3", "l2", "l1", "core", "pu",
+const PROPOSED: [&str; 18] = [
+    "cache", "machine", "package", "socket", "die", "numa", "node", "group", "tile", "module",
+    "cluster", "l5", "l4", "l3", "l2", "l1", "core", "pu",
 ];
 
 /// The levels in the order in which they may be nested, for the error of an unknown level.
 const LEVELS: &str = "the levels are machine, package, die, numa, group (also tile, module and \
-                      cluster), l5, l4, l3, l2, l1, core and pu";
+                      cluster), l5, l4, l3, l2, l1, cache, core and pu";
 
 /// The attributes that have an effect, and one that is accepted without effect.
 const ATTRIBUTES: [&str; 4] = ["size", "memory", "indexes", "memorysidecachesize"];
@@ -46,6 +47,9 @@ const ATTRIBUTES: [&str; 4] = ["size", "memory", "indexes", "memorysidecachesize
 /// Returns the type with this name; case does not matter. A group may have a number: `Group0`.
 pub(super) fn type_of(name: &str) -> Option<LevelType> {
     let name = name.to_ascii_lowercase();
+    if name == "cache" {
+        return Some(GENERIC);
+    }
     if let Some(cache) = name.strip_prefix('l').and_then(cache_of) {
         return Some(cache);
     }
@@ -410,6 +414,7 @@ impl<'a> Reader<'a> {
                 return Err(at(end, reason));
             }
         }
+        generic::number(&mut self.levels, &self.positions)?;
         self.order()?;
         self.number_objects()
     }

@@ -105,6 +105,37 @@ fn one_bracket_may_contain_a_memory_side_cache_and_its_nodes() {
 }
 
 #[test]
+fn caches_without_a_number_are_numbered_from_the_cores() {
+    for (generic, numbered) in [
+        ("Socket:2 Cache:1 Core:2 PU:2", "Socket:2 L2:1 Core:2 PU:2"),
+        (
+            "Socket:2 Cache:1 Cache:2 Cache:1 Core:2 PU:2",
+            "Socket:2 L3:1 L2:2 L1:1 Core:2 PU:2",
+        ),
+        (
+            "Package:2 Cache:2 Cache:4 Cache:1 Cache:1 Core:1 PU:1",
+            "Package:2 L3:2 L2:4 L1d:1 L1i:1 Core:1 PU:1",
+        ),
+        (
+            "Socket:1 Cache:2(size=4194304) Cache:2(size=65536) Cache:1(size=65536) Core:1 PU:1",
+            "Socket:1 L2:2(size=4194304) L1d:2(size=65536) L1i:1(size=65536) Core:1 PU:1",
+        ),
+        (
+            "Socket:2 NUMANode:1(memory=1GB) Cache:1(size=8MB) Cache:2(size=1MB) Core:1 PU:1",
+            "Socket:2 NUMANode:1(memory=1GB) L2:1(size=8MB) L1:2(size=1MB) Core:1 PU:1",
+        ),
+    ] {
+        let (generic, numbered) = (ours(generic).unwrap(), ours(numbered).unwrap());
+        assert_eq!(
+            (generic.domains, generic.cores),
+            (numbered.domains, numbered.cores)
+        );
+    }
+    let six = check(&format!("{}core:1", "cache:1 ".repeat(7))).unwrap_err();
+    assert!(six.contains("more than 5 caches"), "{six}");
+}
+
+#[test]
 fn unknown_attributes_are_reported() {
     let facts = facts("Package:2(tier=0) L2Cache:2(size=4MB inclusive=1) Core:2 PU:1").unwrap();
     let expected = [
@@ -227,7 +258,7 @@ const INVALID: &[(&str, &str)] = &[
     (
         "kernel:4 pu:2",
         "the level 'kernel:4' is unknown; the levels are machine, package, die, numa, group (also \
-         tile, module and cluster), l5, l4, l3, l2, l1, core and pu",
+         tile, module and cluster), l5, l4, l3, l2, l1, cache, core and pu",
     ),
     ("l6:2 pu:2", "the level 'l6:2' is unknown"),
     (

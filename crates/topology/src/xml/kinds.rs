@@ -7,7 +7,7 @@
 
 use usher_model::CpuSet;
 
-use super::{XmlFile, shortened};
+use super::{SETS_MAX, XmlFile, shortened};
 use crate::assemble::{CoreKind, HwlocFacts};
 use crate::capacity;
 
@@ -23,6 +23,7 @@ impl XmlFile {
         let mut kinds: Vec<CoreKind> = Vec::new();
         let mut notes = Vec::new();
         let mut seen = CpuSet::new();
+        let mut total = 0;
         for (index, element) in self.elements.iter().enumerate() {
             if element.name != "cpukind" {
                 continue;
@@ -46,6 +47,14 @@ impl XmlFile {
                     continue;
                 }
             };
+            total += cpus.len();
+            if total > SETS_MAX {
+                note(
+                    "the CPU kinds are too many; this kind and the next ones are ignored"
+                        .to_owned(),
+                );
+                break;
+            }
             let twice = cpus.and(&seen);
             if !twice.is_empty() {
                 let text = shortened(&twice.to_string());

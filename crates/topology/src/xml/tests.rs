@@ -124,6 +124,21 @@ fn damaged_kinds_are_ignored_with_a_note() {
 }
 
 #[test]
+fn huge_sets_are_limited() {
+    let core = "<object type=\"Core\" cpuset=\"0xf...f\"/>".repeat(100);
+    let file =
+        format!("<topology version=\"2.0\"><object type=\"PU\" os_index=\"0\"/>{core}</topology>");
+    let message = read(&file).unwrap_err();
+    assert!(
+        message.contains("have more than 4000000 elements"),
+        "{message}"
+    );
+    let kinds = "<cpukind cpuset=\"0xf...f\" forced_efficiency=\"0\"/>\n".repeat(200);
+    let notes = with_kinds(&kinds).notes;
+    assert!(notes.len() <= 18, "{notes:?}");
+}
+
+#[test]
 fn sets_have_words_of_32_bits() {
     let file = |set: &str| {
         format!(
