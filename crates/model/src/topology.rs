@@ -146,23 +146,29 @@ impl Topology {
 
     /// Returns the logical CPUs of the given cores.
     pub fn cpus_of_cores(&self, cores: impl IntoIterator<Item = CoreId>) -> CpuSet {
-        cores
-            .into_iter()
-            .fold(CpuSet::new(), |set, core| set.or(&self.cores[core].cpus))
+        let mut set = CpuSet::new();
+        for core in cores {
+            set.extend(self.cores[core].cpus.iter());
+        }
+        set
     }
 
-    /// Cores of which at least one hardware thread is in the set.
+    /// Cores of which at least one hardware thread is in the set, in rising order.
     pub fn cores_in(&self, cpus: &CpuSet) -> Vec<CoreId> {
-        (0..self.cores.len())
-            .filter(|&c| self.cores[c].cpus.intersects(cpus))
-            .collect()
+        let of_cpu = |os| Some(self.cpu(os)?.core);
+        let mut cores: Vec<CoreId> = cpus.iter().filter_map(of_cpu).collect();
+        cores.sort_unstable();
+        cores.dedup();
+        cores
     }
 
-    /// Domains of which at least one CPU is in the set.
+    /// Domains of which at least one CPU is in the set, in rising order.
     pub fn domains_in(&self, cpus: &CpuSet) -> Vec<DomainId> {
-        (0..self.domains.len())
-            .filter(|&d| self.domains[d].cpus.intersects(cpus))
-            .collect()
+        let of_cpu = |os| Some(self.cores[self.cpu(os)?.core].domain);
+        let mut domains: Vec<DomainId> = cpus.iter().filter_map(of_cpu).collect();
+        domains.sort_unstable();
+        domains.dedup();
+        domains
     }
 
     /// Sum of the capacities of the cores with a CPU in `cpus`. If all cores have the same speed,
