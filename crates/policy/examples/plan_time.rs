@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures the time to compute a plan: `cargo run --release -p usher-policy --example plan_time
-//! [ROUNDS [CASE]]`. Prints one line per case: programs, machine, median and longest time, ANTT,
+//! [ROUNDS [CASE]]`. Prints one line per case: programs, machine, median and longest time, steps, ANTT,
 //! gap, shared packages.
 //!
 //! The arguments `1 CASE` compute a single plan, as `valgrind --tool=callgrind` needs; cases are
@@ -64,7 +64,6 @@ fn machine(packages: usize, domains: usize, cores: usize, slow: usize) -> Topolo
     }
 }
 
-/// Programs of `kinds` kinds, which scale from perfectly (kind 0) to poorly.
 /// A machine with one package and these domains, each a list of the capacities of its cores.
 fn unequal(name: &str, domains: &[Vec<f64>]) -> Topology {
     let mut topology = machine(1, 1, domains.iter().map(Vec::len).sum(), 0);
@@ -142,6 +141,7 @@ fn unequal_machines() -> Vec<(usize, Topology)> {
     ]
 }
 
+/// Programs of `kinds` kinds, which scale from perfectly (kind 0) to poorly.
 fn requests(programs: usize, kinds: usize, cores: usize) -> Vec<Request> {
     let curve = |kind: usize| {
         let sigma = 0.3 * (kind as f64 / kinds as f64).powi(3);
@@ -204,6 +204,16 @@ fn main() {
         (64, 64, (16, 8, 8, 64)),
         (12, 12, (2, 4, 6, 0)),
         (130, 130, (16, 8, 8, 0)),
+        (1, 1, (128, 8, 8, 0)),
+        (8, 8, (128, 8, 8, 0)),
+        (1, 1, (1024, 8, 1, 0)),
+        (8, 8, (1024, 8, 1, 0)),
+        (8, 8, (8192, 1, 1, 0)),
+        (64, 64, (8192, 1, 1, 4096)),
+        (500, 500, (1024, 8, 1, 0)),
+        (1000, 100, (128, 8, 8, 100)),
+        (2000, 100, (128, 8, 8, 100)),
+        (8192, 100, (8192, 1, 1, 0)),
     ];
     let cases = cases.into_iter();
     let equal = cases.map(|(programs, kinds, (packages, domains, cores, slow))| {
@@ -226,10 +236,11 @@ fn main() {
         times_us.sort_unstable();
         let seating = last.unwrap();
         println!(
-            "{programs:>3} programs ({kinds:>3} kinds) {:<36} median {:>7} us, longest {:>7} us, ANTT {:.4}, gap {:.4}, shared packages {}",
+            "{programs:>3} programs ({kinds:>3} kinds) {:<36} median {:>7} us, longest {:>7} us, {:>8} steps, ANTT {:.4}, gap {:.4}, shared packages {}",
             machine.name,
             times_us[times_us.len() / 2],
             times_us[times_us.len() - 1],
+            seating.steps,
             seating.plan.antt.unwrap(),
             seating.gap,
             shared_packages(&machine, &seating),

@@ -20,9 +20,11 @@
 mod json;
 mod read;
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_model::{DomainId, ProgramId, SeatMode, Topology};
+use usher_model::{Domain, DomainId, ProgramId, Seat, SeatMode, Topology};
 
 use crate::seating::{Request, Seating, SeatingError, seat};
 
@@ -100,9 +102,11 @@ pub fn plan_json(topology: &Topology, input: &str) -> Result<PlanOutput, PlanFil
 /// Converts a seating to the output of `usher plan`, with the programs in the order of the
 /// requests.
 pub fn output(topology: &Topology, requests: &[Request], seating: &Seating) -> PlanOutput {
+    let seats = seating.plan.seats.iter();
+    let seats: BTreeMap<ProgramId, &Seat> = seats.map(|seat| (seat.program, seat)).collect();
     let programs = requests
         .iter()
-        .filter_map(|request| program(topology, request, seating))
+        .filter_map(|request| Some(program(topology, request, seats.get(&request.id)?)))
         .collect();
     PlanOutput {
         antt: seating.plan.antt.unwrap_or(1.0),
@@ -112,23 +116,25 @@ pub fn output(topology: &Topology, requests: &[Request], seating: &Seating) -> P
     }
 }
 
-fn program(topology: &Topology, request: &Request, seating: &Seating) -> Option<ProgramOutput> {
-    let mine = |id: ProgramId| id == request.id;
-    let seat = seating.plan.seats.iter().find(|seat| mine(seat.program))?;
-    Some(ProgramOutput {
+fn program(topology: &Topology, request: &Request, seat: &Seat) -> ProgramOutput {
+    ProgramOutput {
         name: request.name.clone(),
         cpus: seat.cpus.to_string(),
         cores: topology.cores_in(&seat.cpus).len(),
         domains: seat.domains.clone(),
         ntt: seat.ntt.unwrap_or(1.0),
         mode: seat.mode,
-    })
+    }
 }
 
 /// Whether all domains have the same capacity.
 fn alike(topology: &Topology) -> bool {
-    let capacity = |cpus| (topology.capacity_of(cpus) * 1e9).round();
-    let mut all = topology.domains.iter().map(|domain| capacity(&domain.cpus));
+    let capacity = |domain: &Domain| {
+        let cores = domain.cores.iter();
+        let sum: f64 = cores.map(|&core| topology.cores[core].capacity).sum();
+        (sum * 1e9).round()
+    };
+    let mut all = topology.domains.iter().map(capacity);
     let first = all.next();
     all.all(|capacity| Some(capacity) == first)
 }

@@ -39,37 +39,42 @@
 //! empty set or to CPUs that this machine does not have is ignored.
 //!
 //! Exactness: the ANTT is the least possible if the exact search (`search`, `allot`) stays within
-//! its budget of steps, which is fixed. Beyond the budget, `relax` computes an allocation, and
-//! `search` or `relax` an upper bound of its distance from the least ANTT;
+//! the budget of steps of the plan (`budget`). Beyond the budget, `relax` computes an allocation,
+//! and `search` or `bound` an upper bound of its distance from the least ANTT;
 //! [`Seating::ended_by_budget`] is then set, unless the bound is 0. The placement rules are met
-//! exactly if the search of `place` stays within its budget of steps.
+//! exactly if the search of `place` stays within its limits.
 //!
-//! Cost: at most four attempts are made (whole domains, single cores, each also around bound
-//! programs). An attempt has a search for amounts (`assign`, about 20 ms at the limit) and at most
-//! 8,000 steps of `place`. An attempt fails if there are too few suitable units. Beyond the limit
-//! of `allot`, an attempt can also fail although a seating exists (see `relax`). If all attempts
-//! fail, all programs share the CPUs.
+//! Cost: at most [`STEPS_MAX`] steps, which are about 50 ms of CPU time (`budget`), and time of
+//! order programs x CPUs / 64. At most four attempts share the steps: whole domains, single cores,
+//! each also around bound programs. An attempt fails if there are too few suitable units. If the
+//! exact search is not made, an attempt can also fail although a seating exists (see `relax`). If
+//! all attempts fail, all programs share the CPUs.
 //!
 //! Errors: a weight that is not positive, two requests with the same id, or a machine without
 //! cores. The number of programs is not limited.
 
 mod allot;
 mod assign;
+mod bound;
+mod budget;
 mod candidate;
 mod interference;
 mod options;
+mod packing;
 mod place;
 mod relax;
 mod request;
 mod search;
 mod units;
 
+pub use budget::{SEARCH_STEPS_MAX, STEPS_MAX};
 pub use request::Request;
 
 use usher_model::{CpuSet, Plan, ProgramId, Seat, SeatMode, Topology};
 
 use crate::timeshare::time_sharing;
 use assign::{SeatAssignment, split_domains, whole_domains};
+use budget::StepBudget;
 use candidate::{SeatCandidate, finite};
 
 /// A seating with its optimality gap.
@@ -82,6 +87,8 @@ pub struct Seating {
     /// Whether the search for the least ANTT ended by its budget of steps. A seating with a gap
     /// above 0 is not known to be optimal for this reason alone.
     pub ended_by_budget: bool,
+    /// Steps of all passes (`budget`). The number depends on the machine and the requests alone.
+    pub steps: u64,
 }
 
 /// Reason why planning failed.
@@ -121,6 +128,19 @@ pub enum SeatingError {
 /// # Errors
 /// Returns an error if a request is invalid or the machine has no core.
 pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, SeatingError> {
+    seat_within(topology, requests, SEARCH_STEPS_MAX)
+}
+
+/// Returns the seating as [`seat`] does, but the passes that only improve the plan end after
+/// `search_steps` steps instead of [`SEARCH_STEPS_MAX`].
+///
+/// # Errors
+/// As [`seat`].
+pub fn seat_within(
+    topology: &Topology,
+    requests: &[Request],
+    search_steps: u64,
+) -> Result<Seating, SeatingError> {
     let mut order: Vec<&Request> = requests.iter().collect();
     order.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
     check(topology, &order)?;
@@ -129,14 +149,17 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
             plan: Plan::default(),
             gap: 0.0,
             ended_by_budget: false,
+            steps: 0,
         });
     }
+    let budget = StepBudget::new(search_steps);
     let all = topology.all_cpus();
+    let whole = topology.cores.iter().map(|core| core.capacity).sum();
     let candidates: Vec<SeatCandidate<'_>> = order
         .iter()
-        .map(|request| SeatCandidate::new(topology, &all, request))
+        .map(|request| SeatCandidate::new(topology, &all, whole, request))
         .collect();
-    let (mut seats, quality) = seats(topology, &all, &candidates);
+    let (mut seats, quality) = seats(topology, &all, &candidates, &budget);
     let mean =
         |ntts: &mut dyn Iterator<Item = f64>| finite(ntts.sum::<f64>() / candidates.len() as f64);
     let weighted = candidates.iter().zip(&seats);
@@ -158,6 +181,7 @@ pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, Seatin
         plan,
         gap: finite(quality.gap / candidates.len() as f64),
         ended_by_budget: quality.ended_by_budget,
+        steps: budget.used(),
     })
 }
 
@@ -190,7 +214,7 @@ fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
 }
 
 /// A method to seat candidates on a machine; returns `None` if it cannot seat all candidates.
-type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>]) -> Option<SeatAssignment>;
+type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>], &StepBudget) -> Option<SeatAssignment>;
 
 /// The gap of the weighted sum, and whether the search ended by its budget.
 #[derive(Debug, Clone, Copy)]
@@ -218,23 +242,29 @@ fn seats(
     topology: &Topology,
     all: &CpuSet,
     candidates: &[SeatCandidate<'_>],
+    budget: &StepBudget,
 ) -> (Vec<Seat>, Quality) {
     if candidates.len() > topology.cores.len() {
+        let whole = topology.capacity_of(all);
         let ntt = |g: &SeatCandidate<'_>| {
-            finite(candidates.len() as f64 * g.ntt(allowed_capacity(topology, all, g)))
+            let capacity = g
+                .bound
+                .as_ref()
+                .map_or(whole, |_| allowed_capacity(topology, all, g));
+            finite(candidates.len() as f64 * g.ntt(capacity))
         };
         return (share(topology, all, candidates, ntt), Quality::OPTIMAL);
     }
     let methods: [SeatingMethod; 2] = [whole_domains, split_domains];
     let pinned = candidates.iter().any(|candidate| candidate.request.pinned);
     for method in methods {
-        if let Some(assigned) = method(topology, candidates).filter(|_| !pinned) {
+        if let Some(assigned) = method(topology, candidates, budget).filter(|_| !pinned) {
             return (
                 seated(topology, candidates, &assigned),
                 Quality::of(&assigned),
             );
         }
-        if let Some(found) = seat_around_bound(topology, all, candidates, method) {
+        if let Some(found) = seat_around_bound(topology, all, candidates, method, budget) {
             return found;
         }
     }
@@ -251,6 +281,7 @@ fn seat_around_bound(
     all: &CpuSet,
     candidates: &[SeatCandidate<'_>],
     method: SeatingMethod,
+    budget: &StepBudget,
 ) -> Option<(Vec<Seat>, Quality)> {
     let bounds = || {
         candidates
@@ -274,7 +305,7 @@ fn seat_around_bound(
             gap: 0.0,
             ended_by_budget: false,
         },
-        false => method(&topology.restrict(&kept).ok()?, &free)?,
+        false => method(&topology.restrict(&kept).ok()?, &free, budget)?,
     };
     let mut others = seated(topology, &free, &assigned).into_iter();
     let seats = candidates
@@ -329,18 +360,21 @@ fn share(
     candidates: &[SeatCandidate<'_>],
     mut ntt: impl FnMut(&SeatCandidate<'_>) -> f64,
 ) -> Vec<Seat> {
-    candidates
-        .iter()
-        .map(|candidate| {
-            seat_on(
-                topology,
-                candidate,
-                allowed_cpus(all, candidate),
-                SeatMode::Shared,
-                ntt(candidate),
-            )
-        })
-        .collect()
+    let domains = topology.domains_in(all);
+    let seat = |candidate: &SeatCandidate<'_>| {
+        let cpus = allowed_cpus(all, candidate);
+        Seat {
+            program: candidate.request.id,
+            domains: match cpus == *all {
+                true => domains.clone(),
+                false => topology.domains_in(&cpus),
+            },
+            cpus,
+            mode: SeatMode::Shared,
+            ntt: Some(ntt(candidate)),
+        }
+    };
+    candidates.iter().map(seat).collect()
 }
 
 fn seated(

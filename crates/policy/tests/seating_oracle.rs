@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use common::{machine, regular, request};
 use proptest::prelude::*;
 use usher_model::{ProgramId, SeatMode, Topology};
-use usher_policy::seating::{Request, Seating, seat};
+use usher_policy::seating::{Request, Seating, seat, seat_within};
 
 /// The rate on `cores` cores: linear between the points of the curve, proportional below the first
 /// point, constant above the last point.
@@ -227,6 +227,26 @@ proptest! {
         prop_assert_eq!(s.gap, 0.0, "small cases are exact");
         let key = key(&domains(&t), &owners(&t, &requests, &s), requests.len());
         prop_assert_eq!((key.0, key.1), (least.0, least.1));
+    }
+
+    #[test]
+    fn any_number_of_steps_gives_a_valid_plan_and_an_honest_gap(
+        spec in prop::collection::vec(prop::collection::vec(
+            prop::collection::vec(prop::sample::select(vec![0.5, 1.0]), 1..4), 1..4), 1..3),
+        requests in requests(1..4, 12),
+        steps in prop::sample::select(vec![0, 100, 1_000, 3_000, 10_000, 30_000, 100_000]),
+    ) {
+        let spec = spec.into_iter().map(|package| vec![package]).collect();
+        let t = machine(&spec, 2, 0);
+        prop_assume!(requests.len() <= t.domains.len());
+        let s = seat_within(&t, &requests, steps).unwrap();
+        check_invariants(&t, &requests, &s);
+        check_whole(&t, &s);
+        let (antt, _) = brute(&domains(&t), &requests).unwrap();
+        let got = s.plan.antt.unwrap();
+        prop_assert!(got >= antt * (1.0 - 1e-9));
+        prop_assert!(got - s.gap <= antt * (1.0 + 1e-9), "{got} - {} > {antt}", s.gap);
+        prop_assert_eq!(s.gap > 0.0, s.ended_by_budget);
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod common;
 use common::{machine, regular, request};
 use proptest::prelude::*;
 use usher_model::{ProgramId, Seat, SeatMode, Topology};
-use usher_policy::seating::{Request, SeatingError, seat};
+use usher_policy::seating::{Request, STEPS_MAX, SeatingError, seat, seat_within};
 
 fn scaler(id: u64, name: &str, cores: u32) -> Request {
     let points: Vec<(u32, f64)> = (1..=cores).map(|n| (n, f64::from(n))).collect();
@@ -379,4 +379,58 @@ fn a_gap_names_the_budget() {
     let got = seat(&t, &mixed_programs(8, 64)).unwrap();
     assert_eq!(got.gap > 0.0, got.ended_by_budget);
     assert!(got.ended_by_budget);
+}
+
+#[test]
+fn large_machines_are_planned_within_the_budget_of_steps() {
+    // Packages, domains per package, cores per domain, programs.
+    let cases = [
+        (1, 1_024, 1, 1),
+        (128, 8, 1, 8),
+        (8_192, 1, 1, 1),
+        (8_192, 1, 1, 8),
+        (1, 8_192, 1, 64),
+        (128, 8, 8, 300),
+        (16, 8, 8, 1_000),
+    ];
+    for (packages, domains, cores, programs) in cases {
+        let mut sizes = vec![vec![1.0; cores]; domains];
+        for unequal in [false, true] {
+            if unequal {
+                sizes[0] = vec![0.5; cores];
+            }
+            let t = machine(&vec![vec![sizes.clone()]; packages], 1, 0);
+            let requests = mixed_programs(programs, 64);
+            let got = seat(&t, &requests).unwrap();
+            let case = (packages, domains, cores, programs, unequal);
+            assert!(got.steps <= STEPS_MAX, "{case:?}: {} steps", got.steps);
+            assert_eq!(got.gap > 0.0, got.ended_by_budget, "{case:?}");
+            let mut taken = usher_model::CpuSet::new();
+            for seat in &got.plan.seats {
+                assert_eq!(seat.mode, SeatMode::Seated, "{case:?}");
+                assert!(!seat.cpus.intersects(&taken), "{case:?}");
+                taken = taken.or(&seat.cpus);
+            }
+        }
+    }
+}
+
+#[test]
+fn passes_end_with_the_budget_of_steps() {
+    // The steps of the passes without which there is no plan, and little more, whatever the search
+    // would take.
+    let sizes = (0..24).map(|d: usize| vec![1.0; 4 + d % 4]).collect();
+    let t = machine(&vec![vec![sizes]], 1, 0);
+    let requests = mixed_programs(8, 64);
+    let needed = seat_within(&t, &requests, 0).unwrap().steps;
+    let all = seat(&t, &requests).unwrap().steps;
+    for steps in [10_000, 100_000, 1_000_000, 4_000_000] {
+        let got = seat_within(&t, &requests, steps).unwrap();
+        assert!(
+            got.steps <= steps + 2 * needed,
+            "{} of {steps}, {needed}",
+            got.steps
+        );
+        assert!(all < steps || got.ended_by_budget, "{steps} of {all}");
+    }
 }

@@ -16,7 +16,8 @@
 //! equal domains, there is a single class, and the search for `n` candidates takes n * D^2 / 2
 //! steps. With several classes, the numbers of states multiply: module `search` evaluates only the
 //! states that bounds permit. If that takes too long, all states are evaluated if their number of
-//! steps, [`work`], is at most [`work_max`]; otherwise the caller uses `relax`.
+//! work, [`work`], is at most [`WORK_MAX`] steps of the budget (`budget`); otherwise the caller uses
+//! `relax`.
 //!
 //! The optimal allocations are the paths along which the recurrence holds with equality, apart from
 //! the rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
@@ -26,33 +27,30 @@
 //! many steps as all candidates together have options. If the units cannot serve all candidates,
 //! there is no allocation.
 
-use std::collections::BTreeMap;
-
+use super::budget::StepBudget;
 use super::options::{MixedRadix, OptionTable};
-use super::search::Search;
+use super::search::{Search, StateMap};
 
-/// Maximum number of steps over all states, for a supply of units per class (about 30 ms). A step
-/// over a single class of units takes a fraction of the time of other steps.
-pub(super) fn work_max(supply: &[u32]) -> u128 {
-    match supply {
-        [_] => 30_000_000,
-        _ => 5_000_000,
-    }
-}
+/// Maximum number of steps over all states.
+pub(super) const WORK_MAX: u64 = 30_000_000;
+
+/// Steps to try an option in the enumeration of the optimal allocations.
+const TRY_STEPS: u64 = 30;
 
 const INFEASIBLE: u64 = u64::MAX;
 
-/// Upper bound of the steps of [`RecurrenceTable`] for this many candidates.
-pub(super) fn work(candidates: usize, supply: &[u32]) -> u128 {
-    let spare = |m: u32| match supply {
-        [_] => (m as usize).saturating_sub(candidates) as u128,
-        _ => u128::from(m),
+/// Upper bound of the steps of [`RecurrenceTable::of_options`] for this many candidates. Over a
+/// single class of units, an option in a state takes one step, otherwise six.
+pub(super) fn work(candidates: usize, supply: &[u32]) -> u64 {
+    let (spare, steps) = match supply {
+        [m] => (vec![(*m as usize).saturating_sub(candidates) as u64], 1),
+        _ => (supply.iter().map(|&m| u64::from(m)).collect(), 6),
     };
-    let pairs = supply
+    let pairs = spare
         .iter()
-        .map(|&m| (spare(m) + 1) * (spare(m) + 2) / 2)
-        .fold(1u128, u128::saturating_mul);
-    pairs.saturating_mul(candidates as u128)
+        .map(|m| (m + 1) * (m + 2) / 2)
+        .fold(steps, u64::saturating_mul);
+    pairs.saturating_mul(candidates as u64)
 }
 
 /// The solved recurrence.
@@ -72,7 +70,7 @@ enum LeastSums {
     /// All states. Row `i` has `states` entries.
     All { states: usize, sums: Vec<u64> },
     /// The states that an optimal allocation may contain.
-    Some(Vec<BTreeMap<usize, u64>>),
+    Some(Vec<StateMap<u64>>),
 }
 
 impl LeastSums {
@@ -167,8 +165,9 @@ impl<'a> RecurrenceTable<'a> {
         Some(self.least.of(0, self.start)).filter(|&least| least != INFEASIBLE)
     }
 
-    /// Returns at most `limit` optimal allocations: the index of each candidate's option.
-    pub fn optima(&self, limit: usize) -> Vec<Vec<usize>> {
+    /// Returns at most `limit` optimal allocations: the index of each candidate's option. If the
+    /// steps are used up, no further allocation is searched after the first.
+    pub fn optima(&self, limit: usize, budget: &StepBudget) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         if self.least().is_none() {
             return found;
@@ -182,13 +181,16 @@ impl<'a> RecurrenceTable<'a> {
         loop {
             if path.len() == self.tables.len() {
                 found.push(path.iter().map(|step| step.choice).collect());
-            } else if let Some((taken, next)) = self.tight(path.len(), at) {
+                if budget.left() == 0 {
+                    return found;
+                }
+            } else if let Some((taken, next)) = self.tight(path.len(), at, budget) {
                 path.push(taken);
                 at = next;
                 continue;
             }
             match path.pop() {
-                Some(step) if found.len() < limit => {
+                Some(step) if found.len() < limit && (budget.left() > 0 || found.is_empty()) => {
                     at = EnumerationStep {
                         choice: step.choice + 1,
                         ..step
@@ -202,14 +204,21 @@ impl<'a> RecurrenceTable<'a> {
     /// Returns the first option of candidate `i`, starting from `at.choice`, that increases the sum
     /// of prices by at most `at.slack` above the least sum. Also returns the next step of the
     /// enumeration.
-    fn tight(&self, i: usize, at: EnumerationStep) -> Option<(EnumerationStep, EnumerationStep)> {
+    fn tight(
+        &self,
+        i: usize,
+        at: EnumerationStep,
+        budget: &StepBudget,
+    ) -> Option<(EnumerationStep, EnumerationStep)> {
         let here = self.least.of(i, at.state);
         let vector = self.radix.counts(at.state);
         let kept = &self.options[i];
         let first = kept.partition_point(|&index| index < at.choice);
-        let from = kept[first..]
-            .iter()
-            .map(|&index| (index, &self.tables[i][index]));
+        let mut tried = 0;
+        let from = kept[first..].iter().map(|&index| {
+            tried += 1;
+            (index, &self.tables[i][index])
+        });
         let fitting = from.filter(|(_, choice)| fits(&choice.take, &vector));
         let mut tight = fitting.filter_map(|(index, choice)| {
             let state = at.state - self.radix.index(&choice.take);
@@ -230,7 +239,9 @@ impl<'a> RecurrenceTable<'a> {
             };
             Some((taken, then))
         });
-        tight.next()
+        let found = tight.next();
+        budget.spend(TRY_STEPS * (1 + tried));
+        found
     }
 }
 

@@ -9,8 +9,9 @@
 //!    optimal allocations are considered, limited to 16..=1,000. No further allocation is
 //!    considered after 40,000 pairs of a candidate and a unit.
 //!
-//! The search for places is limited to 4,000 steps per plan at the first level, and to 4,000 steps
-//! at the second level. When the steps are used up, the best placement found so far is used.
+//! The search for places tries at most 4,000 groups per plan at the first level, and 4,000 groups at
+//! the second level. It ends, too, when the plan's budget of steps (`budget`) is used up. The best
+//! placement found so far is then used.
 //!
 //! The exact search is repeated with coarser prices, at most 8 times in all, if a sum of prices
 //! reaches its cap. An assignment fails if there are more candidates than units, or if the
@@ -21,16 +22,17 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, Topology};
 
 use super::allot::{self, RecurrenceTable};
+use super::budget::StepBudget;
 use super::candidate::{SeatCandidate, finite};
 use super::interference::Interference;
-use super::options::{MixedRadix, OptionTable, cost_of, option_table, quantise};
+use super::options::{self, MixedRadix, OptionTable, cost_of, option_table, quantise};
 use super::place::{Demand, Objective, PlacementScore, UnitGroup, UnitPlacement, place};
 use super::relax;
 use super::search::{self, Search};
 use super::units::{Allotment, Unit, UnitClass, UnitPool};
 
-/// Maximum number of steps of the placement search per plan, at each level.
-const STEPS: u32 = 4_000;
+/// Maximum number of groups that the placement search tries per plan, at each level.
+const GROUPS_TRIED_MAX: u32 = 4_000;
 
 /// Number of (candidate, unit) pairs, summed over the allocations tried, after which no further
 /// optimal allocation is considered. The first allocation is always considered.
@@ -55,6 +57,7 @@ pub(super) struct SeatAssignment {
 pub(super) fn whole_domains(
     machine: &Topology,
     candidates: &[SeatCandidate<'_>],
+    budget: &StepBudget,
 ) -> Option<SeatAssignment> {
     let pool = UnitPool::of_domains(machine, candidates);
     let interference = Interference::at_controller(candidates);
@@ -68,6 +71,7 @@ pub(super) fn whole_domains(
         &levels,
         &interference,
         Objective::Separate,
+        budget,
     )
 }
 
@@ -75,6 +79,7 @@ pub(super) fn whole_domains(
 pub(super) fn split_domains(
     machine: &Topology,
     candidates: &[SeatCandidate<'_>],
+    budget: &StepBudget,
 ) -> Option<SeatAssignment> {
     let pool = UnitPool::of_cores(machine, candidates);
     let interference = Interference::in_domain(machine, candidates);
@@ -84,6 +89,7 @@ pub(super) fn split_domains(
         &[|unit| unit.domain],
         &interference,
         Objective::LeastInterference,
+        budget,
     )
 }
 
@@ -96,19 +102,20 @@ fn assign(
     levels: &[Level],
     interference: &Interference,
     objective: Objective,
+    budget: &StepBudget,
 ) -> Option<SeatAssignment> {
     if candidates.len() > pool.units.len() {
         return None;
     }
-    let found = allotments(candidates, &pool.classes, &pool.supply())?;
+    let found = allotments(candidates, &pool.classes, &pool.supply(), budget)?;
     let allotments = &found.all;
     let all: Vec<usize> = (0..pool.units.len()).collect();
     let mut best: Option<(PlacementScore, u32, &Allotment, PlacementJob)> = None;
-    let mut steps = STEPS;
+    let mut steps = GROUPS_TRIED_MAX;
     let mut packed = 0;
     for (tried, allotment) in allotments.iter().enumerate() {
         packed += candidates.len() * pool.units.len();
-        if tried > 0 && packed > PACKING_MAX {
+        if tried > 0 && (packed > PACKING_MAX || budget.left() == 0) {
             break;
         }
         let mut share = steps / (allotments.len() - tried) as u32;
@@ -120,7 +127,7 @@ fn assign(
             demands(allotment),
             interference,
             objective,
-            &mut share,
+            (&mut share, budget),
         );
         steps += share;
         let units = allotment.iter().flatten().sum();
@@ -134,7 +141,8 @@ fn assign(
     }
     let (_, _, allotment, placement_job) = best?;
     let mut seats = vec![CpuSet::new(); candidates.len()];
-    placement_job.seat(pool, &levels[1..], interference, objective, &mut seats);
+    let goals = (interference, objective);
+    placement_job.seat(pool, &levels[1..], goals, budget, &mut seats);
     let capacity = |take: &Vec<u32>| {
         let of_class = take.iter().zip(&pool.classes);
         of_class
@@ -166,8 +174,12 @@ struct Allotments {
 
 impl Allotments {
     /// A good allotment from `relax`.
-    fn approximate(candidates: &[SeatCandidate<'_>], classes: &[UnitClass]) -> Option<Self> {
-        let (allotment, gap) = relax::allot(candidates, classes)?;
+    fn approximate(
+        candidates: &[SeatCandidate<'_>],
+        classes: &[UnitClass],
+        budget: &StepBudget,
+    ) -> Option<Self> {
+        let (allotment, gap) = relax::allot(candidates, classes, budget)?;
         Some(Self {
             all: vec![allotment],
             gap,
@@ -182,6 +194,7 @@ fn allotments(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
     supply: &[u32],
+    budget: &StepBudget,
 ) -> Option<Allotments> {
     let units_max = supply.iter().sum::<u32>() - (candidates.len() as u32 - 1);
     let vectors = supply
@@ -193,12 +206,17 @@ fn allotments(
         _ => OPTIONS_MAX,
     };
     if vectors > options_max || MixedRadix::states(supply).is_none() {
-        return Allotments::approximate(candidates, classes);
+        return Allotments::approximate(candidates, classes, budget);
     }
+    let table_steps = options::table_steps(vectors as u64, supply.len());
+    if table_steps > budget.left() / 2 {
+        return Allotments::approximate(candidates, classes, budget);
+    }
+    budget.spend(table_steps);
     let mut tables: Vec<OptionTable> = (candidates.iter().enumerate())
         .map(|(index, candidate)| option_table(candidate, index, classes, units_max))
         .collect();
-    let mut good = relax::good_allotment(candidates, classes);
+    let mut good = relax::good_allotment(candidates, classes, budget);
     // The distance from the lower bound of the search, in units of cost.
     let mut above = f64::INFINITY;
     // The unit of the prices grows until the least sum is below the cap.
@@ -211,13 +229,9 @@ fn allotments(
         let upper = good.as_ref().map_or(u64::MAX / 4, |allotment| {
             allotment.iter().enumerate().map(price).sum()
         });
-        let all_states = allot::work(candidates.len(), supply) <= allot::work_max(supply);
-        let steps_max = match all_states {
-            true => search::STEPS_BEFORE_ALL_MAX,
-            false => search::STEPS_MAX,
-        };
-        let radix = MixedRadix::new(supply);
-        let mut search = search::search(&tables, supply, &radix, upper, steps_max);
+        let work = allot::work(candidates.len(), supply);
+        let all_states = work <= allot::WORK_MAX && work <= budget.left();
+        let mut search = searched(&tables, supply, upper, all_states.then_some(work), budget);
         let better = search.better.take();
         let least = better.as_ref().map_or(upper, |(sum, _)| *sum);
         if coarser == 0 && least < cap {
@@ -226,20 +240,21 @@ fn allotments(
                 good = Some(taken(&tables, path));
             }
         }
-        let Some(solved) = solved(&tables, supply, search, all_states) else {
+        let Some(solved) = solved(&tables, supply, search, all_states.then_some(work), budget)
+        else {
             break;
         };
         let least = solved.least()?;
         if least < cap || coarser == 1280 {
             return Some(Allotments {
-                all: optima(&tables, &solved),
+                all: optima(&tables, &solved, budget),
                 gap: 0.0,
                 ended_by_budget: false,
             });
         }
     }
     let allotment = good?;
-    let gap = relax::gap(candidates, classes, &allotment).min(finite(above));
+    let gap = relax::gap(candidates, classes, &allotment, budget).min(finite(above));
     Some(Allotments {
         all: vec![allotment],
         gap,
@@ -247,25 +262,54 @@ fn allotments(
     })
 }
 
-/// The solved recurrence; `None` if that would take too long.
+/// Searches with bounds. If all states may be evaluated afterwards, the steps of that `work` remain
+/// available.
+fn searched(
+    tables: &[OptionTable],
+    supply: &[u32],
+    upper: u64,
+    work: Option<u64>,
+    budget: &StepBudget,
+) -> Search {
+    let tried_max = match work {
+        Some(_) => search::TRIED_BEFORE_ALL_MAX,
+        None => search::TRIED_MAX,
+    };
+    let reserved = budget.reserve(work.unwrap_or(0));
+    let radix = MixedRadix::new(supply);
+    let search = search::search(tables, supply, &radix, upper, tried_max, budget);
+    budget.release(reserved);
+    search
+}
+
+/// The solved recurrence; `None` if that would take too long. `work` is the number of steps for all
+/// states, if they may be evaluated.
 fn solved<'a>(
     tables: &'a [OptionTable],
     supply: &[u32],
     search: Search,
-    all_states: bool,
+    work: Option<u64>,
+    budget: &StepBudget,
 ) -> Option<RecurrenceTable<'a>> {
-    match search.layers.is_some() {
-        true => RecurrenceTable::searched(tables, supply, search),
-        false if all_states => Some(RecurrenceTable::of_options(tables, supply, search.options)),
-        false => None,
+    if search.layers.is_some() {
+        return RecurrenceTable::searched(tables, supply, search);
     }
+    let evaluates = work.is_some_and(|work| budget.charge(work));
+    evaluates.then(|| RecurrenceTable::of_options(tables, supply, search.options))
 }
 
 /// Optimal allotments, as many as the placement considers.
-fn optima(tables: &[OptionTable], solved: &RecurrenceTable<'_>) -> Vec<Allotment> {
+fn optima(
+    tables: &[OptionTable],
+    solved: &RecurrenceTable<'_>,
+    budget: &StepBudget,
+) -> Vec<Allotment> {
     let choices: usize = tables.iter().map(Vec::len).sum();
     let limit = (200_000 / choices.max(1)).clamp(16, OPTIMA_MAX);
-    let paths = solved.optima(limit).into_iter();
+    // Half of the steps that are left remain for the placement.
+    let reserved = budget.reserve(budget.left() / 2);
+    let paths = solved.optima(limit, budget).into_iter();
+    budget.release(reserved);
     paths.map(|path| taken(tables, path)).collect()
 }
 
@@ -304,7 +348,7 @@ impl PlacementJob {
         demands: Vec<Demand>,
         interference: &Interference,
         objective: Objective,
-        steps: &mut u32,
+        (steps, budget): (&mut u32, &StepBudget),
     ) -> Self {
         let mut by_key: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for &unit in units {
@@ -318,7 +362,14 @@ impl PlacementJob {
             .iter()
             .map(|units| unit_group(pool, units, objective))
             .collect();
-        let placed = place(&unit_groups, &demands, interference, objective, steps);
+        let placed = place(
+            &unit_groups,
+            &demands,
+            interference,
+            objective,
+            steps,
+            budget,
+        );
         Self {
             demands,
             groups,
@@ -332,25 +383,17 @@ impl PlacementJob {
         &self,
         pool: &UnitPool,
         below: &[Level],
-        interference: &Interference,
-        objective: Objective,
+        (interference, objective): (&Interference, Objective),
+        budget: &StepBudget,
         seats: &mut [CpuSet],
     ) {
-        for (group, units) in self.groups.iter().enumerate() {
-            let amounts = self.demands.iter().zip(&self.placed.amounts);
-            let demands: Vec<Demand> = amounts
-                .map(|(demand, amounts)| Demand {
-                    count: amounts[group],
-                    ..*demand
-                })
-                .filter(|demand| demand.count > 0)
-                .collect();
+        for (units, demands) in self.groups.iter().zip(self.demands_of_groups()) {
             if demands.is_empty() {
                 continue;
             }
             match below {
                 [level, rest @ ..] => {
-                    let mut steps = STEPS / self.groups.len() as u32;
+                    let mut steps = GROUPS_TRIED_MAX / self.groups.len() as u32;
                     Self::new(
                         pool,
                         units,
@@ -358,13 +401,29 @@ impl PlacementJob {
                         demands,
                         interference,
                         objective,
-                        &mut steps,
+                        (&mut steps, budget),
                     )
-                    .seat(pool, rest, interference, objective, seats);
+                    .seat(pool, rest, (interference, objective), budget, seats);
                 }
                 [] => distribute_units(pool, units, &demands, seats),
             }
         }
+    }
+
+    /// The parts of the demands that are placed in each group.
+    fn demands_of_groups(&self) -> Vec<Vec<Demand>> {
+        let mut of_groups: Vec<Vec<Demand>> = vec![Vec::new(); self.groups.len()];
+        for (demand, amounts) in self.demands.iter().zip(&self.placed.amounts) {
+            for &(group, count) in amounts {
+                let is_same =
+                    |d: &&mut Demand| (d.candidate, d.class) == (demand.candidate, demand.class);
+                match of_groups[group].last_mut().filter(is_same) {
+                    Some(part) => part.count += count,
+                    None => of_groups[group].push(Demand { count, ..*demand }),
+                }
+            }
+        }
+        of_groups
     }
 }
 
@@ -383,17 +442,14 @@ fn unit_group(pool: &UnitPool, units: &[usize], objective: Objective) -> UnitGro
 /// Gives the lowest units of each class to the first candidate, the next units to the second
 /// candidate, and so on.
 fn distribute_units(pool: &UnitPool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
-    let mut next = vec![0; pool.classes.len()];
+    let mut of_class: Vec<Vec<usize>> = vec![Vec::new(); pool.classes.len()];
+    for &unit in units {
+        of_class[pool.units[unit].class].push(unit);
+    }
+    let mut free: Vec<_> = of_class.iter().map(|units| units.iter()).collect();
     for demand in demands {
-        let of_class = units
-            .iter()
-            .filter(|&&u| pool.units[u].class == demand.class);
-        let given = of_class
-            .skip(next[demand.class])
-            .take(demand.count as usize);
-        next[demand.class] += demand.count as usize;
-        for &unit in given {
-            seats[demand.candidate] = seats[demand.candidate].or(&pool.units[unit].cpus);
+        for &unit in free[demand.class].by_ref().take(demand.count as usize) {
+            seats[demand.candidate].extend(pool.units[unit].cpus.iter());
         }
     }
 }

@@ -26,7 +26,8 @@ impl<'a> SeatCandidate<'a> {
     /// Creates a candidate. A binding to no CPU of this machine, or to all its CPUs, is ignored.
     /// Exception: if a program pinned its threads to all CPUs, the binding is kept, because other
     /// programs can get no seats beside it.
-    pub fn new(machine: &Topology, all: &CpuSet, request: &'a Request) -> Self {
+    /// `all` are the CPUs of the machine, and `whole` is their capacity.
+    pub fn new(machine: &Topology, all: &CpuSet, whole: f64, request: &'a Request) -> Self {
         let bound = request
             .bound_to
             .clone()
@@ -34,7 +35,7 @@ impl<'a> SeatCandidate<'a> {
             .filter(|bound| request.pinned || !all.is_subset(bound));
         let allowed_capacity = match &bound {
             Some(bound) => machine.capacity_of(bound),
-            None => machine.cores.iter().map(|core| core.capacity).sum(),
+            None => whole,
         };
         Self {
             request,

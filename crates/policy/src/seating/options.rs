@@ -92,6 +92,11 @@ impl MixedRadix {
     }
 }
 
+/// Steps to build the tables of all candidates, with this number of vectors over all tables.
+pub(super) fn table_steps(vectors: u64, classes: usize) -> u64 {
+    vectors * (50 + 10 * classes as u64)
+}
+
 /// The options of the candidate at `index`, which may take at most `units_max` units.
 pub(super) fn option_table(
     candidate: &SeatCandidate<'_>,

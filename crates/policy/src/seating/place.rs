@@ -18,11 +18,16 @@
 //!
 //! Both passes are deterministic, because the budget is a number of steps instead of a time.
 //!
-//! For `G` groups and `D` demands, pass 1 makes at most 2 (G + 1) packings, each in time of order
-//! G^2 D^2. A step of pass 2 takes time of order G^2 D at most; the caller (`assign`) gives the
-//! number of steps.
+//! For `G` groups, `D` demands and `P` pieces, pass 1 makes at most 2 (G + 1) packings, each in time
+//! of order (G + D + P) log (G + D); with interference, a piece takes time of order G. A step of
+//! pass 2 takes time of order G log G; the caller (`assign`) gives the number of steps. Both passes
+//! end, too, when the plan's budget of steps (`budget`) is used up: pass 1 after its first packing.
 
+use std::collections::BTreeMap;
+
+use super::budget::StepBudget;
 use super::interference::Interference;
+use super::packing::Packing;
 
 /// A group of units.
 #[derive(Debug, Clone)]
@@ -58,20 +63,23 @@ pub(super) enum Objective {
 /// of (candidate, parent group) pairs.
 pub(super) type PlacementScore = [u64; 4];
 
-/// Number of units of each demand in each group: `amounts[demand][group]`.
+/// The groups of each demand, each with a number of units. A group may occur several times; the
+/// numbers then add up.
 #[derive(Debug, Clone)]
 pub(super) struct UnitPlacement {
     pub score: PlacementScore,
-    pub amounts: Vec<Vec<u32>>,
+    pub amounts: Vec<Vec<(usize, u32)>>,
 }
 
 /// A partial placement.
 #[derive(Debug, Clone)]
 pub(super) struct PartialPlacement<'a> {
-    groups: &'a [UnitGroup],
-    interference: &'a Interference,
-    free: Vec<Vec<u32>>,
-    candidates: Vec<Vec<usize>>,
+    pub groups: &'a [UnitGroup],
+    pub interference: &'a Interference,
+    pub free: Vec<Vec<u32>>,
+    pub candidates: Vec<Vec<usize>>,
+    /// The number of groups in a parent group with units of a candidate.
+    at_parent: BTreeMap<(usize, usize), u32>,
     shared: u64,
     pieces: u64,
     interference_sum: u64,
@@ -79,12 +87,13 @@ pub(super) struct PartialPlacement<'a> {
 }
 
 impl<'a> PartialPlacement<'a> {
-    fn new(groups: &'a [UnitGroup], interference: &'a Interference) -> Self {
+    pub fn new(groups: &'a [UnitGroup], interference: &'a Interference) -> Self {
         Self {
             groups,
             interference,
             free: groups.iter().map(|g| g.slots.clone()).collect(),
             candidates: vec![Vec::new(); groups.len()],
+            at_parent: BTreeMap::new(),
             shared: 0,
             pieces: 0,
             interference_sum: 0,
@@ -92,7 +101,7 @@ impl<'a> PartialPlacement<'a> {
         }
     }
 
-    fn score(&self, objective: Objective) -> PlacementScore {
+    pub fn score(&self, objective: Objective) -> PlacementScore {
         match objective {
             Objective::Separate => [
                 self.shared,
@@ -110,7 +119,7 @@ impl<'a> PartialPlacement<'a> {
     }
 
     /// Sum of the interference between a candidate and each other candidate in a group.
-    fn interference_of(&self, candidate: usize, group: usize) -> u64 {
+    pub fn interference_of(&self, candidate: usize, group: usize) -> u64 {
         let others = self.candidates[group]
             .iter()
             .filter(|&&other| other != candidate);
@@ -119,22 +128,18 @@ impl<'a> PartialPlacement<'a> {
             .sum()
     }
 
-    fn at_parent(&self, candidate: usize, parent: usize) -> bool {
-        let groups = self.groups.iter().zip(&self.candidates);
-        groups
-            .filter(|(group, _)| group.parent == parent)
-            .any(|(_, candidates)| candidates.contains(&candidate))
-    }
-
     /// Gives `count` units of a group to a demand. Returns whether the candidate had no units in
     /// the group before, which is the argument `new` of [`PartialPlacement::take`].
-    fn give(&mut self, demand: &Demand, group: usize, count: u32) -> bool {
+    pub fn give(&mut self, demand: &Demand, group: usize, count: u32) -> bool {
         self.free[group][demand.class] -= count;
         if self.candidates[group].contains(&demand.candidate) {
             return false;
         }
         self.interference_sum += self.interference_of(demand.candidate, group);
-        self.parents += u64::from(!self.at_parent(demand.candidate, self.groups[group].parent));
+        let at_parent = (demand.candidate, self.groups[group].parent);
+        let at_parent = self.at_parent.entry(at_parent).or_default();
+        self.parents += u64::from(*at_parent == 0);
+        *at_parent += 1;
         self.shared += u64::from(self.candidates[group].len() == 1);
         self.pieces += 1;
         self.candidates[group].push(demand.candidate);
@@ -148,23 +153,32 @@ impl<'a> PartialPlacement<'a> {
             self.candidates[group].pop();
             self.pieces -= 1;
             self.shared -= u64::from(self.candidates[group].len() == 1);
-            self.parents -= u64::from(!self.at_parent(demand.candidate, self.groups[group].parent));
+            let at_parent = (demand.candidate, self.groups[group].parent);
+            let at_parent = self.at_parent.entry(at_parent).or_default();
+            *at_parent -= 1;
+            self.parents -= u64::from(*at_parent == 0);
             self.interference_sum -= self.interference_of(demand.candidate, group);
         }
     }
 
-    /// Whether two groups are equivalent for this candidate and for all later candidates.
-    fn alike(&self, a: usize, b: usize, candidate: usize) -> bool {
-        let (here, there) = (&self.candidates[a], &self.candidates[b]);
-        let company = match here.is_empty() && there.is_empty() {
-            true => true,
-            false => {
-                self.interference.is_none()
-                    && here.len().min(2) == there.len().min(2)
-                    && here.contains(&candidate) == there.contains(&candidate)
-            }
+    /// For each group, the last group before it that is equivalent for this candidate and for all
+    /// later candidates.
+    fn twins(&self, candidate: usize) -> Vec<Option<usize>> {
+        let mut last = BTreeMap::new();
+        let twin = |group: usize| {
+            let candidates = &self.candidates[group];
+            // With interference, no two groups in use are equivalent.
+            let alone = !candidates.is_empty() && !self.interference.is_none();
+            let key = (
+                self.groups[group].parent,
+                alone.then_some(group),
+                candidates.len().min(2),
+                candidates.contains(&candidate),
+                &self.free[group],
+            );
+            last.insert(key, group)
         };
-        company && self.groups[a].parent == self.groups[b].parent && self.free[a] == self.free[b]
+        (0..self.groups.len()).map(twin).collect()
     }
 }
 
@@ -176,12 +190,16 @@ pub(super) fn place(
     interference: &Interference,
     objective: Objective,
     steps: &mut u32,
+    budget: &StepBudget,
 ) -> UnitPlacement {
     let pieces_after = pieces_after(groups, demands);
     let floor = floor(groups, demands, objective, pieces_after[0]);
-    let first = greedy(groups, demands, interference, objective, &floor);
+    let first = greedy(groups, demands, interference, objective, &floor, budget);
     if groups.len() < 2 || demands.len() < 2 && first.score[1] <= 1 {
         return lowest_first(groups, demands, first);
+    }
+    if groups.len() * demands.len() > AMOUNTS_MAX {
+        return first;
     }
     let mut search = PlacementSearch {
         placement: PartialPlacement::new(groups, interference),
@@ -194,6 +212,7 @@ pub(super) fn place(
         done: false,
         floor,
         steps: *steps,
+        budget,
     };
     search.demand(0);
     // Steps that remain after an early end are available to the next search.
@@ -205,7 +224,10 @@ pub(super) fn place(
 fn lowest_first(groups: &[UnitGroup], demands: &[Demand], first: UnitPlacement) -> UnitPlacement {
     match groups.len() {
         1 => UnitPlacement {
-            amounts: demands.iter().map(|demand| vec![demand.count]).collect(),
+            amounts: demands
+                .iter()
+                .map(|demand| vec![(0, demand.count)])
+                .collect(),
             ..first
         },
         _ => first,
@@ -219,9 +241,10 @@ fn greedy(
     interference: &Interference,
     objective: Objective,
     floor: &PlacementScore,
+    budget: &StepBudget,
 ) -> UnitPlacement {
     let mut by_size: Vec<usize> = (0..groups.len()).collect();
-    by_size.sort_by_key(|&g| groups[g].slots.iter().sum::<u32>());
+    by_size.sort_by_cached_key(|&g| groups[g].slots.iter().sum::<u32>());
     let alike = groups.windows(2).all(|pair| pair[0].slots == pair[1].slots);
     let orders = if alike { &[true][..] } else { &[true, false] };
     let mut best: Option<UnitPlacement> = None;
@@ -231,22 +254,27 @@ fn greedy(
     };
     for x in tries {
         for &small_shared in orders {
-            let own: Vec<usize> = match small_shared {
-                true => by_size[x..].to_vec(),
-                false => by_size[..groups.len() - x].to_vec(),
-            };
-            let mut packing = Packing::new(groups, demands, interference);
-            if objective == Objective::Separate {
-                packing.give_whole(own.clone());
+            if best.is_some() && budget.left() == 0 {
+                break;
             }
-            packing.fit_rest(|g| !own.contains(&g));
+            let own = match small_shared {
+                true => &by_size[x..],
+                false => &by_size[..groups.len() - x],
+            };
+            let mut packing = Packing::new(groups, demands, interference, budget);
+            if objective == Objective::Separate {
+                packing.give_whole(own);
+            }
+            let mut is_own = vec![false; groups.len()];
+            own.iter().for_each(|&g| is_own[g] = true);
+            packing.fit_rest(|g| !is_own[g]);
             packing.fit_rest(|_| true);
             let placed = packing.placed(objective);
             if best.as_ref().is_none_or(|b| placed.score < b.score) {
                 best = Some(placed);
             }
         }
-        if best.as_ref().is_some_and(|b| b.score[0] <= x as u64) {
+        if budget.left() == 0 || best.as_ref().is_some_and(|b| b.score[0] <= x as u64) {
             break;
         }
     }
@@ -254,104 +282,6 @@ fn greedy(
         score: [0; 4],
         amounts: Vec::new(),
     })
-}
-
-/// A placement under construction, with the unplaced rest of each demand.
-struct Packing<'a> {
-    placement: PartialPlacement<'a>,
-    demands: &'a [Demand],
-    left: Vec<u32>,
-    amounts: Vec<Vec<u32>>,
-}
-
-impl<'a> Packing<'a> {
-    fn new(groups: &'a [UnitGroup], demands: &'a [Demand], interference: &'a Interference) -> Self {
-        Self {
-            placement: PartialPlacement::new(groups, interference),
-            demands,
-            left: demands.iter().map(|demand| demand.count).collect(),
-            amounts: vec![vec![0; groups.len()]; demands.len()],
-        }
-    }
-
-    fn give(&mut self, demand: usize, group: usize) {
-        let it = self.demands[demand];
-        let count = self.left[demand].min(self.placement.free[group][it.class]);
-        if count > 0 {
-            self.placement.give(&it, group, count);
-            self.left[demand] -= count;
-            self.amounts[demand][group] += count;
-        }
-    }
-
-    /// Demands that are not completely placed, largest rest first.
-    fn with_rest(&self) -> Vec<usize> {
-        let mut with_rest: Vec<usize> = (0..self.demands.len())
-            .filter(|&i| self.left[i] > 0)
-            .collect();
-        with_rest.sort_by_key(|&i| std::cmp::Reverse(self.left[i]));
-        with_rest
-    }
-
-    /// The first of the demands with the largest unplaced rest.
-    fn largest_rest(&self) -> Option<usize> {
-        let with_rest = (0..self.demands.len()).filter(|&i| self.left[i] > 0);
-        with_rest.max_by_key(|&i| (self.left[i], std::cmp::Reverse(i)))
-    }
-
-    /// Gives each group in `own` to a single candidate, the candidate with the largest unplaced
-    /// rest.
-    fn give_whole(&mut self, mut own: Vec<usize>) {
-        while let Some(demand) = self.largest_rest() {
-            let class = self.demands[demand].class;
-            let size = |g: usize| self.placement.groups[g].slots[class];
-            own.retain(|&g| self.placement.candidates[g].is_empty());
-            let left = self.left[demand];
-            let usable = own.iter().copied().filter(|&g| size(g) > 0);
-            let filled = usable.clone().filter(|&g| size(g) <= left);
-            let chosen = filled
-                .max_by_key(|&g| (size(g), std::cmp::Reverse(g)))
-                .or_else(|| usable.min_by_key(|&g| (size(g), g)));
-            let Some(group) = chosen else { return };
-            let candidate = self.demands[demand].candidate;
-            for other in 0..self.demands.len() {
-                if self.demands[other].candidate == candidate {
-                    self.give(other, group);
-                }
-            }
-        }
-    }
-
-    /// Places the rest of each demand in the groups that `may` permits. If groups have enough free
-    /// units for the whole rest, the group of least interference and best fit is chosen; otherwise
-    /// the rest is divided among groups.
-    fn fit_rest(&mut self, may: impl Fn(usize) -> bool) {
-        for demand in self.with_rest() {
-            let Demand {
-                candidate, class, ..
-            } = self.demands[demand];
-            while self.left[demand] > 0 {
-                let left = self.left[demand];
-                let free = |g: usize| self.placement.free[g][class];
-                let open = (0..self.placement.groups.len()).filter(|&g| may(g) && free(g) > 0);
-                let whole = open.clone().filter(|&g| free(g) >= left);
-                let chosen = whole
-                    .min_by_key(|&g| (self.placement.interference_of(candidate, g), free(g), g))
-                    .or_else(|| open.max_by_key(|&g| (free(g), std::cmp::Reverse(g))));
-                match chosen {
-                    Some(group) => self.give(demand, group),
-                    None => break,
-                }
-            }
-        }
-    }
-
-    fn placed(self, objective: Objective) -> UnitPlacement {
-        UnitPlacement {
-            score: self.placement.score(objective),
-            amounts: self.amounts,
-        }
-    }
 }
 
 /// Branch-and-bound search for the best placement (pass 2 in the module documentation).
@@ -371,7 +301,11 @@ struct PlacementSearch<'a> {
     /// Lower bound of all scores.
     floor: PlacementScore,
     steps: u32,
+    budget: &'a StepBudget,
 }
+
+/// Maximum number of (demand, group) pairs for which the search is made.
+const AMOUNTS_MAX: usize = 1 << 20;
 
 impl<'a> PlacementSearch<'a> {
     fn cannot_improve(&self, from: usize) -> bool {
@@ -389,25 +323,44 @@ impl<'a> PlacementSearch<'a> {
 
     fn demand(&mut self, demand: usize) {
         let Some(it) = self.demands.get(demand) else {
-            self.best = UnitPlacement {
-                score: self.placement.score(self.objective),
-                amounts: self.amounts.clone(),
-            };
+            self.best = self.placed();
             self.own = true;
             if self.best.score <= self.floor {
                 self.done = true;
             }
             return;
         };
-        let groups = self.placement.groups.len();
-        let twins = (0..groups)
-            .map(|g| {
-                (0..g)
-                    .rev()
-                    .find(|&h| self.placement.alike(h, g, it.candidate))
-            })
-            .collect::<Vec<_>>();
+        if !self.charge(100) {
+            return;
+        }
+        let twins = self.placement.twins(it.candidate);
         self.group(demand, 0, it.count, &twins);
+    }
+
+    /// The complete placement.
+    fn placed(&self) -> UnitPlacement {
+        self.budget
+            .spend((self.demands.len() * self.placement.groups.len()) as u64);
+        let of_demand = |amounts: &Vec<u32>| {
+            let amounts = amounts.iter().copied().enumerate();
+            amounts.filter(|&(_, count)| count > 0).collect()
+        };
+        UnitPlacement {
+            score: self.placement.score(self.objective),
+            amounts: self.amounts.iter().map(of_demand).collect(),
+        }
+    }
+
+    /// Uses a number of steps of the plan's budget for each group. Ends the search, and returns
+    /// false, if they are used up.
+    fn charge(&mut self, each: u64) -> bool {
+        let charged = self
+            .budget
+            .charge(100 + each * self.placement.groups.len() as u64);
+        if !charged {
+            self.steps = 0;
+        }
+        charged
     }
 
     /// Tries every amount that group `group` can give to the demand, largest amount first.
@@ -416,6 +369,9 @@ impl<'a> PlacementSearch<'a> {
             if !self.cannot_improve(demand + 1) {
                 self.demand(demand + 1);
             }
+            return;
+        }
+        if !self.charge(2) {
             return;
         }
         let it = self.demands[demand];
@@ -454,10 +410,14 @@ impl<'a> PlacementSearch<'a> {
 /// Element `i`: least number of pieces that the demands `i..` need.
 fn pieces_after(groups: &[UnitGroup], demands: &[Demand]) -> Vec<u64> {
     let mut after = vec![0; demands.len() + 1];
+    let classes = groups.first().map_or(0, |group| group.slots.len());
+    let largest: Vec<u32> = (0..classes)
+        .map(|class| groups.iter().map(|g| g.slots[class]).max().unwrap_or(0))
+        .collect();
     for i in (0..demands.len()).rev() {
         let opens = i == 0 || demands[i - 1].candidate != demands[i].candidate;
-        let largest = groups.iter().map(|g| g.slots[demands[i].class]).max();
-        let least = u64::from(demands[i].count.div_ceil(largest.unwrap_or(1).max(1)));
+        let largest = largest[demands[i].class].max(1);
+        let least = u64::from(demands[i].count.div_ceil(largest));
         after[i] = after[i + 1] + if opens { least } else { 0 };
     }
     after
@@ -491,8 +451,11 @@ fn floor(
     }
     chunks.sort_by_key(|&chunk| std::cmp::Reverse(chunk));
     let total: u64 = needs.values().sum();
-    let over = |x: usize| total - chunks.iter().take(groups.len() - x).sum::<u64>();
-    let free_units = |x: usize| sizes.iter().take(x).sum::<u64>();
+    let chunks = sums(&chunks);
+    let sizes = sums(&sizes);
+    let first = |sums: &[u64], count: usize| sums[count.min(sums.len() - 1)];
+    let over = |x: usize| total - first(&chunks, groups.len() - x);
+    let free_units = |x: usize| first(&sizes, x);
     let shared = (0..groups.len())
         .find(|&x| over(x) <= free_units(x))
         .unwrap_or(0) as u64;
@@ -501,4 +464,14 @@ fn floor(
         Objective::Separate => [shared, pieces, 0, parents],
         Objective::LeastInterference => [0, shared, pieces, parents],
     }
+}
+
+/// The sums of the first 0, 1, 2, … numbers.
+fn sums(numbers: &[u64]) -> Vec<u64> {
+    let mut sum = 0;
+    let rest = numbers.iter().map(|number| {
+        sum += number;
+        sum
+    });
+    std::iter::once(0).chain(rest).collect()
 }

@@ -19,15 +19,7 @@
 //! 3. Improvement: single units are moved and swapped between pairs of candidates while the sum of
 //!    costs decreases. Growth follows each round over all pairs.
 //!
-//! *Lower bound*: kinds are ignored, and the total capacity `C`, in cores, is treated as divisible,
-//! at a price `l` per core. Let `cost_i(x)` be the cost of candidate `i` on `x` cores. For every
-//! `l` of 0 or more, `sum_i min_x (cost_i(x) + l x) - l C` is a lower bound of the costs of every
-//! allocation (Lagrangian relaxation). Let `A` be weight x alone-best of a candidate, and let its
-//! rate be `a + b x` between two points of its curve. Then `A / (a + b x) + l x` has its minimum at
-//! an end or where `a + b x = sqrt(A b / l)`: each term has a closed form. The bound is concave in
-//! `l`, and a ternary search of 90 rounds over the exponent of `l` (-60..60) finds a good `l`.
-//!
-//! gap = solution - bound >= solution - optimum.
+//! gap = solution - bound >= solution - optimum, with the lower bound of module `bound`.
 //!
 //! *Limits*: if every candidate needs one unit, the seeding finds an allocation whenever one exists
 //! (chains are the augmenting paths of bipartite matching). If candidates need several units for
@@ -36,13 +28,17 @@
 //! for an impossible allocation. The gap is not limited; no try is repeated.
 //!
 //! *Cost*, for `n` candidates, `U` units of `K` kinds and `P` points of all curves: growth makes at
-//! most n U steps. The reason: each of at most U jumps invalidates at most n jumps. A step
-//! evaluates at most 16 K costs and compares n jumps. Seeding takes at most U units, and a chain
-//! tries at most n K² exchanges. Improvement tries at most 200,000 moves and
-//! swaps in all. The lower bound takes about 180 P evaluations of a cost.
+//! most U jumps that are taken and n + U that are not. A jump evaluates at most 16 K costs, and
+//! takes log n comparisons. Seeding takes at most U units, and a chain tries at most n K²
+//! exchanges. Improvement tries at most 200,000 moves and swaps in all. The lower bound takes 78 P
+//! evaluations of a cost. All passes but the seeding end when the plan's budget of steps (`budget`)
+//! is used up; units may then remain free, and the lower bound is lower.
 
-use std::collections::VecDeque;
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
 
+use super::bound::lower_bound;
+use super::budget::StepBudget;
 use super::candidate::{SeatCandidate, finite};
 use super::options::cost_of;
 use super::units::{Allotment, UnitClass};
@@ -58,9 +54,14 @@ const PAIRS_MAX: usize = 200_000;
 pub(super) fn allot(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
+    budget: &StepBudget,
 ) -> Option<(Allotment, f64)> {
-    let allotment = good_allotment(candidates, classes)?;
-    let gap = gap(candidates, classes, &allotment);
+    // The lower bound gets a third of the steps.
+    let reserved = budget.reserve(budget.left() / 3);
+    let allotment = good_allotment(candidates, classes, budget);
+    budget.release(reserved);
+    let allotment = allotment?;
+    let gap = gap(candidates, classes, &allotment, budget);
     Some((allotment, gap))
 }
 
@@ -70,8 +71,9 @@ pub(super) fn allot(
 pub(super) fn good_allotment(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
+    budget: &StepBudget,
 ) -> Option<Allotment> {
-    let mut allocation = PartialAllocation::seeded(candidates, classes)?;
+    let mut allocation = PartialAllocation::seeded(candidates, classes, budget)?;
     allocation.grow();
     allocation.improve();
     Some(allocation.taken)
@@ -82,6 +84,7 @@ pub(super) fn gap(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
     allotment: &Allotment,
+    budget: &StepBudget,
 ) -> f64 {
     let costs = candidates.iter().zip(allotment);
     let cost = |(candidate, take): (&SeatCandidate<'_>, &Vec<u32>)| {
@@ -89,9 +92,40 @@ pub(super) fn gap(
     };
     let sum: f64 = costs.map(cost).sum();
     // Costs are positive, so 0 is a valid bound where the computed bound overflows.
-    let bound = Some(lower_bound(candidates, classes)).filter(|bound| bound.is_finite());
+    let bound = Some(lower_bound(candidates, classes, budget)).filter(|bound| bound.is_finite());
     finite((sum - bound.unwrap_or(0.0)).max(0.0))
 }
+
+/// A number of units of a class for a candidate, and the gain: by how much the cost decreases, per
+/// core of capacity. Jumps are ordered by their gain, then the first candidate is the greatest.
+#[derive(Debug, Clone, Copy)]
+struct Jump {
+    gain: f64,
+    candidate: usize,
+    class: usize,
+    units: u32,
+}
+
+impl Ord for Jump {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_gain = self.gain.total_cmp(&other.gain);
+        by_gain.then(other.candidate.cmp(&self.candidate))
+    }
+}
+
+impl PartialOrd for Jump {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Jump {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Jump {}
 
 /// An allotment under construction.
 struct PartialAllocation<'a> {
@@ -100,26 +134,32 @@ struct PartialAllocation<'a> {
     taken: Allotment,
     free: Vec<u32>,
     costs: Vec<f64>,
+    budget: &'a StepBudget,
 }
 
 impl<'a> PartialAllocation<'a> {
     /// Gives every candidate units, those with the most cores first, until it has one unit and a
     /// core for each spinning thread. The candidates that may use the fewest units come first.
     /// Returns `None` if a candidate finds too few units, also by chains of exchanges.
-    fn seeded(candidates: &'a [SeatCandidate<'a>], classes: &'a [UnitClass]) -> Option<Self> {
+    fn seeded(
+        candidates: &'a [SeatCandidate<'a>],
+        classes: &'a [UnitClass],
+        budget: &'a StepBudget,
+    ) -> Option<Self> {
         let mut allocation = Self {
             candidates,
             classes,
             taken: vec![vec![0; classes.len()]; candidates.len()],
             free: classes.iter().map(|class| class.supply).collect(),
             costs: vec![f64::MAX; candidates.len()],
+            budget,
         };
         let open = |index: usize| -> u32 {
             let classes = classes.iter().filter(|class| class.open_to[index]);
             classes.map(|class| class.supply).sum()
         };
         let mut order: Vec<usize> = (0..candidates.len()).collect();
-        order.sort_by_key(|&index| {
+        order.sort_by_cached_key(|&index| {
             (
                 open(index),
                 std::cmp::Reverse(candidates[index].request.spinners),
@@ -127,6 +167,7 @@ impl<'a> PartialAllocation<'a> {
         });
         for index in order {
             while allocation.cost(index).is_none() {
+                budget.spend(allocation.cost_steps());
                 let class = (0..classes.len())
                     .filter(|&k| classes[k].open_to[index] && allocation.free[k] > 0)
                     .max_by_key(|&k| (classes[k].cores, std::cmp::Reverse(k)))
@@ -157,6 +198,9 @@ impl<'a> PartialAllocation<'a> {
                 if reached[to].is_some() {
                     continue;
                 }
+                if !self.budget.charge(4 * self.candidates.len() as u64) {
+                    return None;
+                }
                 let holder = (0..self.candidates.len()).find(|&c| self.can_exchange(c, from, to));
                 reached[to] = holder.map(|holder| (holder, from));
                 match reached[to] {
@@ -175,6 +219,7 @@ impl<'a> PartialAllocation<'a> {
         if self.taken[index][from] == 0 || !self.classes[to].open_to[index] {
             return false;
         }
+        self.budget.spend(self.cost_steps());
         let mut take = self.taken[index].clone();
         take[from] -= 1;
         take[to] += 1;
@@ -199,6 +244,11 @@ impl<'a> PartialAllocation<'a> {
         Some(free)
     }
 
+    /// Steps to compute a cost.
+    fn cost_steps(&self) -> u64 {
+        60 + 3 * self.classes.len() as u64
+    }
+
     /// Returns `None` for a candidate without units or with fewer cores than spinning threads.
     fn cost(&self, index: usize) -> Option<f64> {
         self.cost_with(index, &self.taken[index])
@@ -209,23 +259,33 @@ impl<'a> PartialAllocation<'a> {
         cost_of(&self.candidates[index], self.classes, take).filter(|_| some)
     }
 
-    /// Returns the best jump of a candidate: its gain per core of capacity, the class and the
-    /// number of the units. `None`: no jump lowers the cost.
-    fn jump(&self, index: usize) -> Option<(f64, usize, u32)> {
-        let mut best: Option<(f64, usize, u32)> = None;
-        for (k, class) in self.classes.iter().enumerate() {
-            if !class.open_to[index] {
+    /// Returns the best jump of a candidate. `None`: no jump lowers the cost, or the steps are used
+    /// up.
+    fn jump(&self, index: usize) -> Option<Jump> {
+        let mut best: Option<Jump> = None;
+        let mut take = self.taken[index].clone();
+        for (class, it) in self.classes.iter().enumerate() {
+            if !it.open_to[index] {
                 continue;
             }
-            for units in 1..=self.free[k].min(JUMP_MAX) {
-                let mut take = self.taken[index].clone();
-                take[k] += units;
+            let most = self.free[class].min(JUMP_MAX);
+            if !self.budget.charge(self.cost_steps() * u64::from(most)) {
+                return None;
+            }
+            for units in 1..=most {
+                take[class] += 1;
                 let cost = self.cost_with(index, &take).unwrap_or(f64::MAX);
-                let gain = (self.costs[index] - cost) / (f64::from(units) * class.capacity);
-                if gain > 1e-12 && best.is_none_or(|(most, ..)| gain > most) {
-                    best = Some((gain, k, units));
+                let gain = (self.costs[index] - cost) / (f64::from(units) * it.capacity);
+                if gain > 1e-12 && best.is_none_or(|most| gain > most.gain) {
+                    best = Some(Jump {
+                        gain,
+                        candidate: index,
+                        class,
+                        units,
+                    });
                 }
             }
+            take[class] -= most;
         }
         best
     }
@@ -233,22 +293,21 @@ impl<'a> PartialAllocation<'a> {
     /// Takes the best jump of all candidates until no jump lowers the sum of costs. A jump for
     /// which too few units are left is computed again.
     fn grow(&mut self) {
-        let mut jumps: Vec<_> = (0..self.candidates.len())
-            .map(|index| self.jump(index))
-            .collect();
-        loop {
-            let offers = jumps.iter().enumerate();
-            let offers = offers.filter_map(|(index, jump)| Some((index, (*jump)?)));
-            let best = offers.max_by(|a, b| a.1.0.total_cmp(&b.1.0).then(b.0.cmp(&a.0)));
-            let Some((index, (_, class, units))) = best else {
-                return;
-            };
+        let candidates = 0..self.candidates.len();
+        let mut jumps: BinaryHeap<Jump> = candidates.filter_map(|c| self.jump(c)).collect();
+        while let Some(Jump {
+            candidate,
+            class,
+            units,
+            ..
+        }) = jumps.pop()
+        {
             if units <= self.free[class] {
                 self.free[class] -= units;
-                self.taken[index][class] += units;
-                self.costs[index] = self.cost(index).unwrap_or(f64::MAX);
+                self.taken[candidate][class] += units;
+                self.costs[candidate] = self.cost(candidate).unwrap_or(f64::MAX);
             }
-            jumps[index] = self.jump(index);
+            jumps.extend(self.jump(candidate));
         }
     }
 
@@ -263,7 +322,7 @@ impl<'a> PartialAllocation<'a> {
                 for b in 0..self.candidates.len() {
                     for trade in 0..kinds * (kinds + 1) {
                         pairs += 1;
-                        if pairs > PAIRS_MAX {
+                        if pairs > PAIRS_MAX || !self.budget.charge(8) {
                             return;
                         }
                         let (out, back) = (trade % kinds, trade / kinds);
@@ -279,12 +338,14 @@ impl<'a> PartialAllocation<'a> {
 
     /// Tries to move a unit from `a` to `b`, optionally in exchange for a unit of another class.
     fn trade(&mut self, a: usize, b: usize, out: usize, back: Option<usize>) -> bool {
-        let (mut from, mut to) = (self.taken[a].clone(), self.taken[b].clone());
         let open = self.classes[out].open_to[b];
-        let open_back = back.is_none_or(|k| k != out && self.classes[k].open_to[a] && to[k] > 0);
-        if from[out] == 0 || !open || !open_back {
+        let open_back =
+            back.is_none_or(|k| k != out && self.classes[k].open_to[a] && self.taken[b][k] > 0);
+        if self.taken[a][out] == 0 || !open || !open_back {
             return false;
         }
+        self.budget.spend(2 * self.cost_steps());
+        let (mut from, mut to) = (self.taken[a].clone(), self.taken[b].clone());
         from[out] -= 1;
         to[out] += 1;
         if let Some(k) = back {
@@ -302,67 +363,6 @@ impl<'a> PartialAllocation<'a> {
         (self.costs[a], self.costs[b]) = (cost_a, cost_b);
         true
     }
-}
-
-/// Lower bound of the sum of costs of every allocation.
-pub(super) fn lower_bound(candidates: &[SeatCandidate<'_>], classes: &[UnitClass]) -> f64 {
-    let total: f64 = classes
-        .iter()
-        .map(|c| c.capacity * f64::from(c.supply))
-        .sum();
-    let least = classes.iter().map(|c| c.capacity).fold(total, f64::min);
-    let allowed_capacity: Vec<f64> = (0..candidates.len())
-        .map(|index| {
-            let open = classes.iter().filter(|class| class.open_to[index]);
-            let open: f64 = open.map(|c| c.capacity * f64::from(c.supply)).sum();
-            open.min(total - least * (candidates.len() - 1) as f64)
-                .max(least)
-        })
-        .collect();
-    // The price applies only to the capacity beyond the least capacity of each candidate. A price
-    // on all capacity would make the bound the difference of two large numbers, and rounding errors
-    // would dominate. The remaining rounding error is subtracted from the bound.
-    let spare = (total - least * candidates.len() as f64).max(0.0);
-    let at = |price: f64| -> f64 {
-        let terms = candidates.iter().zip(&allowed_capacity);
-        let sum: f64 = terms
-            .map(|(g, &most)| cheapest(g, least, most, price))
-            .sum();
-        sum - price * spare - (sum.abs() + price * total) * 1e-12
-    };
-    let (mut low, mut high) = (-60.0, 60.0);
-    for _ in 0..90 {
-        let (left, right) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
-        match at(f64::exp2(left)) < at(f64::exp2(right)) {
-            true => low = left,
-            false => high = right,
-        }
-    }
-    // Every price gives a valid bound, including 0.
-    at(f64::exp2((low + high) / 2.0)).max(at(0.0))
-}
-
-/// Least value of cost(x) + price * (x - least) for `least..=most` cores.
-fn cheapest(candidate: &SeatCandidate<'_>, least: f64, most: f64, price: f64) -> f64 {
-    let total = |x: f64| candidate.cost(x) + price * (x - least);
-    let inner = candidate.request.curve.points().iter().map(|p| p.cores);
-    let inner = inner.filter(|&x| x > least && x < most);
-    let ends: Vec<f64> = std::iter::once(least).chain(inner).chain([most]).collect();
-    let mut best = ends.iter().map(|&x| total(x)).fold(f64::INFINITY, f64::min);
-    for pair in ends.windows(2) {
-        let (x0, x1) = (pair[0], pair[1]);
-        let (r0, r1) = (
-            candidate.request.curve.rate(x0),
-            candidate.request.curve.rate(x1),
-        );
-        let slope = (r1 - r0) / (x1 - x0);
-        let scale = candidate.request.weight * candidate.alone_best;
-        let x = x0 + ((scale * slope / price).sqrt() - r0) / slope;
-        if x > x0 && x < x1 {
-            best = best.min(total(x));
-        }
-    }
-    best
 }
 
 #[cfg(test)]
@@ -389,6 +389,10 @@ mod tests {
         }
     }
 
+    fn unlimited() -> StepBudget {
+        StepBudget::new(u64::MAX)
+    }
+
     /// The least sum of costs, from the exact recurrence.
     fn exact(
         candidates: &[SeatCandidate<'_>],
@@ -400,7 +404,9 @@ mod tests {
             .map(|index| option_table(&candidates[index], index, classes, units_max))
             .collect();
         quantise(&mut tables, 0);
-        let path = RecurrenceTable::new(&tables, supply).optima(1).pop()?;
+        let path = RecurrenceTable::new(&tables, supply)
+            .optima(1, &unlimited())
+            .pop()?;
         Some(
             tables
                 .iter()
@@ -436,7 +442,7 @@ mod tests {
         ];
         for spinners in [[0, 0, 0], [4, 0, 2], [3, 8, 2], [8, 2, 4]] {
             let requests = spinners.map(|spinners| request(&[(1, 1.0)], spinners));
-            let allotment = allot(&candidates(&requests), &classes);
+            let allotment = allot(&candidates(&requests), &classes, &unlimited());
             let (taken, _) = allotment.unwrap_or_else(|| panic!("{spinners:?}"));
             for (index, take) in taken.iter().enumerate() {
                 let cores: u32 = take.iter().zip(&classes).map(|(n, c)| n * c.cores).sum();
@@ -444,7 +450,7 @@ mod tests {
             }
         }
         let requests = [8, 8, 0].map(|spinners| request(&[(1, 1.0)], spinners));
-        assert!(allot(&candidates(&requests), &classes).is_none());
+        assert!(allot(&candidates(&requests), &classes, &unlimited()).is_none());
     }
 
     proptest! {
@@ -467,7 +473,7 @@ mod tests {
                 usable.map(|class| class.supply).sum::<u32>() >= set.count_ones()
             });
             let requests: Vec<Request> = open.iter().map(|_| request(&[(1, 1.0)], 0)).collect();
-            let allotment = allot(&candidates(&requests), &classes);
+            let allotment = allot(&candidates(&requests), &classes, &unlimited());
             prop_assert_eq!(allotment.is_some(), feasible);
             for (k, class) in classes.iter().enumerate() {
                 let taken = allotment.iter().flat_map(|(taken, _)| taken.iter().map(move |take| take[k]));
@@ -482,6 +488,7 @@ mod tests {
                 prop::collection::btree_map(1u32..30, 0.5f64..20.0, 1..6),
                 prop::sample::select(vec![0, 0, 0, 2]),
             ), 1..6),
+            steps in prop::sample::select(vec![0, 1_000, 10_000, u64::MAX]),
         ) {
             let supply: Vec<u32> = kinds.iter().map(|kind| kind.1).collect();
             let served = programs.len().min(supply.iter().sum::<u32>() as usize);
@@ -504,9 +511,9 @@ mod tests {
                 .map(|request| SeatCandidate { request, alone_best: request.curve.best_rate(30.0), bound: None })
                 .collect();
             let Some(optimum) = exact(&candidates, &classes, &supply) else { return Ok(()) };
-            let bound = lower_bound(&candidates, &classes);
+            let bound = lower_bound(&candidates, &classes, &unlimited());
             prop_assert!(bound <= optimum * (1.0 + 1e-9), "bound {bound}, optimum {optimum}");
-            if let Some((taken, gap)) = allot(&candidates, &classes) {
+            if let Some((taken, gap)) = allot(&candidates, &classes, &StepBudget::new(steps)) {
                 let costs = candidates.iter().zip(&taken).map(|(g, take)| cost_of(g, &classes, take).unwrap());
                 let sum: f64 = costs.sum();
                 prop_assert!(sum >= optimum * (1.0 - 1e-9) && sum - gap <= optimum * (1.0 + 1e-9));

@@ -18,24 +18,34 @@
 //!    remains if the least sum of prices up to it, plus the lower bound for the other candidates,
 //!    does not exceed the upper bound. The options of a candidate are tried by rising reduced
 //!    price, so that the first option beyond the bound ends the loop.
-//! 6. The recurrence is evaluated backwards over the states that remain.
+//! 6. The recurrence is evaluated backwards along the options that step 5 kept: an option of an
+//!    optimal allocation never exceeds the bound.
 //!
 //! All comparisons permit a slack for the rounding of prices (`options`): every allocation within
 //! the slack of the least sum remains, so that `RecurrenceTable::optima` returns the same
 //! allocations as without bounds.
 //!
-//! The search ends without a result after a number of tried options ([`STEPS_MAX`]). The number is
-//! fixed, so the result does not depend on the speed of the machine. The lower bound remains valid.
+//! The search ends without a result after a number of tried options ([`TRIED_MAX`]), or when the
+//! plan's budget of steps (`budget`) is used up. The lower bound remains valid.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 
+use super::budget::StepBudget;
 use super::options::{AllocationOption, MixedRadix, OptionTable};
 
-/// Maximum number of options that the search tries in all states (about 15 ms).
-pub(super) const STEPS_MAX: u64 = 600_000;
+/// Maximum number of options that the search tries in all states.
+pub(super) const TRIED_MAX: u64 = 600_000;
 
 /// The same maximum where all states can be evaluated afterwards.
-pub(super) const STEPS_BEFORE_ALL_MAX: u64 = 300_000;
+pub(super) const TRIED_BEFORE_ALL_MAX: u64 = 300_000;
+
+/// Steps of an entry of a map.
+const MAP_STEPS: u64 = 60;
+
+/// A map from states; its hashes are the same in every run.
+pub(super) type StateMap<V> = HashMap<usize, V, BuildHasherDefault<DefaultHasher>>;
 
 /// Number of states that the beam search keeps for each candidate.
 const BEAM_STATES: usize = 64;
@@ -71,7 +81,7 @@ pub(super) struct Search {
     pub options: Vec<Vec<usize>>,
     /// For each candidate and at the end: the least sum of prices from the state on. `None` if the
     /// budget of steps was spent.
-    pub layers: Option<Vec<BTreeMap<usize, u64>>>,
+    pub layers: Option<Vec<StateMap<u64>>>,
 }
 
 /// Searches for the allocations whose sum of prices is at most `upper`.
@@ -80,15 +90,17 @@ pub(super) fn search(
     supply: &[u32],
     radix: &MixedRadix,
     upper: u64,
-    steps_max: u64,
+    tried_max: u64,
+    budget: &StepBudget,
 ) -> Search {
-    let prices = ascend(tables, supply, upper as f64);
+    let prices = ascend(tables, supply, upper as f64, budget);
     let mut forward = Forward {
         tables,
         radix,
         prices: &prices,
         limit: f64::INFINITY,
-        steps_max,
+        tried_max,
+        budget,
     };
     let better = forward.beam().filter(|(sum, _)| *sum < upper);
     let upper = better.as_ref().map_or(upper, |(sum, _)| *sum) as f64;
@@ -99,8 +111,7 @@ pub(super) fn search(
         let kept = (0..table.len()).filter(|&at| prices.reduced(&table[at]) - least <= gap);
         options.push(kept.collect());
     }
-    let reached = forward.states(&options);
-    let layers = reached.map(|reached| backward(tables, radix, &options, &reached));
+    let layers = forward.layers(&options).map(|layers| backward(&layers));
     Search {
         bound: prices.bound,
         better,
@@ -124,8 +135,10 @@ fn cost(prices: &[f64], take: &[u32]) -> f64 {
 }
 
 /// Improves the prices of units from 0 on.
-fn ascend(tables: &[OptionTable], supply: &[u32], upper: f64) -> UnitPrices {
+fn ascend(tables: &[OptionTable], supply: &[u32], upper: f64, budget: &StepBudget) -> UnitPrices {
     let options: usize = tables.iter().map(Vec::len).sum();
+    let steps = options as u64 * (4 + 2 * supply.len() as u64);
+    budget.spend(steps);
     let rounds = (ASCENT_STEPS / (options * supply.len()).max(1)).clamp(1, ROUNDS_MAX);
     let (mut best, mut demand) = evaluate(tables, supply, vec![0.0; supply.len()]);
     let mut present = best.clone();
@@ -142,7 +155,7 @@ fn ascend(tables: &[OptionTable], supply: &[u32], upper: f64) -> UnitPrices {
             })
             .collect();
         let norm: f64 = excess.iter().map(|x| x * x).sum();
-        if norm == 0.0 {
+        if norm == 0.0 || !budget.charge(steps) {
             break;
         }
         let step = scale * (upper - present.bound).max(upper * 1e-12) / norm;
@@ -207,82 +220,157 @@ struct Trial<'a> {
     reduced: f64,
 }
 
+/// The states before one candidate takes its option.
+#[derive(Debug, Default)]
+struct StateLayer {
+    index: StateMap<u32>,
+    /// Each state, with the least sum of prices up to it.
+    states: Vec<(usize, u64)>,
+    /// The options of the candidate that do not exceed the bound.
+    edges: Vec<Edge>,
+}
+
+/// An option in a state: indices of the states of this layer and of the next, and the price.
+#[derive(Debug, Clone, Copy)]
+struct Edge {
+    from: u32,
+    to: u32,
+    price: u64,
+}
+
+impl StateLayer {
+    /// Enters a state with a sum of prices up to it. Returns the index of the state.
+    fn enter(&mut self, state: usize, sum: u64) -> u32 {
+        match self.index.entry(state) {
+            Entry::Occupied(entry) => {
+                let at = *entry.get();
+                let least = &mut self.states[at as usize].1;
+                *least = sum.min(*least);
+                at
+            }
+            Entry::Vacant(entry) => {
+                self.states.push((state, sum));
+                *entry.insert(self.states.len() as u32 - 1)
+            }
+        }
+    }
+}
+
 /// The first pass: which states can be reached within the limit.
 struct Forward<'a> {
     tables: &'a [OptionTable],
     radix: &'a MixedRadix,
     prices: &'a UnitPrices,
     limit: f64,
-    steps_max: u64,
+    tried_max: u64,
+    budget: &'a StepBudget,
 }
 
 impl Forward<'_> {
-    /// Returns the states before each candidate and at the end; `None` if the steps are spent.
-    fn states(&self, options: &[Vec<usize>]) -> Option<Vec<Vec<usize>>> {
-        let candidates = self.tables.len();
-        let mut steps = 0;
+    /// Steps to compare an option with the remaining units.
+    fn fit_steps(&self) -> u64 {
+        3 + self.prices.of_class.len() as u64
+    }
+
+    /// Returns the states before each candidate and at the end; `None` if the steps are used up.
+    fn layers(&self, options: &[Vec<usize>]) -> Option<Vec<StateLayer>> {
+        let mut tried = 0;
         let mut after: f64 = self.prices.least.iter().sum();
-        let mut layer: BTreeMap<usize, u64> = BTreeMap::from([(self.radix.states - 1, 0)]);
-        let mut layers = Vec::with_capacity(candidates + 1);
+        let mut layer = StateLayer::default();
+        layer.enter(self.radix.states - 1, 0);
+        let mut layers = Vec::with_capacity(self.tables.len() + 1);
         for (i, kept) in options.iter().enumerate() {
             after -= self.prices.least[i];
-            let trials = self.trials(i, kept);
-            let mut next: BTreeMap<usize, u64> = BTreeMap::new();
-            for (&state, &sum) in &layer {
-                let left = self.radix.counts(state);
-                let units: u32 = left.iter().sum();
-                let base = sum as f64 + after - cost(&self.prices.of_class, &left);
-                for trial in &trials {
-                    steps += 1;
-                    if base + trial.reduced > self.limit {
-                        break;
-                    }
-                    let serves_others = trial.units as usize + candidates <= units as usize + i + 1;
-                    let fits = trial.take.iter().zip(&left).all(|(t, l)| t <= l);
-                    if serves_others && fits {
-                        let least = next.entry(state - trial.step).or_insert(u64::MAX);
-                        *least = (*least).min(sum.saturating_add(trial.price));
-                    }
-                }
-                if steps > self.steps_max {
+            let trials = self.trials(i, kept)?;
+            let mut next = StateLayer::default();
+            for from in 0..layer.states.len() {
+                let before = layer.edges.len();
+                let options = self.try_options(i, (from, after), &trials, &mut layer, &mut next);
+                tried += options;
+                let entries = 1 + (layer.edges.len() - before) as u64;
+                let steps = MAP_STEPS * entries + self.fit_steps() * options;
+                if tried > self.tried_max || !self.budget.charge(steps) {
                     return None;
                 }
             }
-            layers.push(layer.into_keys().collect());
+            layers.push(layer);
             layer = next;
         }
-        layers.push(layer.into_keys().collect());
+        layers.push(layer);
         Some(layers)
+    }
+
+    /// Adds the options of candidate `i` in the state `from`, for which the other candidates add at
+    /// least `after` to the sum of prices. Returns the number of options tried.
+    fn try_options(
+        &self,
+        i: usize,
+        (from, after): (usize, f64),
+        trials: &[Trial<'_>],
+        layer: &mut StateLayer,
+        next: &mut StateLayer,
+    ) -> u64 {
+        let (state, sum) = layer.states[from];
+        let left = self.radix.counts(state);
+        let units: u32 = left.iter().sum();
+        let base = sum as f64 + after - cost(&self.prices.of_class, &left);
+        for (tried, trial) in trials.iter().enumerate() {
+            if base + trial.reduced > self.limit {
+                return tried as u64 + 1;
+            }
+            if self.fits(i, trial, &left, units) {
+                layer.edges.push(Edge {
+                    from: from as u32,
+                    to: next.enter(state - trial.step, sum.saturating_add(trial.price)),
+                    price: trial.price,
+                });
+            }
+        }
+        trials.len() as u64
+    }
+
+    /// Whether candidate `i` may take the option, so that a unit is left for each later candidate.
+    fn fits(&self, i: usize, trial: &Trial<'_>, left: &[u32], units: u32) -> bool {
+        let serves_others = trial.units as usize + self.tables.len() <= units as usize + i + 1;
+        serves_others && trial.take.iter().zip(left).all(|(t, l)| t <= l)
     }
 
     /// Returns the best allocation of the beam search: its sum of prices, and the index of each
     /// candidate's option.
     fn beam(&self) -> Option<(u64, Vec<usize>)> {
-        let candidates = self.tables.len();
         // The sum of prices of each state, the state before, and the option between both.
         let mut layers: Vec<BTreeMap<usize, (u64, usize, usize)>> =
             vec![BTreeMap::from([(self.radix.states - 1, (0, 0, 0))])];
         for (i, table) in self.tables.iter().enumerate() {
-            let trials = self.trials(i, &(0..table.len()).collect::<Vec<_>>());
+            let trials = self.trials(i, &(0..table.len()).collect::<Vec<_>>())?;
             let mut next: BTreeMap<usize, (u64, usize, usize)> = BTreeMap::new();
-            for (state, sum) in self.best_states(layers.last()?) {
+            for (state, sum) in self.best_states(layers.last()?)? {
                 let left = self.radix.counts(state);
                 let units: u32 = left.iter().sum();
-                let fitting = trials.iter().filter(|trial| {
-                    trial.units as usize + candidates <= units as usize + i + 1
-                        && trial.take.iter().zip(&left).all(|(t, l)| t <= l)
-                });
-                for trial in fitting.take(BEAM_OPTIONS) {
+                let (mut tried, mut fitting) = (0, 0);
+                for trial in &trials {
+                    tried += 1;
+                    if !self.fits(i, trial, &left, units) {
+                        continue;
+                    }
                     let found = (sum.saturating_add(trial.price), state, trial.at);
                     let least = next.entry(state - trial.step).or_insert(found);
                     *least = (*least).min(found);
+                    fitting += 1;
+                    if fitting == BEAM_OPTIONS {
+                        break;
+                    }
+                }
+                let steps = MAP_STEPS * (1 + fitting as u64) + self.fit_steps() * tried;
+                if !self.budget.charge(steps) {
+                    return None;
                 }
             }
             layers.push(next);
         }
         let last = layers.last()?.iter();
         let (&end, &(sum, ..)) = last.min_by_key(|(state, (sum, ..))| (*sum, **state))?;
-        let mut path = Vec::with_capacity(candidates);
+        let mut path = Vec::with_capacity(self.tables.len());
         let mut state = end;
         for layer in layers[1..].iter().rev() {
             let (_, before, at) = layer[&state];
@@ -293,8 +381,14 @@ impl Forward<'_> {
         Some((sum, path))
     }
 
-    /// The states with the least bounds, and their sums of prices.
-    fn best_states(&self, layer: &BTreeMap<usize, (u64, usize, usize)>) -> Vec<(usize, u64)> {
+    /// The states with the least bounds, and their sums of prices; `None` if the steps are used up.
+    fn best_states(
+        &self,
+        layer: &BTreeMap<usize, (u64, usize, usize)>,
+    ) -> Option<Vec<(usize, u64)>> {
+        if !self.budget.charge(2 * MAP_STEPS * layer.len() as u64) {
+            return None;
+        }
         let with_bound = |(&state, &(sum, ..)): (&usize, &(u64, usize, usize))| {
             let left = self.radix.counts(state);
             (sum as f64 - cost(&self.prices.of_class, &left), state, sum)
@@ -302,14 +396,15 @@ impl Forward<'_> {
         let mut states: Vec<(f64, usize, u64)> = layer.iter().map(with_bound).collect();
         states.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         states.truncate(BEAM_STATES);
-        states
-            .into_iter()
-            .map(|(_, state, sum)| (state, sum))
-            .collect()
+        let states = states.into_iter().map(|(_, state, sum)| (state, sum));
+        Some(states.collect())
     }
 
-    /// The kept options of a candidate by rising reduced price.
-    fn trials(&self, candidate: usize, kept: &[usize]) -> Vec<Trial<'_>> {
+    /// The kept options of a candidate by rising reduced price; `None` if the steps are used up.
+    fn trials(&self, candidate: usize, kept: &[usize]) -> Option<Vec<Trial<'_>>> {
+        if !self.budget.charge(MAP_STEPS * kept.len() as u64) {
+            return None;
+        }
         let of_option = |&at: &usize| {
             let option = &self.tables[candidate][at];
             Trial {
@@ -323,45 +418,36 @@ impl Forward<'_> {
         };
         let mut trials: Vec<Trial<'_>> = kept.iter().map(of_option).collect();
         trials.sort_by(|a, b| a.reduced.total_cmp(&b.reduced));
-        trials
+        Some(trials)
     }
 }
 
-/// The second pass: the least sum of prices from each reached state on.
-fn backward(
-    tables: &[OptionTable],
-    radix: &MixedRadix,
-    options: &[Vec<usize>],
-    reached: &[Vec<usize>],
-) -> Vec<BTreeMap<usize, u64>> {
-    let mut layers: Vec<BTreeMap<usize, u64>> = vec![BTreeMap::new(); reached.len()];
-    let Some((last, before)) = reached.split_last() else {
-        return layers;
-    };
-    layers[before.len()] = last.iter().map(|&state| (state, 0)).collect();
-    for (i, states) in before.iter().enumerate().rev() {
-        let steps: Vec<(usize, u64, &[u32])> = options[i]
-            .iter()
-            .map(|&at| &tables[i][at])
-            .map(|option| (radix.index(&option.take), option.price, &option.take[..]))
-            .collect();
-        let mut layer = BTreeMap::new();
-        for &state in states {
-            let left = radix.counts(state);
-            let fitting = steps
-                .iter()
-                .filter(|(_, _, take)| take.iter().zip(&left).all(|(t, l)| t <= l));
-            let sums = fitting.filter_map(|&(step, price, _)| {
-                let next = layers[i + 1].get(&(state - step))?;
-                Some(price.saturating_add(*next))
-            });
-            if let Some(least) = sums.min() {
-                layer.insert(state, least);
-            }
+/// The second pass: the least sum of prices from each state on. The first pass has counted the steps
+/// of both passes.
+fn backward(layers: &[StateLayer]) -> Vec<StateMap<u64>> {
+    let mut sums: Vec<StateMap<u64>> = Vec::with_capacity(layers.len());
+    let mut next: Vec<Option<u64>> = Vec::new();
+    for (i, layer) in layers.iter().enumerate().rev() {
+        let is_last = i + 1 == layers.len();
+        let mut least = vec![is_last.then_some(0); layer.states.len()];
+        for edge in &layer.edges {
+            let Some(rest) = next[edge.to as usize] else {
+                continue;
+            };
+            let sum = edge.price.saturating_add(rest);
+            let least = &mut least[edge.from as usize];
+            *least = Some(least.map_or(sum, |least| least.min(sum)));
         }
-        layers[i] = layer;
+        let states = layer.states.iter().zip(&least);
+        sums.push(
+            states
+                .filter_map(|(&(state, _), least)| Some((state, (*least)?)))
+                .collect(),
+        );
+        next = least;
     }
-    layers
+    sums.reverse();
+    sums
 }
 
 #[cfg(test)]
@@ -413,11 +499,13 @@ mod tests {
             let complete = RecurrenceTable::new(&tables, &supply);
             let least = complete.least().unwrap();
             let upper = least + least / 4 * above;
-            let found = search(&tables, &supply, &MixedRadix::new(&supply), upper, STEPS_MAX);
+            let budget = StepBudget::new(u64::MAX);
+            let radix = MixedRadix::new(&supply);
+            let found = search(&tables, &supply, &radix, upper, TRIED_MAX, &budget);
             prop_assert!(found.bound <= least as f64 * (1.0 + 1e-9));
             let searched = RecurrenceTable::searched(&tables, &supply, found).unwrap();
             prop_assert_eq!(searched.least(), Some(least));
-            prop_assert_eq!(searched.optima(200), complete.optima(200));
+            prop_assert_eq!(searched.optima(200, &budget), complete.optima(200, &budget));
         }
     }
 }

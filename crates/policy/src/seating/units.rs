@@ -6,7 +6,8 @@
 //! choice of the unit to the placement (module `place`).
 //!
 //! Capacities are in cores: the sum of the relative speeds of a unit's cores. Two capacities count
-//! as equal if they are equal in billionths. A pool is built in time of order units x programs.
+//! as equal if they are equal in billionths. A pool of `U` units in `K` classes, for `n` programs of
+//! which `b` are bound to CPUs, is built in time of order U (b + log K) + K n.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +49,8 @@ pub(super) struct UnitPool {
     pub classes: Vec<UnitClass>,
 }
 
-/// Key of a class of units: capacity in billionths, number of cores, and for each candidate whether
-/// it may use the unit.
+/// Key of a class of units: capacity in billionths, number of cores, and for each bound candidate
+/// whether it may use the unit.
 type UnitKind = (u64, u32, Vec<bool>);
 
 impl UnitPool {
@@ -77,13 +78,28 @@ impl UnitPool {
     ) -> Self {
         let mut pool = Self::default();
         let mut kinds: BTreeMap<UnitKind, usize> = BTreeMap::new();
+        let is_bound = |&index: &usize| candidates[index].bound.is_some();
+        let bound: Vec<usize> = (0..candidates.len()).filter(is_bound).collect();
         for (domain, it) in machine.domains.iter().enumerate() {
             for cores in cut(it) {
                 let cpus = machine.cpus_of_cores(cores.iter().copied());
                 let capacity: f64 = cores.iter().map(|&c| machine.cores[c].capacity).sum();
-                let open_to = candidates.iter().map(|g| g.may_use(&cpus)).collect();
-                let kind = ((capacity * 1e9).round() as u64, cores.len() as u32, open_to);
-                let class = pool.class_of(&mut kinds, kind, capacity);
+                let open_to = bound.iter().map(|&index| candidates[index].may_use(&cpus));
+                let kind = (
+                    (capacity * 1e9).round() as u64,
+                    cores.len() as u32,
+                    open_to.collect(),
+                );
+                let class = *kinds.entry(kind).or_insert(pool.classes.len());
+                if class == pool.classes.len() {
+                    pool.classes.push(UnitClass {
+                        capacity,
+                        cores: cores.len() as u32,
+                        supply: 0,
+                        open_to: candidates.iter().map(|g| g.may_use(&cpus)).collect(),
+                    });
+                }
+                pool.classes[class].supply += 1;
                 pool.units.push(Unit {
                     cpus,
                     package: it.package,
@@ -94,26 +110,5 @@ impl UnitPool {
             }
         }
         pool
-    }
-
-    fn class_of(
-        &mut self,
-        kinds: &mut BTreeMap<UnitKind, usize>,
-        kind: UnitKind,
-        capacity: f64,
-    ) -> usize {
-        let next = self.classes.len();
-        let (cores, open_to) = (kind.1, kind.2.clone());
-        let class = *kinds.entry(kind).or_insert(next);
-        if class == next {
-            self.classes.push(UnitClass {
-                capacity,
-                cores,
-                supply: 0,
-                open_to,
-            });
-        }
-        self.classes[class].supply += 1;
-        class
     }
 }
