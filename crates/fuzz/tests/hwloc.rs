@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machines of hwloc's own tests: all files of hwloc 2.9.0 are read, without notes on damaged
-//! values except for one file, and the plans for each machine pass an independent check.
+//! values except for one file. The plans for each machine pass an independent check and keep to the
+//! planner's budget of steps. `usher bench seats --only plan` measures their time.
 //!
 //! `scripts/hwloc-fixtures` fetches the machines from the source of Debian's package. Where it is
 //! not served, the tests are skipped.
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use usher_model::{CpuSet, Curve, ProgramId, SeatMode, Topology};
-use usher_policy::seating::{Request, Seating, seat};
+use usher_policy::seating::{Request, STEPS_MAX, Seating, seat};
 use usher_topology::{DescribedMachine, DrawOptions, Source, describe, draw};
 
 /// The folder with the machines, unless they cannot be fetched.
@@ -46,7 +47,7 @@ fn every_machine_of_hwloc_is_read_and_planned_for() {
         usher_skip::skip!("the source of hwloc cannot be fetched");
         return;
     };
-    let mut plans = 0;
+    let (mut plans, mut most) = (0, (0, String::new()));
     for (kind, least) in [("linux", 40), ("xml", 30), ("x86", 20)] {
         let files = files(&machines, kind);
         assert!(files.len() >= least, "{kind}: {}", files.len());
@@ -63,11 +64,14 @@ fn every_machine_of_hwloc_is_read_and_planned_for() {
                 let requests = requests(programs);
                 let seating = seat(&usable, &requests).unwrap();
                 check(&file, &usable, &requests, &seating);
+                let name = format!("{}, {programs} programs", file.display());
+                most = most.max((seating.steps, name));
                 plans += 1;
             }
         }
     }
-    eprintln!("checked {plans} plans");
+    eprintln!("checked {plans} plans; the most steps are {most:?}");
+    assert!(most.0 <= STEPS_MAX, "{most:?}");
 }
 
 /// Programs with curves of several shapes, with plateaus.

@@ -4,6 +4,7 @@
 //! program has its seat (`latency`), lending of idle seats (`lending`), many short programs
 //! (`short`), SIGKILL at random times (`kills`), and mixes of real programs (`mixes`).
 
+mod fixtures;
 mod kills;
 mod latency;
 mod lending;
@@ -11,6 +12,8 @@ mod mixes;
 mod overhead;
 mod plan;
 mod short;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -48,6 +51,9 @@ pub struct SeatsArgs {
     /// Observe lending for this time in seconds
     #[arg(long, default_value_t = 120.0)]
     pub lending_seconds: f64,
+    /// Plan the machines of hwloc's tests in this directory, which scripts/hwloc-fixtures prints
+    #[arg(long, value_name = "DIR")]
+    pub hwloc_machines: Option<PathBuf>,
     /// How mixes are run
     #[command(flatten)]
     pub mixes: mixes::MixArgs,
@@ -63,7 +69,7 @@ pub fn run(args: &SeatsArgs) -> Result<bool> {
             seed,
         } = *input;
         match which {
-            SeatsPart::Plan => plan::run(seed),
+            SeatsPart::Plan => plan::run(seed, args.hwloc_machines.as_deref()),
             SeatsPart::Overhead => overhead::run(usher),
             SeatsPart::Latency => latency::run(scratch.path()),
             SeatsPart::Lending => lending::run(args.lending_seconds),

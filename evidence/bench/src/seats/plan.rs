@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `plan`: measures the time of planning for two sizes of machines and mixes, and counts the
 //! random small cases in which the plan is not optimal. The optimum of a small case is found by
-//! trying all allocations of whole LLC domains.
+//! trying all allocations of whole LLC domains. The longest plans for the machines of hwloc's tests
+//! and for large machines are measured, too (`fixtures`).
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -10,13 +12,17 @@ use usher_model::{Curve, ProgramId, Topology};
 use usher_policy::seating::{Request, seat};
 use usher_report::stats;
 
+use super::fixtures::{self, PlanTimes};
 use crate::bars::{Bar, Part};
 
 const TIMED: usize = 101;
 const RANDOM_CASES: u64 = 2_000;
 
+/// Limit of the CPU time of a plan in milliseconds (`usher_policy::seating::STEPS_MAX`).
+const PLAN_MS_MAX: f64 = 50.0;
+
 /// Times plans of two sizes, compares random small cases with the optimum, and computes the part.
-pub fn run(seed: u64) -> Result<Part> {
+pub fn run(seed: u64, hwloc_machines: Option<&Path>) -> Result<Part> {
     let mut part = Part::new("plan", "Planning");
     let small = usher_topology::load(usher_topology::Source::parse(
         "package:4 die:2 core:6 pu:1",
@@ -54,8 +60,37 @@ pub fn run(seed: u64) -> Result<Part> {
          {:.3} and {:.3} ms. The seed is {seed}.",
         eight.1, many.1
     )];
-    part.raw = serde_json::json!({ "median_ms": [eight.0, many.0], "p99_ms": [eight.1, many.1], "seed": seed });
+    let large = fixtures::of_large_machines()?;
+    add(&mut part, "large machines (1,024 to 8,192 cores)", &large);
+    let hwloc = hwloc_machines.map(fixtures::of_fixtures).transpose()?;
+    match &hwloc {
+        Some(times) => add(&mut part, "the machines of hwloc's tests", times),
+        None => part.notes.push(
+            "The machines of hwloc's tests were not measured: give --hwloc-machines DIR with the \
+             folder that scripts/hwloc-fixtures prints."
+                .to_owned(),
+        ),
+    }
+    part.raw = serde_json::json!({
+        "median_ms": [eight.0, many.0], "p99_ms": [eight.1, many.1], "seed": seed,
+        "large": large, "hwloc": hwloc,
+    });
     Ok(part)
+}
+
+/// Adds the longest plan of a set of machines.
+fn add(part: &mut Part, machines: &str, times: &PlanTimes) {
+    part.bars.push(Bar::at_most(
+        format!("CPU time of the longest plan for {machines}"),
+        times.longest_ms,
+        PLAN_MS_MAX,
+        "ms",
+    ));
+    part.notes.push(format!(
+        "{} plans for {} of {machines}: the median CPU time is {:.3} ms, the longest plan is that of \
+         {}.",
+        times.plans, times.machines, times.median_ms, times.longest
+    ));
 }
 
 /// Returns the median and the 99th percentile of the time of a plan, in milliseconds.
