@@ -46,9 +46,10 @@ impl<'a> SeatCandidate<'a> {
 
     /// Whether the candidate may use all of these CPUs.
     pub fn may_use(&self, cpus: &CpuSet) -> bool {
-        self.bound
-            .as_ref()
-            .is_none_or(|bound| cpus.is_subset(bound))
+        // The first CPU decides for most sets, in constant time.
+        let has_first = |bound: &CpuSet| cpus.first().is_none_or(|cpu| bound.contains(cpu));
+        let mut bound = self.bound.iter();
+        bound.all(|bound| has_first(bound) && cpus.is_subset(bound))
     }
 
     /// NTT on own cores with the given capacity (paper 1, equation 1): the run time divided by the
