@@ -316,3 +316,26 @@ fn without_daemon(validator: &mut Validator<'_>) {
     let options = ["--force", "--sweep", "1", "--", "sleep", "0.15"];
     validator.run("advise", &options);
 }
+
+#[test]
+fn topo_lists_cpus_that_are_offline_or_outside_of_the_cgroup() {
+    let world = World::new();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/fixtures");
+    let topo = |name: &str| {
+        let archive = fixtures.join(format!("{name}.tar.gz"));
+        let mut tar = std::process::Command::new("tar");
+        let tar = tar.arg("-xzf").arg(archive).arg("-C").arg(world.path("."));
+        assert!(tar.status().unwrap().success());
+        let capture = world.path(name);
+        world
+            .json(&["topo", "--from", capture.to_str().unwrap()])
+            .unwrap()
+    };
+    let sets = |answer: &Value| [answer["offline"].clone(), answer["disallowed"].clone()];
+    let offline = topo("xeon-offline-16");
+    assert_eq!(sets(&offline), ["2,5,13-14", ""]);
+    let cgroup = topo("opteron-cgroup-32");
+    assert_eq!(sets(&cgroup), ["", "6-31"]);
+    let described = world.json(&["topo", "--from", "core:2 pu:1"]);
+    assert_eq!(sets(&described.unwrap()), ["", ""]);
+}

@@ -5,7 +5,6 @@
 use anyhow::bail;
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
-use usher_model::Topology;
 use usher_policy::planfile::PlanOutput;
 
 use crate::answers::{
@@ -15,7 +14,7 @@ use crate::answers::{
     WaitAnswer, WrittenPages,
 };
 use crate::api;
-use crate::commands::{advise, doctor, sched, sim};
+use crate::commands::{advise, doctor, sched, sim, topo};
 use crate::failure::Outcome;
 use crate::output::Output;
 
@@ -44,7 +43,7 @@ pub const ANSWERS: [CommandAnswer; 36] = [
     answer::<StatusAnswer>("status"),
     answer::<StatusAnswer>("top"),
     answer::<ExplainAnswer>("explain"),
-    answer::<Topology>("topo"),
+    answer::<topo::TopoAnswer<'_>>("topo"),
     answer::<doctor::DoctorReport>("doctor"),
     answer::<CurveAnswer>("profile"),
     answer::<ProfileList>("profile list"),

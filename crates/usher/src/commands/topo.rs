@@ -3,7 +3,10 @@
 //! machine or of a described machine. The drawing is `usher_topology::draw`, in the width of the
 //! terminal, or 80 columns without a terminal.
 
-use usher_topology::{DrawOptions, Source};
+use schemars::JsonSchema;
+use serde::Serialize;
+use usher_model::{CpuSet, Topology};
+use usher_topology::{DescribedMachine, DrawOptions, Source};
 
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output};
@@ -26,6 +29,29 @@ pub struct Args {
     from: Option<String>,
 }
 
+/// A machine, with the CPUs that its description excludes from use.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct TopoAnswer<'a> {
+    /// The machine with all online CPUs.
+    #[serde(flatten)]
+    topology: &'a Topology,
+    /// CPUs that exist and are offline; in none of the other sets. Empty if none is known.
+    offline: &'a CpuSet,
+    /// Online CPUs outside of the cgroup in which the description was made, which a plan does not
+    /// use. Empty if none is known.
+    disallowed: &'a CpuSet,
+}
+
+impl<'a> TopoAnswer<'a> {
+    fn new(machine: &'a DescribedMachine) -> Self {
+        Self {
+            topology: &machine.topology,
+            offline: &machine.offline,
+            disallowed: &machine.disallowed,
+        }
+    }
+}
+
 /// Draws the machine.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let source = match &args.from {
@@ -34,7 +60,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     };
     let machine = usher_topology::describe(source)?;
     failure::print_notes(&machine.notes);
-    out.answer(&machine.topology, || {
+    out.answer(&TopoAnswer::new(&machine), || {
         let options = DrawOptions {
             offline: machine.offline.clone(),
             disallowed: machine.disallowed.clone(),
