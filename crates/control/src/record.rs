@@ -16,7 +16,7 @@
 //! `fsync`. An invalid line ends the replay with an error that names the line. An incomplete last
 //! line ends the replay with [`RecordError::CutShort`], after all lines before it were replayed.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use usher_model::{Decision, Observation, Topology};
@@ -214,10 +214,18 @@ pub fn replay<P: Policy>(
     Ok(steps)
 }
 
+/// Maximum length of a line in bytes; longer than any observation.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+
 /// Reads the next line, including its line end if it has one; `None` after the last line.
 fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    let length = input.read_until(b'\n', &mut line)?;
+    let mut limited = input.take(LINE_BYTES_MAX + 1);
+    let length = limited.read_until(b'\n', &mut line)?;
+    if length as u64 > LINE_BYTES_MAX {
+        let reason = format!("a line has more than the maximum of {LINE_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    }
     Ok((length > 0).then_some(line))
 }
 

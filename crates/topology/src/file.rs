@@ -8,11 +8,14 @@
 //! checks all files of the copy before.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::error::escaped;
+
+/// Maximum size of a text in bytes; longer than any file that a user writes or a program exports.
+pub const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// Maximum size of an attribute of sysfs in bytes: the size of a page in Linux.
 pub(crate) const ATTRIBUTE_BYTES_MAX: u64 = 4096;
@@ -24,29 +27,44 @@ const CAPTURED_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of files and folders in a copy of `/sys` and `/proc`.
 const CAPTURED_FILES_MAX: usize = 1_000_000;
 
-/// Opens a regular file.
-pub(crate) fn open(path: &Path) -> Result<File, String> {
+/// Opens a regular file for reading. The call does not block.
+///
+/// # Errors
+/// The file cannot be opened, or is a FIFO, a device, a socket or a directory.
+pub fn open(path: &Path) -> io::Result<File> {
+    let not_regular = || Err(io::Error::other("the path is not a regular file"));
     // Checked before, too: opening a device may have an effect.
-    let about = std::fs::metadata(path).map_err(|why| why.to_string())?;
-    let not_regular = || Err("the path is not a regular file".to_owned());
-    if !about.is_file() {
+    if !std::fs::metadata(path)?.is_file() {
         return not_regular();
     }
     let mut options = OpenOptions::new();
     let options = options
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    let file = options.open(path).map_err(|why| why.to_string())?;
-    match file.metadata() {
-        Ok(about) if about.is_file() => Ok(file),
-        Ok(_) => not_regular(),
-        Err(why) => Err(why.to_string()),
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => not_regular(),
     }
+}
+
+/// Reads a regular file of UTF-8 text, of at most [`TEXT_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// As [`open`]; the file cannot be read, is larger, or is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let bytes = read_opened(open(path)?, TEXT_BYTES_MAX).map_err(invalid)?;
+    String::from_utf8(bytes).map_err(|_| invalid("the file is not UTF-8 text".to_owned()))
 }
 
 /// Reads a regular file of at most `bytes_max` bytes.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
-    let file = open(path)?;
+    let file = open(path).map_err(|why| why.to_string())?;
+    read_opened(file, bytes_max)
+}
+
+fn read_opened(file: File, bytes_max: u64) -> Result<Vec<u8>, String> {
     let length = file.metadata().map_err(|why| why.to_string())?.len();
     if length > bytes_max {
         return Err(format!(

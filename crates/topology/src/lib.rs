@@ -9,7 +9,7 @@
 //! - `source`: sources, their syntax, and [`load`];
 //! - `synthetic`: one-line descriptions;
 //! - `xml`: files of hwloc's versions 1 to 3;
-//! - `file`: reads foreign files with limits;
+//! - [`file`]: reads foreign files with limits, also for other crates;
 //! - `sandbox`: runs hwloc's parsers on foreign input in a child process;
 //! - `capture`: checks a copy of `/sys` before hwloc reads it;
 //! - `discover`: converts hwloc's objects to plain facts;
@@ -26,7 +26,7 @@ mod capture;
 mod discover;
 mod draw;
 mod error;
-mod file;
+pub mod file;
 mod sandbox;
 mod source;
 mod synthetic;

@@ -253,7 +253,7 @@ pub fn thresholds_path(store: &Path) -> PathBuf {
 /// The file cannot be read, or has another format.
 pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Thresholds> {
     let path = given.map_or_else(|| thresholds_path(store), Path::to_owned);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match usher_topology::file::read_text(&path) {
         Ok(text) => text,
         Err(error) if given.is_none() && is_absent(error.kind()) => {
             return Ok(Thresholds::default());

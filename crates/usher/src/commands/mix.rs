@@ -90,7 +90,9 @@ pub struct Args {
 
 /// Runs the mix, writes the report, prints the result.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
-    let mix = MixFile::read(&args.file)?;
+    let reading = || format!("reading the mix {}", args.file.display());
+    let read = usher_topology::file::read_text(&args.file).with_context(reading)?;
+    let mix = MixFile::parse(&args.file, &read)?;
     let config = measure::engine_config(global)?;
     let interruption = measure::Interruption::watch()?;
     let dir = args.out.clone().unwrap_or_else(|| default_dir(&args.file));

@@ -3,20 +3,19 @@
 //! curves on any described machine. The command measures nothing and changes nothing.
 //!
 //! 1. Load the described machine, or the usable CPUs of this machine.
-//! 2. Read the programs as JSON, of at most 64 MiB, from a file or standard input.
+//! 2. Read the programs as JSON, of at most 64 MiB, from a regular file or standard input.
 //! 3. Run the planner once, and print the plan as JSON or as a table.
 //!
-//! The cost is that of `usher_policy`'s planner; the command has no time limit of its own. Invalid
-//! input ends the command with an error that names the program and the field.
+//! The cost is that of `usher_policy`'s planner, whose budget of steps bounds the time
+//! (`seating::STEPS_MAX`); the command has no time limit of its own. Invalid input ends the command with an error that names the program and the field.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use usher_model::{CpuSet, SeatMode, Topology};
 use usher_policy::planfile::{PlanOutput, plan_json};
-use usher_topology::Source;
+use usher_topology::{Source, file};
 
 use crate::failure::{self, Outcome};
 use crate::machine;
@@ -53,9 +52,6 @@ pub struct Args {
     table: bool,
 }
 
-/// Upper limit of the input in bytes; longer than any list of programs.
-const INPUT_BYTES_MAX: u64 = 64 << 20;
-
 /// Plans and prints.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let topology = machine(args.topology.as_deref())?;
@@ -82,24 +78,18 @@ fn machine(text: Option<&str>) -> anyhow::Result<Topology> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    let doing = || match path == Path::new("-") {
-        true => "reading the programs from standard input".to_owned(),
-        false => format!("reading the programs from '{}'", path.display()),
-    };
-    let input: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(File::open(path).with_context(doing)?),
-    };
+    if path != Path::new("-") {
+        let doing = || format!("reading the programs from '{}'", path.display());
+        return file::read_text(path).with_context(doing);
+    }
+    let doing = "reading the programs from standard input";
     let mut text = String::new();
-    let length = input
-        .take(INPUT_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .with_context(doing)?;
-    if length as u64 > INPUT_BYTES_MAX {
+    let mut input = std::io::stdin().take(file::TEXT_BYTES_MAX + 1);
+    let length = input.read_to_string(&mut text).context(doing)?;
+    if length as u64 > file::TEXT_BYTES_MAX {
         bail!(
-            "{}: the input is larger than {} MiB",
-            doing(),
-            INPUT_BYTES_MAX >> 20
+            "{doing}: the input is larger than {} MiB",
+            file::TEXT_BYTES_MAX >> 20
         );
     }
     Ok(text)

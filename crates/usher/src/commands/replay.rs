@@ -9,7 +9,6 @@
 //! The replay keeps one line of the record in memory at a time. The time is that of the policy for
 //! all steps; the command does not wait between steps.
 
-use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 
@@ -43,7 +42,8 @@ pub struct Args {
 /// Replays the record.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let path = args.record.display();
-    let file = File::open(&args.record).with_context(|| format!("opening the record '{path}'"))?;
+    let opening = || format!("opening the record '{path}'");
+    let file = usher_topology::file::open(&args.record).with_context(opening)?;
     let mut unknown = None;
     let steps = usher_control::replay(BufReader::new(file), |head| {
         // Records of simulations may name policies that exist only in the simulator.

@@ -440,7 +440,9 @@ fn read_limited(file: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match file == Path::new("-") {
         true => std::io::stdin().take(limit).read_to_end(&mut bytes)?,
-        false => fs::File::open(file)?.take(limit).read_to_end(&mut bytes)?,
+        false => usher_topology::file::open(file)?
+            .take(limit)
+            .read_to_end(&mut bytes)?,
     };
     Ok(bytes)
 }

@@ -178,7 +178,9 @@ type AllTimed = Vec<(Scheduler, Vec<TimedTrial>)>;
 impl Args {
     /// The file's mix with the overrides of the command line.
     fn mix(&self) -> anyhow::Result<SimMix> {
-        let mut mix = SimMix::read(&self.file)?;
+        let reading = || format!("reading the mix '{}'", self.file.display());
+        let text = usher_topology::file::read_text(&self.file).with_context(reading)?;
+        let mut mix = SimMix::parse(&self.file, &text)?;
         if let Some(from) = &self.from {
             mix.machine.clone_from(from);
             // The path is relative to the working directory.
