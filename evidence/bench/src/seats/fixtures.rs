@@ -2,7 +2,7 @@
 //! CPU time of plans for the machines of hwloc's own tests, and for the largest described machines.
 //!
 //! Each machine is planned for 1 to 40 programs with curves of several shapes. A plan is made
-//! [`REPEATED`] times, and the least CPU time of the thread counts: other load of the machine only
+//! three times, and the least CPU time of the thread counts: other load of the machine only
 //! adds to it. The machines of the tests are in the folder that `scripts/hwloc-fixtures` prints.
 
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ fn timed(machines: &[(String, Topology)]) -> Result<PlanTimes> {
 }
 
 /// CPU time of this thread in milliseconds.
-fn cpu_time_ms() -> f64 {
+pub fn cpu_time_ms() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
 }
