@@ -229,9 +229,9 @@ fn allotments(
         let upper = good.as_ref().map_or(u64::MAX / 4, |allotment| {
             allotment.iter().enumerate().map(price).sum()
         });
-        let work = allot::work(candidates.len(), supply);
-        let all_states = work <= allot::WORK_MAX && work <= budget.left();
-        let mut search = searched(&tables, supply, upper, all_states.then_some(work), budget);
+        let work = Some(allot::work(candidates.len(), supply));
+        let work = work.filter(|&work| work <= allot::WORK_MAX.min(budget.left()));
+        let mut search = searched(&tables, supply, upper, work, budget);
         let better = search.better.take();
         let least = better.as_ref().map_or(upper, |(sum, _)| *sum);
         if coarser == 0 && least < cap {
@@ -240,8 +240,7 @@ fn allotments(
                 good = Some(taken(&tables, path));
             }
         }
-        let Some(solved) = solved(&tables, supply, search, all_states.then_some(work), budget)
-        else {
+        let Some(solved) = solved(&tables, supply, search, work, budget) else {
             break;
         };
         let least = solved.least()?;

@@ -28,9 +28,8 @@
 //! The search ends without a result after a number of tried options ([`TRIED_MAX`]), or when the
 //! plan's budget of steps (`budget`) is used up. The lower bound remains valid.
 
-use std::collections::hash_map::{DefaultHasher, Entry};
-use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasherDefault;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::budget::StepBudget;
 use super::options::{AllocationOption, MixedRadix, OptionTable};
@@ -44,8 +43,8 @@ pub(super) const TRIED_BEFORE_ALL_MAX: u64 = 300_000;
 /// Steps of an entry of a map.
 const MAP_STEPS: u64 = 60;
 
-/// A map from states; its hashes are the same in every run.
-pub(super) type StateMap<V> = HashMap<usize, V, BuildHasherDefault<DefaultHasher>>;
+/// A map from states.
+pub(super) type StateMap<V> = BTreeMap<usize, V>;
 
 /// Number of states that the beam search keeps for each candidate.
 const BEAM_STATES: usize = 64;
