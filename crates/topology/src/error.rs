@@ -59,12 +59,16 @@ fn shown_path(path: &Path) -> String {
     escaped(&path.to_string_lossy())
 }
 
-/// Writes control characters, which could move the cursor of a terminal, as escapes. Other
-/// characters are unchanged.
+/// Writes control characters, which could move the cursor of a terminal or reverse a text, as
+/// escapes. Other characters are unchanged.
 pub(crate) fn escaped(text: &str) -> String {
+    let is_control = |c: char| {
+        let reverses = matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        c.is_control() || reverses
+    };
     let mut shown = String::new();
     for c in text.chars() {
-        match c.is_control() {
+        match is_control(c) {
             true => shown.extend(c.escape_debug()),
             false => shown.push(c),
         }
@@ -72,18 +76,22 @@ pub(crate) fn escaped(text: &str) -> String {
     shown
 }
 
-/// The text, shortened to fit an error line, with control characters escaped.
+/// A whole input, shortened to fit an error line, with control characters escaped.
 pub(crate) fn excerpt(text: &str) -> String {
-    const SHOWN: usize = 80;
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN)
-        .flat_map(char::escape_debug)
-        .collect();
-    if text.chars().nth(SHOWN).is_some() {
-        shown.push_str("...");
-    }
-    shown
+    shortened(text, 80)
+}
+
+/// A word of an input, shortened to fit an error line, with control characters escaped.
+pub(crate) fn quoted(word: &str) -> String {
+    shortened(word, 32)
+}
+
+/// At most the first `most` characters, with control characters escaped.
+fn shortened(text: &str, most: usize) -> String {
+    let mut rest = text.chars();
+    let first: String = rest.by_ref().take(most).collect();
+    let more = if rest.next().is_some() { "..." } else { "" };
+    format!("{}{more}", escaped(&first))
 }
 
 #[cfg(test)]
@@ -109,5 +117,14 @@ mod tests {
             assert!(!text.contains(char::is_control), "{text:?}");
             assert!(text.contains("/tmp/a\\u{1b}[2J\\nb 'ä'"), "{text}");
         }
+    }
+
+    #[test]
+    fn long_texts_are_shortened_and_control_characters_escaped() {
+        let text = "ab'\u{1b}\u{202e}".repeat(20);
+        let words = |count: usize| "ab'\\u{1b}\\u{202e}".repeat(count);
+        assert_eq!(excerpt(&text), format!("{}...", words(16)));
+        assert_eq!(quoted(&text), format!("{}ab...", words(6)));
+        assert_eq!(quoted("12345"), "12345");
     }
 }

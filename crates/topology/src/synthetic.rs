@@ -27,7 +27,7 @@ mod numbers;
 mod parse;
 
 use crate::assemble::HwlocFacts;
-use crate::error::escaped;
+use crate::error::quoted;
 
 /// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
 /// x86-64).
@@ -41,6 +41,14 @@ const LENGTH_MAX: usize = 65_536;
 /// Returns one line with the reason and its position, without the description itself.
 pub(crate) fn check(description: &str) -> Result<(), String> {
     parse::levels(description).map(|_| ())
+}
+
+/// The level of a data or unified cache from level 2 up: 3 for `L3Cache` or `L3`.
+pub(crate) fn cache_level(type_name: &str) -> Option<u8> {
+    match parse::type_of(type_name)? {
+        LevelType::Cache(level @ 2..) => Some(level),
+        _ => None,
+    }
 }
 
 /// Returns the facts about the described machine.
@@ -115,18 +123,6 @@ struct Levels {
 /// The text of an error with its position, counted in characters from 1.
 fn at(position: usize, reason: impl std::fmt::Display) -> String {
     format!("at character {}: {reason}", position + 1)
-}
-
-/// Shortened foreign text for an error.
-fn quoted(text: &str) -> String {
-    const SHOWN: usize = 32;
-    let cut: String = text.chars().take(SHOWN).collect();
-    let more = if text.chars().nth(SHOWN).is_some() {
-        "..."
-    } else {
-        ""
-    };
-    format!("{}{more}", escaped(&cut))
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ use usher_model::cpuset::CPU_ID_MAX;
 use usher_model::{Cache, CpuId, CpuSet};
 
 use crate::assemble::{HwlocFacts, Node};
-use crate::error::escaped;
+use crate::error::quoted;
+use crate::synthetic::cache_level;
 use elements::Element;
 pub(crate) use kinds::note_unrated;
 
@@ -51,7 +52,7 @@ pub(crate) fn survey(text: &str) -> Result<XmlFile, String> {
             return Err(format!(
                 "the file is not an XML file written by hwloc: the first element is '{}', not \
                  'topology' (to write one: lstopo machine.xml)",
-                shortened(other)
+                quoted(other)
             ));
         }
     }
@@ -61,7 +62,7 @@ pub(crate) fn survey(text: &str) -> Result<XmlFile, String> {
     let version = version.ok_or_else(|| {
         format!(
             "the file has version {} of hwloc's format; the versions 1 to 3 can be read",
-            shortened(text)
+            quoted(text)
         )
     })?;
     let file = XmlFile { elements, version };
@@ -213,18 +214,6 @@ fn limit_to(facts: &mut HwlocFacts, all: &CpuSet) {
     }
 }
 
-/// The level of a data or unified cache from level 2 up: 3 for `L3Cache` or `L3`.
-fn cache_level(object_type: &str) -> Option<u8> {
-    let rest = object_type.strip_prefix('L')?;
-    let level = rest
-        .chars()
-        .next()?
-        .to_digit(10)
-        .filter(|n| (2..=5).contains(n))?;
-    let kind = rest[1..].trim_end_matches("Cache");
-    matches!(kind, "" | "d" | "u").then_some(level as u8)
-}
-
 fn is_memory_side(file: &XmlFile, index: usize) -> bool {
     let subtype = file.elements[index].attribute("subtype");
     crate::discover::is_memory_side(subtype.or(file.info(index, "Type")))
@@ -232,10 +221,6 @@ fn is_memory_side(file: &XmlFile, index: usize) -> bool {
 
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn shortened(text: &str) -> String {
-    escaped(&text.chars().take(32).collect::<String>())
 }
 
 impl Element {
@@ -295,9 +280,9 @@ impl Element {
                 "line {}: the attribute {name} of an object of the type {} is {}, not a number from 0 \
                  to {most}",
                 self.line,
-                shortened(self.object_type()),
+                quoted(self.object_type()),
                 match self.attribute(name) {
-                    Some(text) => format!("'{}'", shortened(text)),
+                    Some(text) => format!("'{}'", quoted(text)),
                     None => "missing".to_owned(),
                 }
             )

@@ -3,9 +3,8 @@
 //! comments, instructions and the document type are skipped. The five predefined entities and
 //! character references are resolved. An element may be at most [`DEPTH_MAX`] elements deep.
 
+use crate::error::quoted;
 use std::borrow::Cow;
-
-use super::shortened;
 
 /// Maximum depth of an element; hwloc's files have about 20.
 const DEPTH_MAX: usize = 1_000;
@@ -123,7 +122,7 @@ impl<'a> Reader<'a> {
                 Err(format!(
                     "line {}: the file is incomplete: the element '{}' is not closed",
                     element.line,
-                    shortened(&element.name)
+                    quoted(&element.name)
                 ))
             }
             None => Ok(()),

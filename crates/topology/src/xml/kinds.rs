@@ -7,9 +7,10 @@
 
 use usher_model::CpuSet;
 
-use super::{SETS_MAX, XmlFile, shortened};
+use super::{SETS_MAX, XmlFile};
 use crate::assemble::{CoreKind, HwlocFacts};
 use crate::capacity;
+use crate::error::quoted;
 
 /// Maximum number of notes on the kinds of one file.
 const NOTES_MAX: usize = 16;
@@ -40,7 +41,7 @@ impl XmlFile {
                     continue;
                 }
                 Err(_) => {
-                    let set = shortened(element.attribute("cpuset").unwrap_or(""));
+                    let set = quoted(element.attribute("cpuset").unwrap_or(""));
                     note(format!(
                         "the cpuset '{set}' of a CPU kind is not valid; the kind is ignored"
                     ));
@@ -57,7 +58,7 @@ impl XmlFile {
             }
             let twice = cpus.and(&seen);
             if !twice.is_empty() {
-                let text = shortened(&twice.to_string());
+                let text = quoted(&twice.to_string());
                 note(format!(
                     "the CPUs {text} are in several CPU kinds; the last kind counts"
                 ));
@@ -67,14 +68,14 @@ impl XmlFile {
             let rank = rank.filter(|rank| *rank != EFFICIENCY_UNKNOWN);
             let efficiency = rank.and_then(|rank| rank.parse::<u32>().ok());
             if let Some(rank) = rank.filter(|_| efficiency.is_none()) {
-                let rank = shortened(rank);
+                let rank = quoted(rank);
                 note(format!(
                     "the value '{rank}' of forced_efficiency is not a valid rank; it is ignored"
                 ));
             }
             for (name, value) in self.infos(index) {
                 if let Some(wanted) = capacity::invalid(name, value) {
-                    let value = shortened(value);
+                    let value = quoted(value);
                     note(format!(
                         "the value '{value}' of {name} is not {wanted}; {name} is ignored"
                     ));
@@ -109,7 +110,7 @@ pub(crate) fn note_unrated(facts: &mut HwlocFacts) {
     }
     let unknown = rated.minus(&all).minus(&facts.offline);
     if !unknown.is_empty() {
-        let unknown = shortened(&unknown.to_string());
+        let unknown = quoted(&unknown.to_string());
         facts.notes.push(format!(
             "the CPU kinds contain the CPUs {unknown}, which do not exist; they are ignored"
         ));
