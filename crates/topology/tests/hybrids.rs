@@ -163,6 +163,36 @@ fn drawings_name_the_classes_of_cores() {
             "{name}"
         );
     }
+    // Each domain of a hybrid machine has its capacity, and the lines of the headline end between
+    // facts.
+    let kinds = amd(&[(4, 206), (8, 151)]);
+    let machine = load(Source::Capture(Capture::new(&kinds).path().to_owned()));
+    let mut machine = machine.unwrap();
+    machine.name = "Strix Point".to_owned();
+    machine.domains.push(machine.domains[0].clone());
+    let (fast, slow): (Vec<usize>, Vec<usize>) = ((0..4).collect(), (4..12).collect());
+    for (domain, cores) in [(0, fast), (1, slow)] {
+        let cpus = cores
+            .iter()
+            .flat_map(|&core| machine.cores[core].cpus.iter());
+        machine.domains[domain].cpus = cpus.collect();
+        cores
+            .iter()
+            .for_each(|&core| machine.cores[core].domain = domain);
+        machine.domains[domain].cores = cores;
+    }
+    machine.packages[0].domains = vec![0, 1];
+    machine.check().unwrap();
+    let options = |width| DrawOptions {
+        width,
+        ..DrawOptions::default()
+    };
+    let text = draw(&machine, &options(72));
+    for title in ["L3 16 MiB · capacity 1.00", "L3 16 MiB · capacity 0.73"] {
+        assert!(text.contains(title), "{text}");
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].ends_with(','), "{text}");
     // Five classes are described as a range.
     let five: Vec<(u32, u32)> = [1024, 800, 600, 400, 200].map(|c| (1, c)).to_vec();
     let machine = load(Source::Capture(Capture::new(&arm(&five)).path().to_owned()));

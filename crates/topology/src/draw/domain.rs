@@ -11,12 +11,31 @@ use usher_model::{CoreId, CpuId, CpuSet, Domain, DomainId, Topology};
 
 use super::canvas::{Block, Line, Style};
 use super::seats::Seats;
-use super::words::{cache, count, span};
+use super::words::{cache, count, is_hybrid, span};
 
 /// Maximum number of columns of cores in a box, for readable rows.
 const COLUMNS_MAX: usize = 16;
 /// Number of blanks between columns.
 const GAP: usize = 2;
+
+/// Properties of the whole machine that the drawing of each domain depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MachineProperties {
+    /// Whether any shared cache is known. If no shared cache is known, the heading of the drawing
+    /// states that fact once.
+    pub(super) any_llc: bool,
+    /// Whether the cores have different capacities.
+    pub(super) is_hybrid: bool,
+}
+
+impl MachineProperties {
+    pub(super) fn of(topology: &Topology) -> Self {
+        Self {
+            any_llc: topology.domains.iter().any(|domain| domain.llc.is_some()),
+            is_hybrid: is_hybrid(topology),
+        }
+    }
+}
 
 /// The cores of the domain, grouped by capacity, fastest first.
 fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> {
@@ -33,14 +52,19 @@ fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> 
 }
 
 /// Returns a title such as `domain 3 · L3 32 MiB`.
-pub(super) fn title(topology: &Topology, id: DomainId, any_llc: bool, dot: &str) -> Line {
+pub(super) fn title(
+    topology: &Topology,
+    id: DomainId,
+    machine: MachineProperties,
+    dot: &str,
+) -> Line {
     let domain = &topology.domains[id];
     let mut line = Line::new(Style::Strong, format!("domain {id}"));
-    if any_llc {
+    if machine.any_llc {
         line.push(Style::Plain, format!("{dot}{}", cache(domain.llc)));
     }
     if let [(capacity, _)] = by_capacity(topology, domain)[..]
-        && capacity < 1.0
+        && machine.is_hybrid
     {
         line.push(Style::Plain, format!("{dot}capacity {capacity:.2}"));
     }
@@ -106,7 +130,7 @@ fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, widt
 }
 
 /// Returns the common properties of equal domains, such as `8 cores, SMT 2, L3 32 MiB`.
-pub(super) fn shape(topology: &Topology, id: DomainId, any_llc: bool) -> String {
+pub(super) fn shape(topology: &Topology, id: DomainId, machine: MachineProperties) -> String {
     let domain = &topology.domains[id];
     let kinds = by_capacity(topology, domain);
     let describe = |(capacity, cores): &(f64, Vec<CoreId>)| {
@@ -115,22 +139,16 @@ pub(super) fn shape(topology: &Topology, id: DomainId, any_llc: bool) -> String 
         if threads != "1" {
             text += &format!(", SMT {threads}");
         }
-        if kinds.len() > 1 || *capacity < 1.0 {
+        if machine.is_hybrid {
             text += &format!(", capacity {capacity:.2}");
         }
         text
     };
     let cores: Vec<String> = kinds.iter().map(describe).collect();
-    match any_llc {
+    match machine.any_llc {
         true => format!("{}, {}", cores.join(" + "), cache(domain.llc)),
         false => cores.join(" + "),
     }
-}
-
-/// Returns whether any shared cache is known. If no shared cache is known, the heading of the
-/// drawing states that fact once.
-pub(super) fn any_llc(topology: &Topology) -> bool {
-    topology.domains.iter().any(|domain| domain.llc.is_some())
 }
 
 /// The domain's CPUs in the kernel's list format; with seats, split by program.

@@ -25,6 +25,7 @@ use usher_model::{CpuId, CpuSet, DomainId, NodeId, PackageId, Topology};
 
 use crate::error::escaped;
 use canvas::{ASCII, Block, Glyphs, Line, Style, UNICODE, flow, wrap};
+use domain::MachineProperties;
 use place::{DomainLocation, LocationGroup, each_domain, each_its_own};
 use seats::Seats;
 
@@ -73,7 +74,7 @@ const FRAME: usize = 4;
 pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
     let painter = Painter {
         topology,
-        any_llc: domain::any_llc(topology),
+        properties: MachineProperties::of(topology),
         seats: Seats::new(&options.seats),
         offline: &options.offline,
         disallowed: &options.disallowed,
@@ -92,8 +93,7 @@ pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
 
 struct Painter<'a> {
     topology: &'a Topology,
-    /// Whether a shared cache of any domain is known.
-    any_llc: bool,
+    properties: MachineProperties,
     seats: Seats,
     offline: &'a CpuSet,
     disallowed: &'a CpuSet,
@@ -106,7 +106,11 @@ impl Painter<'_> {
     fn heading(&self) -> Block {
         let name = Line::new(Style::Strong, escaped(&self.topology.name));
         let mut block = Block(vec![name.cut(self.width, self.glyphs.more)]);
-        block.below(paragraph(&words::headline(self.topology), self.width));
+        let headline = words::headline(self.topology);
+        let lines = wrap(&headline, ',', self.width).into_iter();
+        block
+            .0
+            .extend(lines.map(|line| Line::new(Style::Plain, line)));
         block.0.push(Line::default());
         block
     }
@@ -140,7 +144,7 @@ impl Painter<'_> {
                 block.below(paragraph(&format!("{what}: {cpus}"), self.width));
             }
         }
-        if words::is_hybrid(self.topology) {
+        if self.properties.is_hybrid {
             block.below(self.hint("capacity: speed of a core relative to the fastest core"));
         }
         block.below(self.seats.legend(self.topology));
@@ -211,7 +215,7 @@ impl Painter<'_> {
             match package.domains[..] {
                 [domain] => Some((
                     package.model.clone(),
-                    domain::shape(self.topology, domain, self.any_llc),
+                    domain::shape(self.topology, domain, self.properties),
                 )),
                 _ => None,
             }
@@ -340,7 +344,7 @@ impl Painter<'_> {
     /// Returns a title such as `domain 3 · L3 32 MiB`, with the location if each domain has a
     /// location of its own.
     fn box_title(&self, site: &LocationGroup, id: DomainId, own: bool) -> Line {
-        let mut title = domain::title(self.topology, id, self.any_llc, self.glyphs.dot);
+        let mut title = domain::title(self.topology, id, self.properties, self.glyphs.dot);
         if let Some(place) = self.place(&site.place).filter(|_| own) {
             title.push(Style::Plain, format!("{}{place}", self.glyphs.dot));
         }
@@ -370,7 +374,7 @@ impl Painter<'_> {
     /// Draws each run of adjacent equal domains: their common description, then the number and the
     /// CPUs of each domain.
     fn runs(&self, sites: &[LocationGroup], width: usize) -> Block {
-        let shape = |id: &DomainId| domain::shape(self.topology, *id, self.any_llc);
+        let shape = |id: &DomainId| domain::shape(self.topology, *id, self.properties);
         let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
         if each_its_own(sites) {
             return self.single_runs(sites, width);
@@ -402,7 +406,7 @@ impl Painter<'_> {
                 0 => String::new(),
                 bytes => format!(", memory {}", words::size(bytes)),
             };
-            domain::shape(self.topology, *id, self.any_llc) + &memory
+            domain::shape(self.topology, *id, self.properties) + &memory
         };
         let domains: Vec<(&LocationGroup, DomainId)> = each_domain(sites).collect();
         let mut block = Block::default();

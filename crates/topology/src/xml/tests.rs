@@ -88,8 +88,8 @@ fn damaged_kinds_are_ignored_with_a_note() {
             vec!["line 3: the value 'fast\\u{1b}[2J' of forced_efficiency is not a valid rank"],
         ),
         (
-            kind("0xc", "0", &info("LinuxCapacity", "5000")),
-            vec!["line 3: the value '5000' of LinuxCapacity is not a number from 1 to 1024"],
+            kind("0xc", "0", &info("LinuxCapacity", "70000")),
+            vec!["line 3: the value '70000' of LinuxCapacity is not a number from 1 to 65535"],
         ),
         (
             kind("0xc", "0", &info("FrequencyMaxMHz", "")),
