@@ -125,28 +125,17 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
     let mut complete = CpuSet::new();
     let mut allowed = None;
     let mut machine_model = file.info(0, "CPUModel").map(str::to_owned);
-    let mut total = 0;
-    let mut cpus = |object: &Element, name: &str| {
-        let set = object.cpus(name)?;
-        total += set.len();
-        match total > SETS_MAX {
-            true => Err(format!(
-                "line {}: the CPU sets of the file have more than {SETS_MAX} elements",
-                object.line
-            )),
-            false => Ok(set),
-        }
-    };
+    let mut sets = SetReader { total: 0 };
     for (index, object) in file.elements.iter().enumerate() {
         if object.name != "object" {
             continue;
         }
         match object.object_type() {
             "Machine" => {
-                machine = cpus(object, "cpuset")?;
-                complete = cpus(object, "complete_cpuset")?;
+                machine = sets.cpus(object, "cpuset")?;
+                complete = sets.cpus(object, "complete_cpuset")?;
                 if object.attribute("allowed_cpuset").is_some() {
-                    allowed = Some(cpus(object, "allowed_cpuset")?);
+                    allowed = Some(sets.cpus(object, "allowed_cpuset")?);
                 }
                 machine_model = file
                     .info(index, "CPUModel")
@@ -154,21 +143,21 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
             }
             "Package" => {
                 let model = file.info(index, "CPUModel").map(one_line);
-                facts.packages.push((cpus(object, "cpuset")?, model));
+                facts.packages.push((sets.cpus(object, "cpuset")?, model));
             }
-            "Die" => facts.dies.push(cpus(object, "cpuset")?),
-            "Core" => facts.cores.push(cpus(object, "cpuset")?),
+            "Die" => facts.dies.push(sets.cpus(object, "cpuset")?),
+            "Core" => facts.cores.push(sets.cpus(object, "cpuset")?),
             "PU" => facts.pus.push(object.number("os_index", CPU_ID_MAX)?),
             "NUMANode" => facts.nodes.push(Node {
                 os: object.number("os_index", u32::MAX)?,
-                near: cpus(object, "cpuset")?,
+                near: sets.cpus(object, "cpuset")?,
                 bytes: object.bytes("local_memory")?,
             }),
             other => {
                 let level = cache_level(other).filter(|_| !is_memory_side(file, index));
                 if let Some(level) = level {
                     let bytes = object.bytes("cache_size")?;
-                    let cpus = cpus(object, "cpuset")?;
+                    let cpus = sets.cpus(object, "cpuset")?;
                     facts.caches.push((Cache { level, bytes }, cpus));
                 }
             }
@@ -187,6 +176,25 @@ pub(crate) fn facts(file: &XmlFile, name: String) -> Result<HwlocFacts, String> 
     (facts.kinds, facts.notes) = file.kinds();
     note_unrated(&mut facts);
     Ok(facts)
+}
+
+/// Reads CPU sets up to [`SETS_MAX`].
+struct SetReader {
+    total: usize,
+}
+
+impl SetReader {
+    fn cpus(&mut self, object: &Element, name: &str) -> Result<CpuSet, String> {
+        let set = object.cpus(name)?;
+        self.total += set.len();
+        match self.total > SETS_MAX {
+            true => Err(format!(
+                "line {}: the CPU sets of the file have more than {SETS_MAX} elements",
+                object.line
+            )),
+            false => Ok(set),
+        }
+    }
 }
 
 /// Checks that no number occurs twice.

@@ -51,38 +51,6 @@ fn help_contains_examples() {
 }
 
 #[test]
-fn help_of_sched_explain_describes_capacity_and_isolated_cpus() {
-    let world = World::new();
-    let text = stdout(&world.run(&["sched", "explain", "--help"]));
-    for words in [
-        "1024, the capacity of the fastest CPUs",
-        "isolcpus, nohz_full",
-    ] {
-        assert!(text.contains(words), "{text}");
-    }
-}
-
-#[test]
-fn ignored_values_of_a_machine_are_reported_on_standard_error() {
-    let world = World::new();
-    let machine = "core:2(tier=0) pu:1";
-    let output = world.run(&["topo", "--from", machine]);
-    assert!(output.status.success());
-    let note = format!(
-        "usher: note: the description '{machine}': at character 8: the attribute 'tier' is unknown \
-         and has no effect\n"
-    );
-    assert_eq!(stderr(&output), note);
-    assert!(stdout(&output).contains("2 cores"));
-    let programs = world.path("programs.json");
-    fs::write(&programs, r#"{"programs":[{"name":"a","curve":{"1":1}}]}"#).unwrap();
-    let programs = programs.to_str().unwrap();
-    let output = world.run(&["plan", "--topology", machine, "--programs", programs]);
-    assert_eq!(stderr(&output), note);
-    serde_json::from_str::<serde_json::Value>(&stdout(&output)).unwrap();
-}
-
-#[test]
 fn reports_typing_errors_in_one_line_with_a_tip_and_status_125() {
     for (args, line) in [
         (

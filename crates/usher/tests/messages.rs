@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Checks that messages name the cause and the remedy: of a stopped daemon, a refused journal, an
 //! unusable profile store, a path that is too long for a socket, output that cannot be written,
-//! unknown options and unknown environment variables.
+//! unknown options, unknown environment variables, and ignored values of a described machine.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -262,4 +262,36 @@ fn an_unknown_environment_variable_of_usher_is_named() {
     let line = "usher: the environment variable USHER_STOER is unknown and has no effect; a \
                 similar variable exists: USHER_STORE\n";
     assert_eq!(stderr(&output), line);
+}
+
+#[test]
+fn help_of_sched_explain_describes_capacity_and_isolated_cpus() {
+    let world = World::new();
+    let text = stdout(&world.run(&["sched", "explain", "--help"]));
+    for words in [
+        "1024, the capacity of the fastest CPUs",
+        "isolcpus, nohz_full",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn ignored_values_of_a_machine_are_reported_on_standard_error() {
+    let world = World::new();
+    let machine = "core:2(tier=0) pu:1";
+    let output = world.run(&["topo", "--from", machine]);
+    assert!(output.status.success());
+    let note = format!(
+        "usher: note: the description '{machine}': at character 8: the attribute 'tier' is unknown \
+         and has no effect\n"
+    );
+    assert_eq!(stderr(&output), note);
+    assert!(stdout(&output).contains("2 cores"));
+    let programs = world.path("programs.json");
+    fs::write(&programs, r#"{"programs":[{"name":"a","curve":{"1":1}}]}"#).unwrap();
+    let programs = programs.to_str().unwrap();
+    let output = world.run(&["plan", "--topology", machine, "--programs", programs]);
+    assert_eq!(stderr(&output), note);
+    serde_json::from_str::<serde_json::Value>(&stdout(&output)).unwrap();
 }

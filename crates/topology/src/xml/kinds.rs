@@ -7,6 +7,7 @@
 
 use usher_model::CpuSet;
 
+use super::elements::Element;
 use super::{SETS_MAX, XmlFile};
 use crate::assemble::{CoreKind, HwlocFacts};
 use crate::capacity;
@@ -34,17 +35,10 @@ impl XmlFile {
                     notes.push(format!("line {}: {text}", element.line));
                 }
             };
-            let cpus = match element.cpus("cpuset") {
-                Ok(cpus) if !cpus.is_empty() => cpus,
-                Ok(_) => {
-                    note("a CPU kind has no CPUs; it is ignored".to_owned());
-                    continue;
-                }
-                Err(_) => {
-                    let set = quoted(element.attribute("cpuset").unwrap_or(""));
-                    note(format!(
-                        "the cpuset '{set}' of a CPU kind is not valid; the kind is ignored"
-                    ));
+            let cpus = match cpus_of_kind(element) {
+                Ok(cpus) => cpus,
+                Err(reason) => {
+                    note(reason);
                     continue;
                 }
             };
@@ -91,6 +85,20 @@ impl XmlFile {
             });
         }
         (kinds, notes)
+    }
+}
+
+/// The CPUs of a kind, or a note on the reason why the kind is ignored.
+fn cpus_of_kind(element: &Element) -> Result<CpuSet, String> {
+    match element.cpus("cpuset") {
+        Ok(cpus) if !cpus.is_empty() => Ok(cpus),
+        Ok(_) => Err("a CPU kind has no CPUs; it is ignored".to_owned()),
+        Err(_) => {
+            let set = quoted(element.attribute("cpuset").unwrap_or(""));
+            Err(format!(
+                "the cpuset '{set}' of a CPU kind is not valid; the kind is ignored"
+            ))
+        }
     }
 }
 
