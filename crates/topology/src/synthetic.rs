@@ -23,17 +23,12 @@
 mod build;
 mod generic;
 mod indexes;
+mod level;
 mod numbers;
 mod parse;
 
 use crate::assemble::HwlocFacts;
-use crate::error::quoted;
-
-/// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
-/// x86-64).
-pub(crate) const CPUS_MAX: u64 = 8_192;
-/// Maximum length of a description in bytes. A list of the numbers of 8,192 CPUs has 38,849 bytes.
-const LENGTH_MAX: usize = 65_536;
+use level::LevelType;
 
 /// Checks the description, without building the machine.
 ///
@@ -59,70 +54,6 @@ pub(crate) fn facts(description: &str) -> Result<HwlocFacts, String> {
     let levels = parse::levels(description)?;
     let name = description.split_whitespace().collect::<Vec<_>>().join(" ");
     Ok(build::facts(&levels, name))
-}
-
-/// The type of a level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LevelType {
-    Machine,
-    Package,
-    Die,
-    Group,
-    NumaNode,
-    /// A data or unified cache of this level.
-    Cache(u8),
-    /// An instruction cache of this level.
-    InstructionCache(u8),
-    /// A memory-side cache, which is only valid in brackets.
-    MemoryCache,
-    Core,
-    Pu,
-}
-
-impl LevelType {
-    fn is_cache(self) -> bool {
-        matches!(
-            self,
-            Self::Cache(_) | Self::InstructionCache(_) | Self::MemoryCache
-        )
-    }
-}
-
-/// The attributes of a level or of attached memory.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Attributes {
-    /// Size of the cache or of the memory, in bytes.
-    bytes: Option<u64>,
-    /// The value of `indexes=` and its position.
-    indexes: Option<(String, usize)>,
-}
-
-/// Objects of one type, with the same number of objects in each object of the level above.
-#[derive(Debug, Clone)]
-struct Level {
-    level_type: LevelType,
-    /// Total number of objects of this level.
-    width: u64,
-    attributes: Attributes,
-    /// The memory that is attached to each object: sizes in bytes.
-    attached: Vec<u64>,
-    /// The numbers of the objects, if the description gives them.
-    numbers: Option<Vec<u32>>,
-}
-
-/// The levels of a checked description: first the machine, last the logical CPUs.
-#[derive(Debug, Clone)]
-struct Levels {
-    all: Vec<Level>,
-    /// The numbers of the attached NUMA nodes, if the description gives them.
-    attached_numbers: Option<Vec<u32>>,
-    /// The parts of the description that have no effect, one line each.
-    notes: Vec<String>,
-}
-
-/// The text of an error with its position, counted in characters from 1.
-fn at(position: usize, reason: impl std::fmt::Display) -> String {
-    format!("at character {}: {reason}", position + 1)
 }
 
 #[cfg(test)]

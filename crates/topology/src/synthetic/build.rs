@@ -9,7 +9,7 @@
 
 use usher_model::{Cache, CpuId, CpuSet};
 
-use super::{Level, LevelType, Levels};
+use super::level::{Level, LevelType, Levels};
 use crate::assemble::{HwlocFacts, Node};
 
 /// Memory of a NUMA node without an attribute, as in hwloc.

@@ -9,7 +9,7 @@
 //!    objects, and both have at most 256 KiB. Without sizes, it is one if there are at least four
 //!    caches.
 
-use super::{Level, LevelType, at};
+use super::level::{Level, LevelType, at};
 
 /// The type of a level that is not yet numbered.
 pub(super) const GENERIC: LevelType = LevelType::Cache(0);

@@ -12,7 +12,9 @@
 
 use usher_model::cpuset::CPU_ID_MAX;
 
-use super::{Level, at, parse, quoted};
+use super::level::{Level, at};
+use super::parse;
+use crate::error::quoted;
 
 /// A loop over the objects: the digit `(object / step) % count`.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,8 @@
 //! Reads the counts and the sizes in a description. Numbers consist of digits alone: a sign, a blank
 //! or a fraction is an error. hwloc's parser accepts `+4`, and takes `-1` as a huge number.
 
-use super::{CPUS_MAX, at, quoted};
+use super::level::{CPUS_MAX, at};
+use crate::error::quoted;
 
 /// Returns the number of a level: 4 for the word `core:4` or for a bare `4`.
 pub(super) fn count(digits: &str, word: &str) -> Result<u64, String> {

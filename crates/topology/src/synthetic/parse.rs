@@ -2,8 +2,10 @@
 //! Reads a one-line description into levels. The first error is returned, with its position.
 
 use super::generic::{self, GENERIC};
+use super::indexes;
+use super::level::{Attributes, CPUS_MAX, LENGTH_MAX, Level, LevelType, Levels, at};
 use super::numbers::{count, size};
-use super::{Attributes, CPUS_MAX, LENGTH_MAX, Level, LevelType, Levels, at, indexes, quoted};
+use crate::error::quoted;
 
 /// Maximum number of levels, as in hwloc.
 const LEVELS_MAX: usize = 126;
