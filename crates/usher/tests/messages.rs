@@ -289,7 +289,11 @@ fn ignored_values_of_a_machine_are_reported_on_standard_error() {
     assert_eq!(stderr(&output), note);
     assert!(stdout(&output).contains("2 cores"));
     let programs = world.path("programs.json");
-    fs::write(&programs, r#"{"programs":[{"name":"a","curve":{"1":1}}]}"#).unwrap();
+    fs::write(
+        &programs,
+        r#"{"programs":[{"name":"a","curve":{"1":1,"2":1.5}}]}"#,
+    )
+    .unwrap();
     let programs = programs.to_str().unwrap();
     let output = world.run(&["plan", "--topology", machine, "--programs", programs]);
     assert_eq!(stderr(&output), note);
