@@ -285,3 +285,19 @@ fn threads_of_the_root_cgroup_keep_their_weights() {
         }
     }
 }
+
+/// While no cgroup has threads, no thread is counted, and the timer that computes the shares does not
+/// run. Threads that run when the first cgroup gets threads are counted from then on.
+#[test]
+fn threads_are_counted_from_the_first_cgroup_on() {
+    let mut machine = machine(1);
+    let root = start_loops(&mut machine, None, 2);
+    machine.run(SECOND_NS);
+    assert_eq!(machine.sched.next_timer_ns(), u64::MAX);
+    let cgroup = weighted(&mut machine, None, 100);
+    let of_cgroup = start_loops(&mut machine, Some(cgroup), 5);
+    assert_ne!(machine.sched.next_timer_ns(), u64::MAX);
+    machine.run(SECOND_NS);
+    let actual = shares(&mut machine, &[root, of_cgroup], 20);
+    assert_shares(&actual, &[2.0 / 3.0, 1.0 / 3.0]);
+}

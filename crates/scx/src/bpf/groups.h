@@ -14,7 +14,8 @@
  * A thread is counted when it begins to wait or to run, and until it sleeps. There is no callback
  * when a thread sleeps. Therefore, while a thread runs, its CPU owns the count: the CPU removes it
  * when another thread starts to run or the CPU becomes idle, unless the thread has been enqueued
- * again before. A throttled thread is not counted.
+ * again before. A throttled thread is not counted. With one LLC, and while no cgroup but the root has
+ * had threads, the counts have no effect, and threads are not counted (counts_threads()).
  *
  * The timer visits all entries every GROUP_PERIOD_NS, while any thread is counted. Counting takes
  * constant time. With more than GROUPS_MAX (1,024) cgroups with threads, the threads of further
@@ -131,12 +132,23 @@ ALWAYS void count_thread(struct task_struct *p, struct thread *thread,
 	count_load(llc, 1);
 }
 
+/*
+ * Returns whether runnable threads are counted. Threads that are runnable when the first cgroup gets
+ * an entry are counted from their next wait or run on.
+ */
+static inline _Bool counts_threads(void)
+{
+	return g_settings.llcs > 1 || g_groups_used > 1;
+}
+
 /* Counts a thread that is enqueued. If it has just run on its CPU, it is still counted. */
 ALWAYS void count_waiter(struct task_struct *p, struct thread *thread,
 			 __u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
+	if (!counts_threads())
+		return;
 	if (state->counted.weight && state->counted_pid == (__u32)p->pid) {
 		remove_count(&thread->counted);
 		thread->counted = state->counted;
@@ -149,6 +161,8 @@ ALWAYS void count_waiter(struct task_struct *p, struct thread *thread,
 ALWAYS void count_runner(struct task_struct *p, struct thread *thread,
 			 struct cpu_state *state, __u32 llc)
 {
+	if (!counts_threads())
+		return;
 	if (state->counted.weight) {
 		if (state->counted_pid == (__u32)p->pid &&
 		    !thread->counted.weight)
