@@ -35,6 +35,34 @@ fn urgent_thread_preempts_only_when_it_wakes() {
     }
 }
 
+/// A thread of known short bursts is preempted by another such thread only if its present burst
+/// exceeds its average burst by more than half a millisecond.
+#[test]
+fn urgent_thread_preempts_one_whose_burst_has_become_long() {
+    for (ran_ns, is_preempted) in [(MS / 10, false), (MS / 2, false), (MS * 7 / 10, true)] {
+        let mut rig = Rig::new(Shape(1, 1, 1, 1));
+        let [running, urgent] = [1, 2].map(|mm| {
+            let thread = rig.start(mm, [0]);
+            for _ in 0..2 {
+                rig.pass(MS / 10);
+                rig.stop(thread);
+                rig.wake(thread);
+            }
+            rig.stop(thread);
+            thread
+        });
+        rig.wake(running);
+        rig.pass(ran_ns);
+        rig.wake(urgent);
+        assert_eq!(
+            rig.state(urgent) == State::On(0),
+            is_preempted,
+            "after {ran_ns} ns"
+        );
+        assert_eq!(rig.tally().preempted, u64::from(is_preempted));
+    }
+}
+
 /// The kernel keeps the idle CPUs of each node in a mask of its own. The idle CPUs of the second
 /// node are in the second word of that mask.
 #[test]

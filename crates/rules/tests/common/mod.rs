@@ -77,7 +77,10 @@ pub struct Thread {
     pub ran_ns: u64,
     /// Remaining CPU time of its burst.
     left_ns: u64,
-    bursts: u32,
+    /// Number of completed bursts.
+    pub bursts: u32,
+    /// Whether the thread has woken and not run since.
+    has_woken: bool,
     /// Start of the current run, wait or sleep.
     since_ns: u64,
     /// Longest completed wait.
@@ -99,6 +102,18 @@ pub struct Machine {
     pub began: Vec<usize>,
     /// Threads with the lengths of their completed waits, in the order of `began`.
     pub waits_ns: Vec<(usize, u64)>,
+    /// Threads with the lengths of their completed waits after a sleep.
+    pub wakeups_ns: Vec<(usize, u64)>,
+    /// Longest time after which a request to schedule arrives at another CPU; 0: all arrive at once.
+    pub kick_ns: u64,
+    /// Arrival of the request of each CPU; `u64::MAX`: there is none.
+    arrives_ns: Vec<u64>,
+    /// Whether slices end only at ticks, as in a kernel without `CONFIG_SCHED_HRTICK`.
+    pub ends_at_ticks: bool,
+    /// CPU on which the current event happens.
+    here: usize,
+    /// Number of requests to other CPUs, which determines their delays.
+    kicks: u64,
 }
 
 pub fn words(cpus: u64) -> CpuWords {
@@ -142,18 +157,29 @@ impl Machine {
             sleepers: BTreeSet::new(),
             began: Vec::new(),
             waits_ns: Vec::new(),
+            wakeups_ns: Vec::new(),
+            kick_ns: 0,
+            arrives_ns: vec![u64::MAX; places.len()],
+            ends_at_ticks: false,
+            here: 0,
+            kicks: 0,
         }
     }
 
     /// Starts a thread on the first CPU that it may run on.
     pub fn start(&mut self, program: Program) -> usize {
+        self.start_on(program, program.cpus.trailing_zeros() as usize)
+    }
+
+    /// Starts a thread that is forked on a CPU.
+    pub fn start_on(&mut self, program: Program, cpu: usize) -> usize {
         let parent = program.parent.map(|parent| self.threads[parent].task);
         let task = self.sched.new_task(&Task {
             is_forked: parent.is_some().into(),
             parent: parent.map_or(0, |parent| parent.index() as u32),
             mm: program.mm,
             weight: program.weight,
-            cpu: program.cpus.trailing_zeros(),
+            cpu: cpu as u32,
             ran_ns: program.ran_ns,
             cgroup: program.cgroup,
             cpus: words(program.cpus),
@@ -167,22 +193,63 @@ impl Machine {
             ran_ns: 0,
             left_ns: program.runs_ns,
             bursts: 0,
+            has_woken: false,
             since_ns: self.now_ns,
             waited_ns: 0,
         });
         self.by_task
             .resize(self.by_task.len().max(task.index() + 1), 0);
         self.by_task[task.index()] = number;
-        self.sched
-            .wake_new(task, program.cpus.trailing_zeros() as usize);
+        self.sched.wake_new(task, cpu);
         self.follow();
         number
     }
 
+    /// Sets the CPU time of the next burst of a sleeping thread.
+    pub fn set_burst(&mut self, number: usize, runs_ns: u64) {
+        self.threads[number].left_ns = runs_ns;
+    }
+
+    /// Wakes a sleeping thread before the end of its sleep, for a burst of `runs_ns`.
+    pub fn wake_for(&mut self, number: usize, runs_ns: u64) {
+        self.sleepers.retain(|&(_, sleeper)| sleeper != number);
+        self.threads[number].left_ns = runs_ns;
+        self.wake(number);
+    }
+
     pub fn follow(&mut self) {
+        if self.kick_ns > 0 {
+            return self.follow_late();
+        }
         while let Some(cpu) = self.sched.next_resched() {
             self.schedule(cpu);
         }
+    }
+
+    /// Lets each CPU schedule at which a request has arrived.
+    fn follow_late(&mut self) {
+        while let Some(cpu) = (0..self.cpus.len()).find(|&cpu| self.has_arrived(cpu)) {
+            self.arrives_ns[cpu] = u64::MAX;
+            self.here = cpu;
+            self.schedule(cpu);
+        }
+    }
+
+    /// Returns whether a request to schedule has arrived at a CPU. A new request arrives after a
+    /// delay, unless it is made on the CPU itself.
+    fn has_arrived(&mut self, cpu: usize) -> bool {
+        if self.sched.marked()[0] >> cpu & 1 == 0 {
+            self.arrives_ns[cpu] = u64::MAX;
+        } else if self.arrives_ns[cpu] == u64::MAX {
+            self.kicks += 1;
+            let random = self.kicks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let late_ns = (random * self.kick_ns) >> 32;
+            self.arrives_ns[cpu] = match cpu == self.here {
+                true => self.now_ns,
+                false => self.now_ns + late_ns,
+            };
+        }
+        self.arrives_ns[cpu] <= self.now_ns
     }
 
     fn schedule(&mut self, cpu: usize) {
@@ -206,6 +273,9 @@ impl Machine {
                 let waited_ns = self.now_ns - thread.since_ns;
                 thread.waited_ns = thread.waited_ns.max(waited_ns);
                 self.waits_ns.push((next, waited_ns));
+                if std::mem::take(&mut thread.has_woken) {
+                    self.wakeups_ns.push((next, waited_ns));
+                }
                 thread.since_ns = self.now_ns;
                 thread.state = State::Running(cpu);
                 self.began.push(next);
@@ -213,6 +283,7 @@ impl Machine {
             self.cpus[cpu] = next;
         }
         self.slice_ends_ns[cpu] = match next {
+            Some(_) if self.ends_at_ticks => u64::MAX,
             Some(next) => self.now_ns + self.sched.slice_ns(self.threads[next].task),
             None => u64::MAX,
         };
@@ -272,13 +343,20 @@ impl Machine {
                 break;
             }
             self.sleepers.pop_first();
-            let thread = &mut self.threads[number];
-            thread.state = State::Waiting;
-            thread.since_ns = self.now_ns;
-            let cpu = self.sched.task(self.threads[number].task).cpu as usize;
-            self.sched.wake(self.threads[number].task, cpu);
-            self.follow();
+            self.wake(number);
         }
+    }
+
+    fn wake(&mut self, number: usize) {
+        let thread = &mut self.threads[number];
+        thread.state = State::Waiting;
+        thread.has_woken = true;
+        thread.since_ns = self.now_ns;
+        let task = thread.task;
+        let cpu = self.sched.task(task).cpu as usize;
+        self.here = cpu;
+        self.sched.wake(task, cpu);
+        self.follow();
     }
 
     /// Executes the next event. Returns false, and advances the time to `until_ns`, if no event is
@@ -288,6 +366,8 @@ impl Machine {
         let sleeps = self.sleepers.first().map(|&(at_ns, _)| at_ns);
         let next_ns = cpus.chain(sleeps).min().unwrap_or(u64::MAX);
         let next_ns = next_ns.min(self.sched.next_timer_ns());
+        let arrives = self.arrives_ns.iter().copied().min();
+        let next_ns = next_ns.min(arrives.unwrap_or(u64::MAX)).max(self.now_ns);
         if next_ns > until_ns {
             self.now_ns = until_ns;
             self.sched.set_now(until_ns);
@@ -297,6 +377,7 @@ impl Machine {
         self.sched.set_now(next_ns);
         for cpu in 0..self.cpus.len() {
             if self.event_ns(cpu) <= next_ns {
+                self.here = cpu;
                 self.cpu_event(cpu);
                 self.follow();
             }

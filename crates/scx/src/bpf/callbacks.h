@@ -228,8 +228,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	}
 	note_capacity(thread, state, here);
 	state->movable = is_movable(p);
-	state->urgency =
-		is_pinned_kthread(p) ? URGENT_KNOWN : urgency_of(thread);
+	note_urgency(state, thread, is_pinned_kthread(p));
 	note_allowed(state, p);
 }
 

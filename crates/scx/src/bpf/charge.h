@@ -9,7 +9,9 @@
  *    to FAMILY_LAG_MAX_NS ahead of the clock. When the thread is no longer young, its part of the
  *    family's vtime is subtracted again.
  * 3. wait_for_family(): a young thread waits with the later of its own vtime and the vtime of its
- *    family. When the thread has run, leave_family_wait() removes the difference again.
+ *    family. When the thread has run, leave_family_wait() removes the difference again. A thread
+ *    that is preempted before the end of its slice waits at its previous vtime plus its run
+ *    (note_resume()).
  * 4. end_burst(), after a sleep: the burst is added to the thread's average burst, which determines
  *    whether the thread is urgent.
  *
@@ -126,6 +128,9 @@ static inline void wait_for_family(struct thread *thread, __u64 clock)
 {
 	__u64 vtime = vtime_in_family(thread, clock);
 
+	if (thread->resume_vtime)
+		vtime = later(thread->vtime,
+			      earlier(vtime, thread->resume_vtime));
 	thread->family_wait_ns = vtime - thread->vtime;
 	thread->vtime = vtime;
 }
@@ -143,6 +148,18 @@ static inline void leave_family_wait(struct thread *thread)
 	thread->family_wait_ns = 0;
 }
 
+/*
+ * Records the vtime at which a young thread waits again that has waited for its family and was
+ * preempted before the end of its slice. Otherwise, the thread would wait behind all threads of the
+ * family after each preemption.
+ */
+static inline void note_resume(struct thread *thread, __u64 ran)
+{
+	thread->resume_vtime = 0;
+	if (thread->family_wait_ns && ran < g_settings.slice_ns)
+		thread->resume_vtime = thread->vtime + ran;
+}
+
 /* Charges a thread, and its family if it is young, for the CPU time since the last charge. */
 ALWAYS void charge(struct task_struct *p, struct thread *thread)
 {
@@ -150,6 +167,7 @@ ALWAYS void charge(struct task_struct *p, struct thread *thread)
 	__u64 ran = virtual_in(note_run(p, thread), weight_of(p, thread));
 
 	if (young) {
+		note_resume(thread, ran);
 		leave_family_wait(thread);
 		charge_family(thread, ran);
 	}
@@ -170,6 +188,8 @@ enum urgency {
 	NOT_URGENT,
 	URGENT_NEW,
 	URGENT_KNOWN,
+	/* A kernel thread that is bound to its CPU. */
+	URGENT_PINNED,
 };
 
 static inline __u32 urgency_of(const struct thread *thread)

@@ -36,10 +36,11 @@
  *    Otherwise join_queue() (run_queue.h) inserts the thread into the urgent queue or the queue of
  *    its address space, of which an LLC has MM_QUEUES_PER_LLC = 32.
  * 7. An urgent thread that woke preempts a less urgent thread of its CPU. New threads are less
- *    urgent than threads of known short bursts. If several threads wait, there are no seats and the
- *    thread may run on all CPUs, it preempts a less urgent thread of another CPU of the LLC. A
- *    suitable idle CPU is kicked, because it may have become idle just before the thread was
- *    inserted.
+ *    urgent than threads of known short bursts. A running thread loses its urgency when its burst
+ *    exceeds its average burst by BURST_MARGIN_NS, 0.5 ms. If several threads wait, there are no
+ *    seats and the thread may run on all CPUs, it preempts a less urgent thread of another CPU of
+ *    the LLC. A suitable idle CPU is kicked, because it may have become idle just before the thread
+ *    was inserted.
  *
  * 4. Bound
  * --------
@@ -244,6 +245,39 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 		kick_nearest_idle(p, thread, cpu);
 }
 
+/* CPU time by which a burst may exceed the thread's average burst until the urgency is lost. */
+#define BURST_MARGIN_NS (SHORT_BURST_NS / 2)
+
+/*
+ * Records the urgency of the thread that begins to run, and the time at which it ends. A thread that
+ * starts programs alternates short bursts with long ones. Without this end, its CPU would run each
+ * long burst until the tick, although urgent threads wait.
+ */
+static inline void note_urgency(struct cpu_state *state,
+				const struct thread *thread,
+				_Bool is_pinned_kthread)
+{
+	if (is_pinned_kthread) {
+		state->urgency = URGENT_PINNED;
+		return;
+	}
+	state->urgency = urgency_of(thread);
+	if (state->urgency)
+		state->urgent_until_ns = now_ns() + thread->burst_average_ns +
+					 BURST_MARGIN_NS - thread->burst_ns;
+}
+
+/* Returns the urgency of the thread that runs on a CPU. */
+static inline __u32 urgency_on(__u32 cpu, __u64 now)
+{
+	const struct cpu_state *state = state_of(cpu);
+
+	return state->urgency < URGENT_PINNED &&
+			       is_before(state->urgent_until_ns, now)
+		       ? NOT_URGENT
+		       : state->urgency;
+}
+
 /*
  * Upper limit of the steps of a search for a less urgent thread. Each step examines a CPU, or
  * continues with the next word of the LLC.
@@ -256,6 +290,7 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
  */
 __noinline int find_less_urgent(__u32 cpu, __u32 urgency)
 {
+	__u64 now = now_ns();
 	const struct place *here = place_of(cpu);
 	__u32 at = (cpu + 1) % CPUS_MAX;
 	__s32 found = NOWHERE;
@@ -274,7 +309,7 @@ __noinline int find_less_urgent(__u32 cpu, __u32 urgency)
 		}
 		other = UNKNOWN(at + lowest_bit(bits)) % CPUS_MAX;
 		at = UNKNOWN(other + 1) % CPUS_MAX;
-		if (is_busy(other) && state_of(other)->urgency < urgency) {
+		if (is_busy(other) && urgency_on(other, now) < urgency) {
 			found = other;
 			break;
 		}
@@ -295,7 +330,7 @@ static inline void preempt_less_urgent(struct task_struct *p,
 
 	if (!urgency || is_isolated(cpu))
 		return;
-	if (!is_busy(cpu) || state_of(cpu)->urgency >= urgency) {
+	if (!is_busy(cpu) || urgency_on(cpu, now_ns()) >= urgency) {
 		if (all_waiting(llc_rq_of(place_of(cpu)->llc)) < 2 ||
 		    urgency < URGENT_KNOWN || seats_version() ||
 		    (__u32)p->nr_cpus_allowed < scx_bpf_nr_cpu_ids() ||

@@ -222,6 +222,8 @@ struct thread {
 	__u64 family_ns;
 	/* Part of `vtime` by which the thread waits for its family; removed when it has run. */
 	__u64 family_wait_ns;
+	/* vtime at which a preempted young thread waits again (note_resume()); 0: none. */
+	__u64 resume_vtime;
 	/*
 	 * Nearest cgroup of the thread with a quota, as of the version `limits_version` of the
 	 * quotas; 0: none has a quota.

@@ -40,8 +40,7 @@ struct cpu_state {
 	/* 1: the running thread may migrate. */
 	__u32 movable;
 	/*
-	 * Urgency (`enum urgency`) of the running thread; URGENT_KNOWN for a kernel thread that is
-	 * bound to this CPU.
+	 * Urgency (`enum urgency`) of the running thread, until urgent_until_ns.
 	 */
 	__u32 urgency;
 	/*
@@ -74,6 +73,8 @@ struct cpu_state {
 	 */
 	__u32 pull_passed[2];
 	__u64 turn_began_ns;
+	/* Time at which the urgency ends, unless it is URGENT_PINNED (urgency_on()). */
+	__u64 urgent_until_ns;
 	/*
 	 * Time at which a thread that is not urgent last ran; 0: no such thread has waited since
 	 * then.
@@ -386,7 +387,7 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
 	if (thread->llc == llc)
 		return;
 	thread->vtime += llc_rq_of(llc)->clock - llc_rq_of(thread->llc)->clock;
-	thread->family_ns = 0;
+	thread->family_ns = thread->resume_vtime = 0;
 	thread->llc = llc;
 }
 
