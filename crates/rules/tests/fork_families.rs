@@ -23,15 +23,15 @@ fn fork(rig: &mut Rig, parent: usize, mm: u64) -> usize {
 
 /// A CPU with a computing thread, and young threads of a family that has used its share: each of
 /// them waits at the vtime of the family.
-fn crowd(young: u64) -> (Rig, usize, Vec<usize>) {
-    // Without turns, so that the CPU does not return to the preempted thread for its turn.
+/// With turns, the young threads have one address space.
+fn crowd(young: u64, has_turns: bool) -> (Rig, usize, Vec<usize>) {
     let settings = HostSettings {
-        aggregate: 0,
+        aggregate: has_turns.into(),
         ..SETTINGS
     };
     let mut rig = Rig::with(Shape(1, 1, 1, 1), settings, HostVariant::default());
     let parent = rig.add(1, [0]);
-    let young = (0..young).map(|at| fork(&mut rig, parent, 10 + at));
+    let young = (0..young).map(|at| fork(&mut rig, parent, if has_turns { 10 } else { 10 + at }));
     let mut young: Vec<usize> = young.collect();
     rig.start(2, [0]);
     for &thread in &young {
@@ -60,10 +60,11 @@ fn urgent(rig: &mut Rig) -> usize {
     })
 }
 
-/// A young thread that is preempted keeps its place among the threads of its family.
+/// A young thread that is preempted keeps its place among the threads of its family. Without turns,
+/// the CPU does not return to the thread for its turn.
 #[test]
 fn preempted_young_thread_runs_before_its_family() {
-    let (mut rig, running, young) = crowd(6);
+    let (mut rig, running, young) = crowd(6, false);
     let urgent = urgent(&mut rig);
     rig.pass(MS / 5);
     rig.wake(urgent);
@@ -77,4 +78,19 @@ fn preempted_young_thread_runs_before_its_family() {
     let before = rig.began[from..].iter();
     let before = before.filter(|(thread, _)| young.contains(thread)).count();
     assert_eq!(before, 0, "threads of the family ran before it");
+}
+
+/// A child inherits the vtime of its parent without the wait of the parent for the family.
+#[test]
+fn child_does_not_inherit_the_wait_for_the_family() {
+    let (mut rig, running, _) = crowd(6, true);
+    let ahead_ns =
+        |rig: &Rig, at: usize| rig.task(at).vtime.wrapping_sub(rig.sched.llc(0).clock) as i64;
+    let parent_ns = ahead_ns(&rig, running);
+    let child = fork(&mut rig, running, 99);
+    let child_ns = ahead_ns(&rig, child);
+    assert!(
+        parent_ns > 0 && child_ns < parent_ns,
+        "{child_ns}, {parent_ns}"
+    );
 }

@@ -398,7 +398,8 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 		thread->family = family_of_child(parent);
 		thread->is_process =
 			p->tgid != bpf_get_current_task_btf()->tgid;
-		thread->vtime = parent->vtime;
+		/* The wait for the family is no CPU time of the parent. */
+		thread->vtime = parent->vtime - parent->family_wait_ns;
 		thread->llc = parent->llc;
 		inherit_cgroup(p, thread, parent);
 	}
