@@ -189,10 +189,8 @@ impl Guest<'_> {
         // A single thread runs all CPUs of the guest. With a thread per CPU, the guest dies when
         // its kernel patches its own code.
         add(&["-accel", "tcg,thread=single"]);
-        if let Clock::Instructions { ns, idle } = self.clock {
-            let sleep = if idle == IdleTime::Waits { "on" } else { "off" };
-            let shift = ns.trailing_zeros();
-            add(&["-icount", &format!("shift={shift},sleep={sleep}")]);
+        for word in icount(self.clock) {
+            add(&[&word]);
         }
         // The default firmware queries CPUID leaf 1F with an undefined value in ECX, and QEMU 10
         // aborts on that query if the machine has dies.
@@ -271,6 +269,16 @@ impl Guest<'_> {
             crate::guest::WORD
         )
     }
+}
+
+/// Returns QEMU's arguments for the guest's clock; none for the host's clock.
+pub(crate) fn icount(clock: Clock) -> Vec<String> {
+    let Clock::Instructions { ns, idle } = clock else {
+        return Vec::new();
+    };
+    let sleep = if idle == IdleTime::Waits { "on" } else { "off" };
+    let shift = ns.trailing_zeros();
+    vec!["-icount".to_owned(), format!("shift={shift},sleep={sleep}")]
 }
 
 fn numa(node: usize, cpus: &CpuSet) -> String {

@@ -25,7 +25,7 @@ use super::product::{Disk, LAST_LINE};
 use crate::LabError;
 use crate::cache::LabCache;
 use crate::clock::tsc_khz;
-use crate::emulator::Emulator;
+use crate::emulator::{Emulator, icount};
 use crate::kernels::{self, Kernel, KernelChoice};
 use crate::session::{KilledChild, spawn};
 use crate::shape::Shape;
@@ -48,6 +48,8 @@ pub struct Guest {
     pub kernel: GuestKernel,
     /// The machine.
     pub shape: Shape,
+    /// Source of the guest's clock.
+    pub clock: Clock,
     /// The directory of the host with the installed files. The guest has these files at
     /// `/usr/local`.
     pub tree: PathBuf,
@@ -81,7 +83,7 @@ impl Guest {
             GuestKernel::SchedExt(wanted) => kernels::find(&cache, wanted)?,
             GuestKernel::Stock => kernels::stock(&cache, self.suite.name())?,
         };
-        let emulator = Emulator::find(&cache, false)?;
+        let emulator = Emulator::find(&cache, self.clock != Clock::Host)?;
         let product = Disk::build(&self.tree, &kernel, &self.job)?;
         let begun = Instant::now();
         let (port, their_port) = pair()?;
@@ -132,6 +134,7 @@ impl Guest {
         let smp = format!("{cpus},sockets={packages},dies={dies},cores={cores},threads={threads}");
         all.extend(["-m".to_owned(), format!("{MEMORY_MIB}M")]);
         all.extend(["-smp".to_owned(), smp]);
+        all.extend(icount(self.clock));
         all.extend(["-drive".to_owned(), drive("system", disk)]);
         all.extend(["-drive".to_owned(), drive("product", product)]);
         all.extend(["-kernel".to_owned(), kernel.vmlinuz().display().to_string()]);
@@ -142,7 +145,7 @@ impl Guest {
              cpu_init_udelay=0 nowatchdog nokaslr \
              systemd.default_timeout_start_sec=600 systemd.show_status=1",
             image::ROOT,
-            tsc_khz(Clock::Host)
+            tsc_khz(self.clock)
         );
         all.extend(["-append".to_owned(), append]);
         all

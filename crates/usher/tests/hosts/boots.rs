@@ -13,7 +13,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use usher_lab::kernels::KernelChoice;
 use usher_lab::systemd::{Guest, GuestKernel, Suite};
-use usher_lab::{GuestEnd, Shape};
+use usher_lab::{Clock, GuestEnd, IdleTime, Shape};
 
 use crate::tree::Tree;
 use crate::{IN_GUEST, REBOOTS};
@@ -25,6 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(5400);
 const CONTAINER_PACKAGES: [&str; 3] = ["docker.io", "docker-cli", "uidmap"];
 /// Machine of the guests: eight CPUs with four last-level caches.
 const MACHINE: &str = "package:2 die:2 core:2 pu:1";
+
+/// The checks of limits and weights, their machine, and the guest time per instruction: they
+/// measure CPU time, which only a guest in virtual time divides exactly.
+const SHARES: &[&str] = &["cgroups::"];
+const SHARES_MACHINE: &str = "package:1 die:2 core:2 pu:1";
+const SHARES_INSTRUCTION_NS: u32 = 4;
 
 /// Prefixes of all checks except those that measure.
 const ALL_CHECKS: &[&str] = &[
@@ -82,6 +88,12 @@ pub fn all() -> Vec<Trial> {
             checks: &["kills::"],
         },
         Boot {
+            name: "long::cgroups",
+            suite: Suite::Trixie,
+            kernel: GuestKernel::SchedExt(KernelChoice::Newest),
+            checks: SHARES,
+        },
+        Boot {
             name: "long::trixie_stock",
             suite: Suite::Trixie,
             kernel: GuestKernel::Stock,
@@ -126,17 +138,25 @@ fn run(boot: &Boot) -> Result<(), Failed> {
         true => &CONTAINER_PACKAGES,
         false => &[],
     };
+    let (machine, clock) = match boot.checks {
+        SHARES => {
+            let (ns, idle) = (SHARES_INSTRUCTION_NS, IdleTime::Waits);
+            (SHARES_MACHINE, Clock::Instructions { ns, idle })
+        }
+        _ => (MACHINE, Clock::Host),
+    };
     let guest = Guest {
         suite: boot.suite,
         packages: packages.iter().map(|&name| name.to_owned()).collect(),
         kernel: boot.kernel.clone(),
-        shape: Shape::parse(MACHINE)?,
+        shape: Shape::parse(machine)?,
+        clock,
         tree: tree.prefix(),
         job: job(&chosen),
         timeout: TIMEOUT,
         cache: std::env::var_os("USHER_LAB_CACHE").map(Into::into),
     };
-    println!("== {} on {MACHINE}", boot.name);
+    println!("== {} on {machine}", boot.name);
     let mut output = GuestOutput::default();
     let outcome = guest.run(&mut output)?;
     println!(

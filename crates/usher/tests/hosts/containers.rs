@@ -68,6 +68,16 @@ impl Runtime {
         shell.run(&format!("{line} </dev/null"))
     }
 
+    /// Prepares a container of podman with these options, but without the limits of the other checks,
+    /// and returns the command line that runs a command in it.
+    pub fn limited(shell: &mut Shell, options: &str, command: &str) -> String {
+        let rootfs = rootfs(shell);
+        format!(
+            "{PODMAN} run --rm --network=none --volume=/usr:/usr:ro --volume=/usr/local:/usr/local:ro \
+             {options} --rootfs {rootfs} {command}"
+        )
+    }
+
     /// Prepares a container and returns the command line that runs a command in it.
     fn command_line(self, shell: &mut Shell, command: &str) -> String {
         match self {

@@ -4,12 +4,13 @@
 //!
 //! On the host, each test of this program boots a guest. In a guest, the same program is installed
 //! at `/usr/local/lib/usher-lab/hosts`, and its tests are the checks that run in the guest. The
-//! checks launch the same program, too, as `hosts work THREADS` and `hosts cells`.
+//! checks launch the same program, too, as `hosts work THREADS`, `hosts spin THREADS` and `hosts cells`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;
 mod boots;
 mod cells;
+mod cgroups;
 mod containers;
 mod crash;
 mod kills;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some("work") => work::run(words.next()),
+        Some("spin") => work::spin(words.next()),
         Some("cells") => return cells::print(),
         _ => {}
     }
@@ -181,6 +183,10 @@ const CHECKS: &[Check] = &[
     (
         "package::session_from_installation_to_purge",
         package::session_from_installation_to_purge,
+    ),
+    (
+        "cgroups::limits_and_weights_hold_under_both_schedulers",
+        cgroups::limits_and_weights_hold_under_both_schedulers,
     ),
     ("kills::rounds_undo_all", kills::rounds_undo_all),
     ("table::every_cell", table::every_cell),

@@ -16,6 +16,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The program that checks launch.
 pub const WORK: &str = "/usr/local/lib/usher-lab/hosts work";
+/// The same program with threads that never sleep.
+pub const SPIN: &str = "/usr/local/lib/usher-lab/hosts spin";
 
 /// Polls until `poll` returns a value.
 pub fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {

@@ -17,6 +17,20 @@ pub fn run(threads: Option<String>) -> ! {
     compute()
 }
 
+/// Computes without sleeps in `threads` threads until a signal ends the process.
+pub fn spin(threads: Option<String>) -> ! {
+    let threads: usize = threads.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let forever = || {
+        loop {
+            std::hint::spin_loop();
+        }
+    };
+    for _ in 1..threads {
+        std::thread::spawn(forever);
+    }
+    forever()
+}
+
 fn compute() -> ! {
     loop {
         let begun = Instant::now();

@@ -15,7 +15,7 @@ use libtest_mimic::{Failed, Trial};
 use usher_lab::kernels::{self, KernelChoice};
 use usher_lab::{Clock, GuestEnd, GuestOutcome, IdleTime, LabCache, Streams, Vm};
 
-use crate::{MACHINE, soak};
+use crate::{MACHINE, large, soak};
 
 /// Time limit for all checks of one guest, on a host with other work.
 const TIMEOUT: Duration = Duration::from_secs(1800);
@@ -68,6 +68,14 @@ const SCHED_SHORT: &[&str] = &[
 /// Checks of the scheduler's life on a host, which wait for the kernel's watchdog.
 const LIFE: &[&str] = &["life::"];
 const STRESS: &[&str] = &["stress::"];
+/// Checks of the build for CPU numbers from 64 on. The first check brings such CPUs online.
+const LARGE: &[&str] = &[
+    "large::",
+    "sched::keeps_seats",
+    "sched::exchanged_seats",
+    "weights::",
+    "quotas::",
+];
 /// An hour of random events.
 const SOAK: &[&str] = &["soak::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
@@ -111,6 +119,13 @@ pub fn all() -> Vec<Trial> {
             kernel: KernelChoice::Oldest,
             instruction_ns: 1,
             checks: SCHED_SHORT,
+        },
+        Boot {
+            name: "quick::sched_large",
+            machine: large::MACHINE,
+            kernel: KernelChoice::Newest,
+            instruction_ns: 4,
+            checks: LARGE,
         },
         Boot {
             name: "quick::sched_life",
@@ -216,7 +231,9 @@ fn stress() -> impl Iterator<Item = Boot> {
 fn soak() -> Boot {
     Boot {
         name: "long::soak",
-        machine: "package:2 core:2 pu:2",
+        // The instructions of each second of guest time are divided among the busy CPUs: with more
+        // CPUs, a start of the scheduler takes minutes of guest time.
+        machine: "package:2 core:1 pu:2",
         kernel: KernelChoice::Newest,
         // An hour of guest time takes one to two hours on an idle host.
         instruction_ns: 16,
@@ -264,10 +281,13 @@ fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
         ns: boot.instruction_ns,
         idle: IdleTime::Waits,
     };
-    if boot.checks == SOAK {
+    vm.append = match boot.checks {
         // All messages of the kernel are kept until the end.
-        vm.append = "log_buf_len=16M".to_owned();
+        SOAK => "log_buf_len=16M",
+        LARGE => large::KERNEL_WORDS,
+        _ => "",
     }
+    .to_owned();
     vm.environment = vec![(MACHINE.to_owned(), boot.machine.to_owned())];
     vm.cache = std::env::var_os("USHER_LAB_CACHE").map(Into::into);
     let mut command = vec![std::env::current_exe()?.display().to_string()];
@@ -279,11 +299,17 @@ fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
         .by_ref()
         .for_each(|name| command.extend(["--skip".to_owned(), name]));
     let (mut out, mut err) = (Vec::new(), Vec::new());
+    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
+    let streams: (&mut dyn Write, &mut dyn Write) = match boot.checks {
+        // Its progress is printed at once.
+        SOAK => (&mut stdout, &mut stderr),
+        _ => (&mut out, &mut err),
+    };
     let outcome = vm.run(
         &command,
         &mut Streams {
-            out: &mut out,
-            err: &mut err,
+            out: streams.0,
+            err: streams.1,
             console: None,
             interrupt: None,
         },

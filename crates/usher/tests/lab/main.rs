@@ -13,6 +13,7 @@ mod boots;
 mod common;
 mod crash;
 mod hotplug;
+mod large;
 mod load;
 mod machine;
 mod meter;
@@ -126,6 +127,10 @@ const CHECKS: &[Check] = &[
         sched::the_surplus_thread_rotates_among_llcs,
     ),
     ("sched::follows_the_cpus", sched::follows_the_cpus),
+    (
+        "large::cpu_numbers_above_63_select_the_large_build",
+        large::cpu_numbers_above_63_select_the_large_build,
+    ),
     (
         "sched::ends_with_its_daemon",
         sched_daemon::ends_with_its_daemon,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 
-use crate::common::{World, signal, wait_for};
+use crate::common::{World, signal};
 use crate::load::Loop;
 use crate::sched::{Running, assert_nothing_went_wrong, console, run_thread_pairs, sched_ext_file};
 use crate::soak_cgroups::Cgroups;
@@ -36,10 +36,14 @@ const STALL: Duration = Duration::from_secs(5);
 const BEAT: Duration = Duration::from_millis(50);
 /// Longest wait for the daemon and the scheduler.
 const LONG: Duration = Duration::from_secs(300);
+/// Largest number of loops per CPU.
+const LOOPS_PER_CPU: usize = 2;
 /// Signs of a fault in the kernel's messages.
 const WARNINGS: [&str; 3] = ["WARNING:", "Call Trace", "hung_task"];
 /// Events of which the last ones are printed if the check fails.
 const SHOWN_EVENTS: usize = 30;
+/// Time between two lines about the progress.
+const PROGRESS: Duration = Duration::from_secs(60);
 
 /// Returns the duration that the environment sets.
 pub fn duration() -> Duration {
@@ -169,14 +173,24 @@ impl<'a> Soak<'a> {
     /// Executes random events for the duration, until a thread stalls.
     fn run(&mut self, duration: Duration, heartbeats: &Heartbeats) {
         let began = Instant::now();
+        let mut shown = Duration::ZERO;
         while began.elapsed() < duration {
             self.step();
             heartbeats.check();
+            if began.elapsed() >= shown + PROGRESS {
+                shown = began.elapsed();
+                self.show_progress(shown, heartbeats);
+            }
         }
-        wait_long("the scheduler to run at the end", || {
-            let status = self.world.json(&["sched", "status"])?;
-            (status["running"] == true).then_some(())
-        });
+        self.wait_until_it_runs();
+    }
+
+    /// Prints the progress, because an hour of guest time takes hours.
+    fn show_progress(&self, elapsed: Duration, heartbeats: &Heartbeats) {
+        let (elapsed_s, events) = (elapsed.as_secs(), self.events.len());
+        let (loops, offline) = (self.loops.len(), self.offline.len());
+        let report = heartbeats.report();
+        println!("{elapsed_s} s, {events} events, {loops} loops, {offline} CPUs offline, {report}");
     }
 
     /// Checks that no thread has remained with sched_ext, and that each loop runs on. Quotas are
@@ -187,7 +201,7 @@ impl<'a> Soak<'a> {
         self.all_online();
         self.cgroups.remove_all();
         let before: Vec<u64> = self.loops.iter().map(Loop::ran_ns).collect();
-        wait_for("all loops to run", || {
+        wait_long("all loops to run", || {
             let mut ran = self.loops.iter().zip(&before);
             ran.all(|(one, before)| one.ran_ns() > *before)
                 .then_some(())
@@ -236,7 +250,7 @@ impl<'a> Soak<'a> {
     }
 
     fn start_loop(&mut self) {
-        if self.loops.len() >= 3 * self.cpus {
+        if self.loops.len() >= LOOPS_PER_CPU * self.cpus {
             return;
         }
         let (nice, cpus) = (self.random.below(20), self.some_cpus());
@@ -288,7 +302,7 @@ impl<'a> Soak<'a> {
 
     fn set_online(cpu: usize, state: &str) {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
-        wait_for("a CPU to be switched", || fs::write(&path, state).ok());
+        wait_long("a CPU to be switched", || fs::write(&path, state).ok());
     }
 
     /// Takes a CPU offline or online. CPU 0 stays online, and at least half of the CPUs.
@@ -299,14 +313,27 @@ impl<'a> Soak<'a> {
             let cpu = self.offline.swap_remove(at);
             Self::set_online(cpu, "1");
             self.note(&format!(": {cpu} online"));
-            return;
-        }
-        let cpu = 1 + self.random.below(self.cpus - 1);
-        if !self.offline.contains(&cpu) {
+        } else {
+            let cpu = 1 + self.random.below(self.cpus - 1);
+            if self.offline.contains(&cpu) {
+                return;
+            }
             Self::set_online(cpu, "0");
             self.offline.push(cpu);
             self.note(&format!(": {cpu} offline"));
         }
+        // Otherwise the next events occur while the scheduler restarts, which takes most of the time
+        // in the slow guest.
+        if self.random.below(4) > 0 {
+            self.wait_until_it_runs();
+        }
+    }
+
+    fn wait_until_it_runs(&self) {
+        wait_long("the scheduler to run", || {
+            let status = self.world.json(&["sched", "status"])?;
+            (status["running"] == true).then_some(())
+        });
     }
 
     fn all_online(&mut self) {
@@ -340,7 +367,7 @@ impl<'a> Soak<'a> {
     fn kill_daemon(&mut self) {
         let pid = self.daemon();
         signal(pid, libc::SIGKILL);
-        wait_for("the kernel's own scheduler", || {
+        wait_long("the kernel's own scheduler", || {
             (sched_ext_file("state") == "disabled").then_some(())
         });
         wait_long("the next daemon", || {

@@ -52,11 +52,33 @@ impl Restart {
             until: from + ENDING,
         }
     }
+
+    /// Returns the restart after a failed attempt, or `None` if the time of attempts is over. The
+    /// time begins again if a CPU has come or gone during the attempt, because such an attempt fails,
+    /// and may take longer than this time on a slow machine.
+    pub fn after_failure(self, now: Instant, hotplugged: bool) -> Option<Self> {
+        let until = match hotplugged {
+            true => now + ENDING,
+            false => self.until,
+        };
+        (now <= until).then_some(Self { until, ..self })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attempts_that_a_hotplug_disturbed_do_not_count() {
+        let restart = Restart::after(Duration::ZERO);
+        let late = restart.until + Duration::from_secs(1);
+        assert!(restart.after_failure(restart.until, false).is_some());
+        assert!(restart.after_failure(late, false).is_none());
+        let again = restart.after_failure(late, true).unwrap();
+        assert_eq!(again.until, late + ENDING);
+        assert!(again.after_failure(again.until, false).is_some());
+    }
 
     #[test]
     fn permits_two_restarts_within_an_hour() {

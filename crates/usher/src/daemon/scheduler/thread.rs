@@ -13,7 +13,7 @@
 //! start leaves the previous state. New settings during a restart apply from the restart on. A
 //! restart after a hotplug is attempted after each event, at least every 50 ms (`RETRY_AFTER`); the
 //! first attempt after a fault waits for 5 s. The first attempt that fails later than 20 s
-//! (`ENDING`) ends the scheduler with an error. If the thread itself fails, it unloads the scheduler
+//! (`ENDING`) after the last hotplug ends the scheduler with an error. If the thread itself fails, it unloads the scheduler
 //! and ends.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -332,6 +332,7 @@ impl Worker {
             return;
         }
         let before = self.requests.shared.state().map(|state| state.state);
+        let hotplug_seq = self.kernel.hotplug_seq().ok();
         match self.begin() {
             Ok(()) => {
                 self.restart = None;
@@ -340,10 +341,15 @@ impl Worker {
                     self.log("scheduler-start", Level::Info, text);
                 }
             }
-            // The kernel may not yet have completed the end of the previous scheduler, or the
-            // hotplug of the CPU.
-            Err(_) if Instant::now() <= restart.until => {}
-            Err(error) => self.fail(&error.context("the scheduler could not be restarted")),
+            Err(error) => {
+                // The kernel may not yet have completed the end of the previous scheduler, or the
+                // hotplug of the CPU.
+                let hotplugged = self.kernel.hotplug_seq().ok() != hotplug_seq;
+                self.restart = restart.after_failure(Instant::now(), hotplugged);
+                if self.restart.is_none() {
+                    self.fail(&error.context("the scheduler could not be restarted"));
+                }
+            }
         }
     }
 

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Checks in a guest of the scheduler's build for CPU numbers from 64 on. The guest has 72 CPUs, of
+//! which only the first four come online at the boot (`maxcpus=4`): with all CPUs online, an emulated
+//! machine is too slow. The check brings four CPUs of the second word of a CPU set online. These
+//! CPUs stay online for the checks that follow.
+
+use std::fs;
+
+use libbpf_rs::{MapCore, MapHandle};
+use usher_model::CpuSet;
+
+use crate::common::World;
+use crate::common::wait_for;
+use crate::load::Loop;
+use crate::sched::{Running, assert_nothing_went_wrong, run_thread_pairs};
+
+/// The guest's machine, the kernel's words for it, and the CPUs that come online later.
+pub const MACHINE: &str = "package:9 core:4 pu:2";
+pub const KERNEL_WORDS: &str = "maxcpus=4";
+const LATE: [usize; 4] = [64, 65, 66, 67];
+/// CPU time that each loop must get.
+const EACH_NS: u64 = 300_000_000;
+
+fn online() -> CpuSet {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    list.trim().parse().unwrap()
+}
+
+fn switch(cpu: usize, state: &str) {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    wait_for("a CPU to be switched", || fs::write(&path, state).ok());
+}
+
+/// Returns the CPU numbers that the tables of the running scheduler hold: the map with the counts
+/// of the CPUs has an entry of equal size for each of them.
+fn tables_hold(running: &Running<'_>, small_bytes: Option<u32>) -> u32 {
+    let id = running.status()["last"]["maps"]["tallies"]
+        .as_u64()
+        .unwrap();
+    let map = MapHandle::from_map_id(id as u32).unwrap();
+    match small_bytes {
+        None => map.value_size(),
+        Some(small) => map.value_size() / small * 64,
+    }
+}
+
+/// Waits until the scheduler has restarted after changes of the online CPUs, and runs.
+fn wait_for_restart(running: &Running<'_>, before: u64) -> u64 {
+    wait_for("the scheduler to restart", || {
+        let status = running.status();
+        let restarts = status["last"]["restarts"].as_u64()?;
+        (restarts > before && status["running"] == true).then_some(restarts)
+    })
+}
+
+/// Starts one loop per online CPU, without affinity, and checks that the loops use all CPUs.
+fn loops_use_all_cpus() {
+    let cpus: Vec<usize> = online().iter().map(|cpu| cpu as usize).collect();
+    let loops: Vec<Loop> = cpus.iter().map(|_| Loop::start("0", &cpus)).collect();
+    wait_for("the loops to run on all CPUs at once", || {
+        let used: CpuSet = loops.iter().map(|one| one.cpu() as u32).collect();
+        (used == online()).then_some(())
+    });
+    let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
+    wait_for("all loops to run", || {
+        let mut ran = loops.iter().zip(&before);
+        ran.all(|(one, before)| one.ran_ns() - before >= EACH_NS)
+            .then_some(())
+    });
+}
+
+/// The number of the highest online CPU selects the build: the small one at the start, the large one
+/// after CPUs from 64 on came online, and the small one while these are offline. Under the large
+/// build, threads exchange messages while they change CPUs, loops use all CPUs, and a thread that is
+/// bound to a CPU of the second word of CPU sets runs there.
+pub fn cpu_numbers_above_63_select_the_large_build() {
+    let world = World::new();
+    let running = Running::start(&world);
+    let small = tables_hold(&running, None);
+    let mut restarts = 0;
+    for cpu in LATE {
+        switch(cpu, "1");
+        restarts = wait_for_restart(&running, restarts);
+    }
+    assert_eq!(tables_hold(&running, Some(small)), 2048);
+    run_thread_pairs(LATE[3] + 1);
+    loops_use_all_cpus();
+    let bound = Loop::start("0", &LATE[2..3]);
+    wait_for("a bound loop to run", || {
+        (bound.ran_ns() > EACH_NS && bound.cpu() == LATE[2]).then_some(())
+    });
+    bound.may_run_on(&[1]);
+    wait_for("the loop to move", || (bound.cpu() == 1).then_some(()));
+    drop(bound);
+    assert_eq!(running.status()["running"], true);
+    for (state, holds) in [("0", 64), ("1", 2048)] {
+        for cpu in LATE {
+            switch(cpu, state);
+            restarts = wait_for_restart(&running, restarts);
+        }
+        assert_eq!(tables_hold(&running, Some(small)), holds, "{state}");
+    }
+    run_thread_pairs(LATE[3] + 1);
+    drop(running);
+    assert_nothing_went_wrong();
+}
