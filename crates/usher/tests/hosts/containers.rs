@@ -73,7 +73,7 @@ impl Runtime {
     pub fn limited(shell: &mut Shell, options: &str, command: &str) -> String {
         let rootfs = rootfs(shell);
         format!(
-            "{PODMAN} run --rm --network=none --volume=/usr:/usr:ro --volume=/usr/local:/usr/local:ro \
+            "{PODMAN} --cgroup-manager=systemd run --rm --network=none --volume=/usr:/usr:ro --volume=/usr/local:/usr/local:ro \
              {options} --rootfs {rootfs} {command}"
         )
     }

@@ -126,7 +126,7 @@ fn process(name: &str) -> Option<i32> {
 /// Runs one round. Returns the time from the first kill until all is undone or, if only the keeper
 /// was killed, until another keeper runs.
 pub fn round(killed: Killed, alice: &mut Shell, bob: &mut Shell) -> Duration {
-    start_service_with("Restart=no\n");
+    start_service_with("equal", "Restart=no\n");
     let mut workload = Workload::new(alice, bob);
     let daemon = process("usher").unwrap();
     let keeper = process("usher-keeper").unwrap();

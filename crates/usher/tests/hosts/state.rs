@@ -260,15 +260,17 @@ pub fn status() -> Value {
 
 /// Starts the system's service with the policy that seats all programs.
 pub fn start_service() {
-    start_service_with("");
+    start_service_with("equal", "");
 }
 
-/// As [`start_service`], with additional lines in the unit.
-pub fn start_service_with(more: &str) {
+/// As [`start_service`], with this policy and additional lines in the unit.
+pub fn start_service_with(policy: &str, more: &str) {
     let dir = "/run/systemd/system/usher.service.d";
     fs::create_dir_all(dir).unwrap();
-    let lines = "[Service]\nExecStart=\nExecStart=/usr/local/bin/usher daemon --policy equal \
-                 --runtime-dir /run/usher --store /var/lib/usher/profiles.db\n";
+    let lines = format!(
+        "[Service]\nExecStart=\nExecStart=/usr/local/bin/usher daemon --policy {policy} \
+         --runtime-dir /run/usher --store /var/lib/usher/profiles.db\n"
+    );
     fs::write(format!("{dir}/policy.conf"), format!("{lines}{more}")).unwrap();
     root(
         "systemctl daemon-reload && systemctl start usher || \
