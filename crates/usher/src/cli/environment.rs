@@ -25,7 +25,7 @@ const OWN: [&str; 7] = [
 ];
 
 /// Beginnings of the variables that Usher's build, tests and benchmarks read.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 17] = [
     "USHER_BENCH_",
     "USHER_CALLS_",
     "USHER_CLANG",
@@ -41,6 +41,7 @@ const OTHERS: [&str; 16] = [
     "USHER_SANDBOX_TEST",
     "USHER_SHORT_RUNS",
     "USHER_SKIPPED",
+    "USHER_SOAK_",
     "USHER_TEST_",
 ];
 
@@ -80,7 +81,9 @@ mod tests {
         };
         assert!(warnings(&OWN).is_empty());
         assert!(warnings(&["USHERS", "HOME", "USHER_SKIPPED", "USHER_LAB_CACHE"]).is_empty());
-        assert!(warnings(&["USHER_BENCH_KILLS", "USHER_EXAMPLE_DATA"]).is_empty());
+        assert!(
+            warnings(&["USHER_BENCH_KILLS", "USHER_EXAMPLE_DATA", "USHER_SOAK_SEED"]).is_empty()
+        );
         let unknown = "is unknown and has no effect";
         let unlisted = format!("{unknown}; 'man usher' lists the variables");
         let close = format!("{unknown}; a similar variable exists: USHER_STORE");

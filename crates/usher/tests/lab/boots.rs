@@ -70,8 +70,8 @@ const LIFE: &[&str] = &["life::"];
 const STRESS: &[&str] = &["stress::"];
 /// Checks of the build for CPU numbers from 64 on. The first check brings such CPUs online.
 const LARGE: &[&str] = &["large::"];
-const LARGE_LONG: &[&str] = &[
-    "large::",
+const LARGE_SEATS: &[&str] = &[
+    "large::late_cpus",
     "sched::keeps_seats",
     "sched::exchanged_seats",
     "weights::",
@@ -120,13 +120,6 @@ pub fn all() -> Vec<Trial> {
             kernel: KernelChoice::Oldest,
             instruction_ns: 1,
             checks: SCHED_SHORT,
-        },
-        Boot {
-            name: "quick::sched_large",
-            machine: large::MACHINE,
-            kernel: KernelChoice::Newest,
-            instruction_ns: 4,
-            checks: LARGE,
         },
         Boot {
             name: "quick::sched_life",
@@ -188,7 +181,8 @@ fn long() -> Vec<Boot> {
     pairs
         .chain(kernels.iter().map(life))
         .chain(stress())
-        .chain([large(), soak()])
+        .chain(large())
+        .chain([soak()])
         .collect()
 }
 
@@ -228,15 +222,19 @@ fn stress() -> impl Iterator<Item = Boot> {
     })
 }
 
-/// Returns a guest with CPU numbers from 64 on.
-fn large() -> Boot {
-    Boot {
-        name: "long::sched_large",
+/// Returns guests with CPU numbers from 64 on.
+fn large() -> [Boot; 2] {
+    let boot = |name, checks| Boot {
+        name,
         machine: large::MACHINE,
-        kernel: KernelChoice::Oldest,
+        kernel: KernelChoice::Newest,
         instruction_ns: 4,
-        checks: LARGE_LONG,
-    }
+        checks,
+    };
+    [
+        boot("long::large", LARGE),
+        boot("long::large_seats", LARGE_SEATS),
+    ]
 }
 
 /// Returns a guest for an hour of random events.
@@ -297,7 +295,7 @@ fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
     vm.append = match boot.checks {
         // All messages of the kernel are kept until the end.
         SOAK => "log_buf_len=16M",
-        LARGE | LARGE_LONG => large::KERNEL_WORDS,
+        LARGE | LARGE_SEATS => large::KERNEL_WORDS,
         _ => "",
     }
     .to_owned();

@@ -65,6 +65,11 @@ fn checks(machine: &str) -> Vec<Trial> {
 type Check = (&'static str, fn());
 
 const CHECKS: &[Check] = &[
+    ("large::late_cpus_come_online", large::late_cpus_come_online),
+    (
+        "large::cpu_numbers_above_63_select_the_large_build",
+        large::cpu_numbers_above_63_select_the_large_build,
+    ),
     (
         "machine::has_features_that_no_container_has",
         machine::has_features_that_no_container_has,
@@ -127,10 +132,6 @@ const CHECKS: &[Check] = &[
         sched::the_surplus_thread_rotates_among_llcs,
     ),
     ("sched::follows_the_cpus", sched::follows_the_cpus),
-    (
-        "large::cpu_numbers_above_63_select_the_large_build",
-        large::cpu_numbers_above_63_select_the_large_build,
-    ),
     (
         "sched::ends_with_its_daemon",
         sched_daemon::ends_with_its_daemon,
