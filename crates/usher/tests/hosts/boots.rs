@@ -30,7 +30,7 @@ const MACHINE: &str = "package:2 die:2 core:2 pu:1";
 /// measure CPU time, which only a guest in virtual time divides exactly.
 const SHARES: &[&str] = &["cgroups::"];
 const SHARES_MACHINE: &str = "package:1 die:2 core:2 pu:1";
-const SHARES_INSTRUCTION_NS: u32 = 4;
+const SHARES_INSTRUCTION_NS: u32 = 8;
 
 /// Prefixes of all checks except those that measure.
 const ALL_CHECKS: &[&str] = &[

@@ -29,7 +29,7 @@ const CPUS: &str = "0-1";
 const THREADS: usize = 3;
 const SECOND: Duration = Duration::from_secs(1);
 /// Measured seconds under each scheduler.
-const SECONDS: usize = 5;
+const SECONDS: usize = 4;
 /// Time after which a change of weights or of the scheduler has taken effect.
 const SETTLES: Duration = Duration::from_secs(2);
 /// Largest use of a limited cgroup, as a factor of its limit.

@@ -21,9 +21,11 @@ pub fn run(threads: Option<String>) -> ! {
 pub fn spin(threads: Option<String>) -> ! {
     let threads: usize = threads.and_then(|text| text.parse().ok()).unwrap_or(1);
     let forever = || {
-        loop {
-            std::hint::spin_loop();
+        // The emulator takes long for the instruction of `spin_loop`.
+        for number in 0_u64.. {
+            std::hint::black_box(number);
         }
+        unreachable!("the counter has 64 bits")
     };
     for _ in 1..threads {
         std::thread::spawn(forever);

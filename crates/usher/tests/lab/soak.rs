@@ -185,7 +185,7 @@ impl<'a> Soak<'a> {
         while began.elapsed() < duration {
             self.step();
             heartbeats.check();
-            thread::sleep(PAUSE);
+            thread::park_timeout(PAUSE);
             if began.elapsed() >= shown + PROGRESS {
                 shown = began.elapsed();
                 self.show_progress(shown, heartbeats);
