@@ -19,7 +19,7 @@ use crate::{MACHINE, large, soak};
 
 /// Time limit for all checks of one guest, on a host with other work.
 const TIMEOUT: Duration = Duration::from_secs(1800);
-/// Time limit for minutes of stress, which take much longer on the host if the guest has many CPUs.
+/// Time limit for minutes of stress and for guests with many CPUs, which are slow on the host.
 const STRESS_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// Time of the host per guest time in the soak check, on a host with other work.
 const SOAK_FACTOR: u32 = 8;
@@ -284,7 +284,7 @@ fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
     let mut vm = Vm::new(boot.machine)?;
     vm.kernel = boot.kernel.clone();
     vm.timeout = match boot.checks {
-        STRESS => STRESS_TIMEOUT,
+        STRESS | LARGE | LARGE_SEATS => STRESS_TIMEOUT,
         SOAK => SOAK_FACTOR * soak::duration() + TIMEOUT,
         _ => TIMEOUT,
     };
