@@ -8,6 +8,7 @@
 #   make bless     accept the present output as the golden output
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
+#   make install-slurm   the same for the plugin that Slurm loads (docs/slurm.md)
 #   make uninstall   removes what `make install` put there
 #   make loc       lines of code: the product, the evidence, all
 #   make deb       Debian packages, in target/deb
@@ -74,14 +75,14 @@ TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19
 SHIPPED := --package usher --package usher-ompt
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples setup-compared lint fmt clippy deny unit fuzz loom fuzz-loom doc \
-  sanitize asan tsan c-examples valgrind media bless install install-tasks uninstall \
+  sanitize asan tsan c-examples valgrind media slurm bless install install-tasks install-slurm uninstall \
   deb dist packages deb-test kernels guests hosts lab \
   new-skips skips loc mutants
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: new-skips setup setup-compared fmt clippy packages deny unit fuzz-loom deb-test guests doc c-examples valgrind media sanitize skips
+test: new-skips setup setup-compared fmt clippy packages deny unit fuzz-loom deb-test slurm guests doc c-examples valgrind media sanitize skips
 	@echo "make test: everything passed"
 
 # Tests that cannot run on this machine append themselves to this file (crates/skip).
@@ -104,9 +105,9 @@ setup-lab:
 setup-examples:
 	@scripts/stage setup scripts/setup build examples
 
-# What the tests of examples/compare and examples/media run.
+# What the tests of examples/compare and examples/media run, and Slurm.
 setup-compared:
-	@scripts/stage "setup of examples" scripts/setup pytest transcode media
+	@scripts/stage "setup of examples" scripts/setup pytest transcode media slurm
 
 build:
 	@scripts/need $(TOOLS) strip:binutils objcopy:binutils
@@ -267,6 +268,11 @@ valgrind: c-examples
 media: setup-compared
 	@scripts/stage "media programs" integrations/tests/media
 
+# The plugin on a Slurm cluster of four nodes on this machine.
+slurm: setup-compared
+	@$(CARGO) build --locked --quiet --package usher --bin usher
+	@scripts/stage "Slurm cluster" integrations/tests/slurm $(TARGET)/debug/usher
+
 # Side by side, as the thread sanitizer runs one test at a time.
 sanitize:
 	@scripts/at-once "address sanitizer" "$(MAKE) --no-print-directory asan" \
@@ -295,6 +301,14 @@ run: setup-examples build-run
 install-tasks: build-tasks
 	@scripts/install gather $(TASKS_BIN) $(VERSION) $(STAGE)-tasks tasks
 	@scripts/install put $(STAGE)-tasks "$(PREFIX)" "$(DESTDIR)"
+
+# The headers of Slurm must be of the release that loads the plugin.
+install-slurm:
+	@scripts/need cc:gcc strip:binutils objcopy:binutils
+	@mkdir -p $(TARGET)/slurm
+	@scripts/stage "build of the plugin for Slurm" scripts/spank-plugin $(TARGET)/slurm/spank_usher.so
+	@scripts/install gather $(TARGET)/slurm $(VERSION) $(STAGE)-slurm slurm
+	@scripts/install put $(STAGE)-slurm "$(PREFIX)" "$(DESTDIR)"
 
 install: build build-tasks
 	@scripts/install gather --library $(TASKS_BIN) $(BIN) $(VERSION) $(STAGE) $(PARTS)

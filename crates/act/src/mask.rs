@@ -160,9 +160,10 @@ pub(crate) fn pins(
 ) -> Option<PinnedCpus> {
     let online = procs.online_cpus();
     let ours = ours(state, &online);
-    let initial = own.initial.as_ref()?.and(&online);
+    own.initial.as_ref()?;
     let is_pinned = |pid: i32, tid: i32, mask: &CpuSet| {
-        if *mask == initial || (own.pinned.is_empty() && ours.contains(mask)) {
+        let is_initial = own.initial_equal(mask, &online).is_some();
+        if is_initial || (own.pinned.is_empty() && ours.contains(mask)) {
             return false;
         }
         let thread = procs.thread_id(pid, tid);
@@ -313,7 +314,7 @@ pub(crate) fn restore_process(
     for _ in 0..PROCESS_SCANS_MAX {
         let mut again = false;
         for thread in scan::threads(procs, &pids) {
-            again |= restore(state, &ours, &online, thread)? != VisitResult::Unchanged;
+            again |= restore(procs, state, &ours, &online, thread)? != VisitResult::Unchanged;
         }
         if !again {
             break;
@@ -492,7 +493,7 @@ impl<'a> SeatScan<'a> {
             Some(before) if ours || before.and(self.online) == *current => Some(before.clone()),
             Some(_) => None,
             None if ours && !self.may_inherit(thread, current) => None,
-            None if ours => Some(inherited(state, thread)?.clone()),
+            None if ours => Some(inherited(self.procs, state, thread)?.clone()),
             None if self.is_chosen(current) => None,
             None => whole(self.procs, self.online, thread.pid, thread.tid),
         }
@@ -518,8 +519,7 @@ impl<'a> SeatScan<'a> {
 
     /// Returns whether the program itself set a mask that is known not to be Usher's.
     fn is_chosen(&self, mask: &CpuSet) -> bool {
-        let initial = self.own.initial.as_ref();
-        initial.is_some_and(|initial| initial.and(self.online) != *mask)
+        self.own.initial.is_some() && self.own.initial_equal(mask, self.online).is_none()
     }
 
     fn note_pinned(&mut self, thread: ThreadId, mask: &CpuSet) -> Result<(), ActError> {
@@ -534,8 +534,7 @@ impl<'a> SeatScan<'a> {
     /// If a pinned thread has the program's initial mask again, records that the thread is no
     /// longer pinned.
     fn note_unpinned(&mut self, thread: ThreadId, mask: &CpuSet) -> Result<(), ActError> {
-        let initial = self.own.initial.clone();
-        let initial = initial.filter(|initial| initial.and(self.online) == *mask);
+        let initial = self.own.initial_equal(mask, self.online).cloned();
         match initial {
             Some(initial) if self.own.pinned.remove(&thread).is_some() => {
                 self.note_own(thread, initial)
@@ -582,8 +581,16 @@ fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Re
 }
 
 /// Returns the mask that a thread with an inherited mask of Usher's would have without Usher: the
-/// program's former mask or, if it is unknown, the former mask of the process's first thread.
-fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
+/// former mask of the tree that joined the program and contains the thread, else the program's former
+/// mask or, if it is unknown, the former mask of the process's first thread.
+fn inherited<'a>(procs: &Procs, state: &'a ProgramState, thread: ThreadId) -> Option<&'a CpuSet> {
+    if !state.joined.is_empty() {
+        let above = procs.lineage(thread.pid);
+        let mut roots = above.iter().filter_map(|one| state.joined.get(&one.id));
+        if let Some(before) = roots.next() {
+            return Some(before);
+        }
+    }
     let leader = || {
         let mut threads = state.threads.range(ThreadId::range(thread.pid, thread.pid));
         threads.next().map(|(_, before)| before)
@@ -594,6 +601,7 @@ fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
 /// Restores a thread's own mask if its present mask is Usher's. The argument `ours` is the result
 /// of [`ours`].
 pub(crate) fn restore(
+    procs: &Procs,
     state: &ProgramState,
     ours: &BTreeSet<CpuSet>,
     online: &CpuSet,
@@ -606,7 +614,7 @@ pub(crate) fn restore(
         return Ok(VisitResult::Unchanged);
     }
     let known = state.threads.get(&thread);
-    let Some(before) = known.or_else(|| inherited(state, thread)) else {
+    let Some(before) = known.or_else(|| inherited(procs, state, thread)) else {
         return Ok(VisitResult::Unchanged);
     };
     if before.and(online) == current {

@@ -17,6 +17,8 @@ use crate::procs::Procs;
 pub(crate) struct OwnMasks {
     /// The CPUs that at least one thread of the program could use at admission.
     pub initial: Option<CpuSet>,
+    /// The CPUs that each process tree could use when it joined the program.
+    pub joined: Vec<CpuSet>,
     /// The pinned threads that were found when a seat was applied, with their masks. If a later
     /// seat has the same CPUs as such a mask, this map shows that the program, not Usher, set the
     /// mask. The journal records the mask as the thread's former mask.
@@ -29,6 +31,13 @@ pub(crate) struct OwnMasks {
 }
 
 impl OwnMasks {
+    /// Returns the mask of a tree of the program at its admission that equals this mask within the
+    /// `online` CPUs.
+    pub fn initial_equal(&self, mask: &CpuSet, online: &CpuSet) -> Option<&CpuSet> {
+        let mut masks = self.initial.iter().chain(&self.joined);
+        masks.find(|one| one.and(online) == *mask)
+    }
+
     /// Records a mask of a thread of a copy.
     pub fn note_given(&mut self, thread: ThreadId, mask: &CpuSet) {
         let masks = self.given.entry(thread).or_default();
@@ -52,9 +61,9 @@ impl OwnMasks {
     /// given mask does not count, because CPUs that go offline and cpusets narrow masks, too.
     pub fn is_chosen_by_copy(&self, thread: ThreadId, current: &CpuSet, online: &CpuSet) -> bool {
         let given = self.given.get(&thread).and_then(|masks| masks.last());
-        let initial = self.initial.as_ref();
         given.is_some_and(|given| !current.is_subset(given))
-            && initial.is_some_and(|initial| initial.and(online) != *current)
+            && self.initial.is_some()
+            && self.initial_equal(current, online).is_none()
     }
 
     /// Returns whether the main thread of a copy has a mask that the program itself set after Usher

@@ -25,7 +25,8 @@ pub enum Event {
         /// Wall-clock seconds of the repetition.
         seconds: f64,
     },
-    /// A program's CPU quota, or the CPUs that its threads pinned themselves to, have changed.
+    /// A program's CPU quota, the CPUs that its threads pinned themselves to, or the CPUs that the
+    /// whole program is bound to, have changed.
     Limited {
         /// The program.
         program: ProgramId,
@@ -37,6 +38,11 @@ pub enum Event {
         /// [`Program::pinned_to`]: crate::Program::pinned_to
         #[serde(default)]
         pinned_to: Option<CpuSet>,
+        /// The new value of [`Program::bound_to`]; `None`: unchanged.
+        ///
+        /// [`Program::bound_to`]: crate::Program::bound_to
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bound_to: Option<CpuSet>,
     },
     /// Seats are from now on forbidden, or allowed again, on this machine.
     Seating {

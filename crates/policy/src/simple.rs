@@ -164,14 +164,20 @@ pub(crate) fn apply_limits(program: &mut Program, event: &Event) -> bool {
     let Event::Limited {
         cpu_quota,
         pinned_to,
+        bound_to,
         ..
     } = event
     else {
         return false;
     };
-    let changed = program.cpu_quota != *cpu_quota || program.pinned_to != *pinned_to;
+    let is_bound_anew = bound_to.is_some() && program.bound_to != *bound_to;
+    let changed =
+        program.cpu_quota != *cpu_quota || program.pinned_to != *pinned_to || is_bound_anew;
     program.cpu_quota = *cpu_quota;
     program.pinned_to.clone_from(pinned_to);
+    if is_bound_anew {
+        program.bound_to.clone_from(bound_to);
+    }
     changed
 }
 

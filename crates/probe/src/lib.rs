@@ -44,7 +44,7 @@ pub use error::ProbeError;
 pub use exec_watch::ExecWatch;
 pub use forks::{ForkScan, RUN_VARIABLE};
 pub use identity::{ProgramCommand, THREAD_VARIABLES, command_line_of, command_of, identify};
-pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, usable_cpus};
+pub use machine::{MachineProbe, MachineSample, Roots, busy_ns, online_cpus, usable_cpus};
 pub use other_load::{BusyProcess, LoadSnapshot, OtherLoad};
 pub use process::ProcessFacts;
 pub use program::{ProbeConfig, ProgramProbe, process_id};

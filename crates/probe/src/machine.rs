@@ -43,11 +43,19 @@ impl Default for Roots {
 /// # Errors
 /// When the kernel's lists cannot be read.
 pub fn usable_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
-    let online = roots.sys.join("devices/system/cpu/online");
-    let online = file::parse(&online, "a CPU list", |text| text.parse::<CpuSet>().ok())?;
+    let online = online_cpus(roots)?;
     let status = roots.proc.join("self/status");
     let allowed = file::parse(&status, "a process's status", text::status)?.cpus_allowed;
     Ok(online.and(&allowed))
+}
+
+/// Returns the CPUs that are online.
+///
+/// # Errors
+/// When the kernel's list cannot be read.
+pub fn online_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
+    let online = roots.sys.join("devices/system/cpu/online");
+    file::parse(&online, "a CPU list", |text| text.parse::<CpuSet>().ok())
 }
 
 /// Returns the busy time of some CPUs since boot, in nanoseconds. The resolution is one clock tick.

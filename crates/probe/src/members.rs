@@ -58,6 +58,8 @@ pub(crate) struct LeftProcesses {
 #[derive(Debug)]
 pub(crate) struct TreeMembers {
     tree: TrackedProcesses,
+    /// CPU time that further process trees had when they joined the program.
+    before_ns: u64,
     pidfd: OwnedFd,
 }
 
@@ -81,15 +83,23 @@ impl ProgramMembers {
         })
     }
 
-    /// Also tracks these processes, which have left the program's cgroup.
+    /// Also tracks these processes, which have left the program's cgroup or joined the program.
     pub(crate) fn follow(&mut self, processes: &[ProcessId]) {
-        if let Self::Cgroup { leavers, .. } = self {
-            // The cgroup's sum contains the CPU time of a process that has already ended.
-            let known = processes
-                .iter()
-                .filter_map(|&one| leavers.tree.add(one).ok());
-            leavers.before_ns += known.sum::<u64>();
-            leavers.sample();
+        let add = |tree: &mut TrackedProcesses| -> u64 {
+            // The CPU time of a process that has already ended is lost, or part of the cgroup's sum.
+            let known = processes.iter().filter_map(|&one| tree.add(one).ok());
+            known.sum()
+        };
+        match self {
+            Self::Cgroup { leavers, .. } => {
+                leavers.before_ns += add(&mut leavers.tree);
+                leavers.sample();
+            }
+            // Only a tree that joins is not tracked yet.
+            Self::Tree(followed) => {
+                followed.before_ns += add(&mut followed.tree);
+                followed.tree.sample();
+            }
         }
     }
 
@@ -105,7 +115,7 @@ impl ProgramMembers {
             Self::Tree(followed) => {
                 followed.tree.sample();
                 TotalTimes {
-                    cpu_ns: followed.tree.cpu_ns(),
+                    cpu_ns: followed.tree.cpu_ns().saturating_sub(followed.before_ns),
                     wait_ns: None,
                 }
             }
@@ -219,7 +229,11 @@ impl TreeMembers {
             ),
         })?;
         let tree = TrackedProcesses::open(proc_root, home.root)?;
-        Ok(Self { tree, pidfd })
+        Ok(Self {
+            tree,
+            before_ns: 0,
+            pidfd,
+        })
     }
 }
 

@@ -280,7 +280,7 @@ impl ProgramProbe {
         self.members.has_ended()
     }
 
-    /// Also tracks these processes, which have left the program's cgroup.
+    /// Also tracks these processes, which have left the program's cgroup or joined the program.
     pub fn follow(&mut self, leavers: &[ProcessId]) {
         self.members.follow(leavers);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rule: every source file starts with the SPDX line of its crate's licence, and the crate's
 //! manifest states the same licence. Code that runs in the kernel or links its GPL-only interfaces
-//! is GPL-2.0-only.
+//! is GPL-2.0-only. The plugin that Slurm loads has Slurm's licence, GPL-2.0-or-later.
 
 use crate::{Breach, File, Tree};
 
@@ -16,6 +16,10 @@ const KERNEL_FOLDER: &str = "/src/bpf/";
 /// Folders of code that links GPL-only interfaces of the kernel, and of the programs that link such
 /// code.
 const GPL_FOLDERS: [&str; 3] = ["crates/usher/", "crates/scx/", "bpf/"];
+
+/// Folder of the plugin that Slurm loads, whose C sources have Slurm's licence.
+const SLURM_FOLDER: &str = "integrations/slurm/";
+const SLURM: &str = "GPL-2.0-or-later";
 
 const SOURCES: [&str; 8] = ["rs", "c", "h", "cpp", "py", "sh", "bash", "awk"];
 
@@ -49,6 +53,9 @@ fn expected(path: &str) -> &'static str {
             true => SHARED,
             false => GPL,
         };
+    }
+    if path.starts_with(SLURM_FOLDER) && (path.ends_with(".c") || path.ends_with(".h")) {
+        return SLURM;
     }
     match GPL_FOLDERS.iter().any(|folder| path.starts_with(folder)) {
         true => GPL,
@@ -96,6 +103,7 @@ mod tests {
         let script = "#!/bin/sh\n# SPDX-License-Identifier: MIT OR Apache-2.0\n";
         let header = "/* SPDX-License-Identifier: MIT OR Apache-2.0 */\n";
         let shared = "/* SPDX-License-Identifier: GPL-2.0-only OR MIT */\n";
+        let slurm = "// SPDX-License-Identifier: GPL-2.0-or-later\n";
         let tree = Tree::of(&[
             ("crates/model/src/lib.rs", good),
             ("crates/usher/src/main.rs", gpl),
@@ -103,6 +111,8 @@ mod tests {
             ("crates/meter/src/bpf/a.bpf.c", gpl),
             ("crates/meter/src/bpf/a.h", shared),
             ("scripts/setup", script),
+            ("integrations/slurm/a.c", slurm),
+            ("integrations/slurm/other.c", gpl),
             ("notes.txt", "no source"),
             ("crates/model/src/bare.rs", "fn a() {}\n"),
             ("crates/model/src/empty.rs", ""),
@@ -119,6 +129,7 @@ mod tests {
             .map(|breach| (breach.path, breach.line))
             .collect();
         let expected = [
+            ("integrations/slurm/other.c", 1),
             ("crates/model/src/bare.rs", 1),
             ("crates/model/src/empty.rs", 1),
             ("crates/model/src/other.rs", 1),

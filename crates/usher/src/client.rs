@@ -32,7 +32,7 @@ mod error;
 mod search;
 mod unanswered;
 
-pub use calls::RegisterRequest;
+pub use calls::{AttachOptions, RegisterRequest};
 pub use connection::{ENDED_BY_SIGNAL, ReadTimeout, TrustedConnection, WaitLimits};
 pub use daemon::Daemon;
 pub use daemons::{Daemons, QueriedDaemon};

@@ -37,8 +37,13 @@ use crate::{cgroups, files, release, undo};
 const CGROUP_INVISIBLE: &str = "the cgroup of the program is not visible to Usher";
 
 impl Actuator {
-    /// Checks whether the tree with this root may be admitted.
-    pub(super) fn check(&self, program: ProgramId, root: ProcessId) -> Result<(), ActError> {
+    /// Checks whether the tree with this root may be admitted. `program`: the program that the tree
+    /// becomes; `None` if the tree joins a program.
+    pub(super) fn check(
+        &self,
+        program: Option<ProgramId>,
+        root: ProcessId,
+    ) -> Result<(), ActError> {
         let pid = root.pid;
         let process = self.procs.same(root).ok_or(ActError::Gone { pid })?;
         let own = rustix::process::getpid().as_raw_nonzero().get();
@@ -53,7 +58,7 @@ impl Actuator {
         if above.iter().any(|one| one.id.pid == pid) {
             return refused("the process is an ancestor of Usher itself");
         }
-        if self.journal.state().programs.contains_key(&program) {
+        if program.is_some_and(|program| self.journal.state().programs.contains_key(&program)) {
             return Ok(()); // a prepared program: its process is created in its home
         }
         if undo::serves_an_instance(&self.config, root) {

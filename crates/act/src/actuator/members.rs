@@ -23,7 +23,7 @@ impl Actuator {
     /// would be recorded as the process's own masks.
     pub(super) fn check_again(
         &mut self,
-        program: ProgramId,
+        program: Option<ProgramId>,
         root: ProcessId,
     ) -> Result<(), ActError> {
         let mut continued = Vec::new();

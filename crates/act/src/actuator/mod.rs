@@ -11,6 +11,7 @@
 //! - `acting`: seat, release, freeze, thaw;
 //! - `copies`: parts of the seat for single processes;
 //! - `demotion`: lower priorities of background work;
+//! - `joining`: further process trees of a program;
 //! - `departure`: the end of the management, and the undo of all programs;
 //! - `members`: which process belongs to which program;
 //! - `no_cgroup`: why a program has no cgroup of its own;
@@ -32,6 +33,7 @@ mod admission;
 mod copies;
 mod demotion;
 mod departure;
+mod joining;
 mod members;
 mod no_cgroup;
 mod ownership;
@@ -270,7 +272,7 @@ impl Actuator {
         process: ProcessId,
         work: WorkClass,
     ) -> Result<(), ActError> {
-        self.check_again(program, process)?;
+        self.check_again(Some(program), process)?;
         self.begin(program, process)?;
         match self.make_dirs(program, process, work) {
             Err(error) => self.abort_admission(program, error),
@@ -301,7 +303,7 @@ impl Actuator {
         {
             return Err(ActError::Taken(program));
         }
-        self.check_again(program, root)?;
+        self.check_again(Some(program), root)?;
         let is_launched = self.programs.contains_key(&program);
         let cgroup = match is_launched {
             true => self.place_launched(program, root, work),

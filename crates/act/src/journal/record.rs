@@ -195,6 +195,14 @@ pub enum Record {
     /// without Usher. If there is no such line, the mask of the first `thread` line is used
     /// instead.
     Unbound { program: ProgramId, before: CpuSet },
+    /// A second process tree is about to join the program. Threads of this tree that were created
+    /// with a mask of Usher's would have the mask `before` without Usher, instead of the mask of
+    /// an `unbound` line.
+    Joined {
+        program: ProgramId,
+        process: ProcessId,
+        before: CpuSet,
+    },
     /// All threads of the program have their own masks again.
     Unmask { program: ProgramId },
     /// A process is about to be sent `SIGSTOP`.

@@ -38,6 +38,9 @@ pub struct ProgramState {
     /// The program's mask at admission, to which the undo sets threads that were created with a
     /// mask of Usher's.
     pub unbound: Option<CpuSet>,
+    /// The roots of the process trees that joined the program after its admission, each with the
+    /// mask of its tree at that time.
+    pub joined: BTreeMap<ProcessId, CpuSet>,
     /// Processes that were sent `SIGSTOP`.
     pub stopped: BTreeSet<ProcessId>,
     /// Whether Usher froze the cgroup in which the program was found.
@@ -120,6 +123,14 @@ impl JournalState {
             }
             Record::Unbound { program, before } => {
                 self.program(program).unbound.get_or_insert(before);
+            }
+            Record::Joined {
+                program,
+                process,
+                before,
+            } => {
+                let state = self.program(program);
+                state.joined.entry(process).or_insert(before);
             }
             Record::Unmask { program } => {
                 let state = self.program(program);
@@ -213,6 +224,12 @@ impl ProgramState {
             },
         };
         records.extend(self.threads.iter().map(line));
+        let joined = self.joined.iter();
+        records.extend(joined.map(|(&process, before)| Record::Joined {
+            program,
+            process,
+            before: before.clone(),
+        }));
         records.extend(
             self.stopped
                 .iter()

@@ -174,7 +174,7 @@ impl ThreadChange for Restoration<'_> {
         let ours = &self.ours;
         let mask = match ours.masks.is_empty() {
             true => Ok(VisitResult::Unchanged),
-            false => mask::restore(self.state, &ours.masks, &ours.online, thread),
+            false => mask::restore(self.procs, self.state, &ours.masks, &ours.online, thread),
         };
         let priority = ours.demoted.map_or(Ok(VisitResult::Unchanged), |demoted| {
             priority::restore(self.procs, demoted, thread)

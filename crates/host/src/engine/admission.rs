@@ -70,7 +70,13 @@ impl RealWorld {
         arriving: ArrivingProgram,
         reply: Reply<AdoptedProgram>,
     ) {
-        match self.admit(prepared, arriving) {
+        let adopted = match self.group_of(&arriving) {
+            Some(id) => self.join(id, arriving),
+            None => self.admit(prepared, arriving),
+        };
+        match adopted {
+            // Without an event, no decision follows.
+            Ok(adopted) if self.state.events.is_empty() => drop(reply.send(Ok(adopted))),
             Ok(adopted) => self.state.arriving.push((adopted, reply)),
             Err(error) => drop(reply.send(Err(error))),
         }
@@ -92,7 +98,7 @@ impl RealWorld {
             self.actuator.restrict_to(id, arriving.asking);
         }
         // A running program stays in its cgroup. A launched program may get a cgroup of its own.
-        let ready = match arriving.held && prepared.is_none() {
+        let ready = match arriving.held && !arriving.in_place && prepared.is_none() {
             true => self.actuator.prepare_held(id, arriving.root, work),
             false => Ok(()),
         };
@@ -135,8 +141,9 @@ impl RealWorld {
             hints: None,
         };
         let review = arriving.review.take();
+        let is_launched = held && !arriving.in_place;
         self.arrive(arriving, home, watch);
-        self.report_placement(id, held);
+        self.report_placement(id, is_launched);
         if let Some(text) = review {
             let program = Some(id);
             self.keep_note(now_ns(), Note::new(program, text), true);
@@ -247,6 +254,8 @@ impl RealWorld {
             program,
             home,
             uid: arriving.uid,
+            group: arriving.group,
+            job: arriving.job,
             was_running: !is_launched,
             command: arriving.command,
             key: arriving.key,
@@ -331,7 +340,7 @@ impl RealWorld {
 }
 
 /// Converts an error of the admission of a process.
-fn admission_error(error: ActError) -> EngineError {
+pub(super) fn admission_error(error: ActError) -> EngineError {
     match error {
         ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
         other => other.into(),

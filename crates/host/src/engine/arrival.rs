@@ -3,7 +3,7 @@
 //! and its heartbeat page. [`ArrivingProgram::inspect`] runs in the thread that makes the request,
 //! because reading the build ID of an executable would delay the control loop.
 //!
-//! 1. Check that the requesting user owns the process.
+//! 1. Check that the requesting user owns the process, and that the given bounds are valid.
 //! 2. With the rights of the process, read its command, derive the key from the executable, and
 //!    open the heartbeat page. Because of these rights, a request cannot make the daemon read a
 //!    file for another user.
@@ -25,7 +25,9 @@ use usher_model::{
     CpuSet, ProcessId, ProfileMatch, Program, ProgramId, ProgramKey, ProgressSource, SourceErrors,
     StoredCopies,
 };
-use usher_probe::{ProcessFacts, ProgramCommand, command_line_of, command_of, identify};
+use usher_probe::{
+    ProcessFacts, ProgramCommand, Roots, command_line_of, command_of, identify, online_cpus,
+};
 
 use super::config::{AdoptOptions, EngineError, HintRequest, ReviewedProcess};
 use super::profiles::Profiles;
@@ -65,6 +67,10 @@ pub(super) struct ArrivingProgram {
     pub similar_to: Option<String>,
     /// Whether the process waits before its `exec`.
     pub held: bool,
+    /// Whether the process stays in its cgroup, although it waits before its `exec`.
+    pub in_place: bool,
+    pub group: Option<String>,
+    pub job: Option<String>,
     /// The reason for which the review changed the options.
     pub review: Option<String>,
     /// The variables that set the number of threads.
@@ -91,16 +97,18 @@ impl ArrivingProgram {
     /// The owner is checked first, because all later steps open files, with the rights of the
     /// process.
     pub fn inspect(
-        proc_root: &Path,
+        roots: &Roots,
         pid: i32,
         mut adopt: AdoptOptions,
         held: bool,
         profiles: &Profiles,
         asking: u32,
     ) -> Result<Self, EngineError> {
+        let proc_root = roots.proc.as_path();
         check_weight(&adopt)?;
         let facts = ProcessInfo::read(proc_root, pid)?;
-        facts.check_owner(asking)?;
+        facts.check_owner(asking, adopt.is_of_user)?;
+        facts.check_bounds(roots, &adopt)?;
         let own = rustix::process::geteuid().as_raw();
         let read = || {
             let command = command(proc_root, pid, &adopt, held);
@@ -155,6 +163,9 @@ impl ArrivingProgram {
             source_errors: profiles.source_errors(),
             similar_to: stored.similar_to,
             held,
+            in_place: adopt.in_place,
+            group: adopt.group.take(),
+            job: adopt.job.take(),
             review,
             hints: adopt.hints.take(),
             stored_copies: stored.copies,
@@ -169,7 +180,7 @@ pub(super) fn owned_process(
     asking: u32,
 ) -> Result<ProcessId, EngineError> {
     let process = ProcessInfo::read(proc_root, pid)?;
-    process.check_owner(asking)?;
+    process.check_owner(asking, false)?;
     Ok(process.root)
 }
 
@@ -265,10 +276,41 @@ impl ProcessInfo {
             .map_err(|reason| EngineError::Ignored { reason })
     }
 
+    /// Checks that the given bounds are CPUs of this machine that are online, and that the process
+    /// may use at least one of them.
+    fn check_bounds(&self, roots: &Roots, adopt: &AdoptOptions) -> Result<(), EngineError> {
+        let Some(cpus) = &adopt.bound_to else {
+            return Ok(());
+        };
+        let refused = |reason: String| {
+            let cpus = cpus.clone();
+            Err(EngineError::Bounds { cpus, reason })
+        };
+        if cpus.is_empty() {
+            return refused("the set is empty; give at least one CPU".to_owned());
+        }
+        let online = online_cpus(roots)?;
+        let missing = cpus.minus(&online);
+        if !missing.is_empty() {
+            return refused(format!(
+                "the CPUs {missing} are offline or do not exist; the online CPUs are {online}"
+            ));
+        }
+        match &self.allowed {
+            Some(allowed) if !allowed.intersects(cpus) => refused(format!(
+                "the affinity mask of process {} contains only the CPUs {allowed}",
+                self.root.pid
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that the user may manage the process. As for ptrace(2), every user id of the
-    /// process counts: a setuid program that a user starts does not belong to the user.
-    fn check_owner(&self, asking: u32) -> Result<(), EngineError> {
-        match self.uids.iter().find(|&&uid| asking != 0 && uid != asking) {
+    /// process counts: a setuid program that a user starts does not belong to the user. Unless
+    /// `is_strict`, root may manage all processes.
+    fn check_owner(&self, asking: u32, is_strict: bool) -> Result<(), EngineError> {
+        let may_all = asking == 0 && !is_strict;
+        match self.uids.iter().find(|&&uid| !may_all && uid != asking) {
             None => Ok(()),
             Some(&owner) => Err(EngineError::NotYours {
                 pid: self.root.pid,

@@ -232,8 +232,18 @@ pub struct AdoptOptions {
     pub heartbeat: Option<PathBuf>,
     /// The regulation of a background program. `None` for a foreground program, which gets a seat.
     pub background: Option<Regulation>,
-    /// CPUs to which the seats of the program are restricted, in addition to its affinity mask.
+    /// CPUs to which the seats of the program are restricted, in addition to its affinity mask. The
+    /// set must not be empty, and all its CPUs must be online.
     pub bound_to: Option<CpuSet>,
+    /// The group of processes that are one program, such as the tasks of a step of a batch system.
+    /// If an attached program of the same user and group is managed, the process joins it.
+    pub group: Option<String>,
+    /// The job of a batch system to which the program belongs, with its step.
+    pub job: Option<String>,
+    /// Whether a process that waits before its `exec` stays in its cgroup.
+    pub in_place: bool,
+    /// Whether the process must belong to the requesting user, even if this user is root.
+    pub is_of_user: bool,
     /// Key of the program in the profile store. If this is `None`, the key is derived from the
     /// command.
     pub key: Option<ProgramKey>,
@@ -285,6 +295,10 @@ impl AdoptOptions {
             heartbeat: None,
             background: None,
             bound_to: None,
+            group: None,
+            job: None,
+            in_place: false,
+            is_of_user: false,
             key: None,
             hints: None,
             review: None,
@@ -408,6 +422,14 @@ pub enum EngineError {
         name: String,
         /// The given weight.
         weight: f64,
+    },
+    /// The CPUs to which the program is to be bound are invalid.
+    #[error("the process cannot be bound to the CPUs {cpus}: {reason}")]
+    Bounds {
+        /// The given CPUs.
+        cpus: CpuSet,
+        /// The cause, and the remedy.
+        reason: String,
     },
     /// The heartbeat page cannot be used.
     #[error("the heartbeat page '{}' cannot be used: {reason}", path.display())]

@@ -37,6 +37,10 @@ pub(super) struct ManagedProgram {
     pub program: Program,
     pub home: ProcessTree,
     pub uid: u32,
+    /// The name under which further process trees join the program.
+    pub group: Option<String>,
+    /// The job of a batch system to which the program belongs.
+    pub job: Option<String>,
     /// Whether the program ran already when it came under management.
     pub was_running: bool,
     pub command: String,
@@ -184,6 +188,7 @@ impl ManagedProgram {
             program: self.id(),
             cpu_quota: self.program.cpu_quota,
             pinned_to: self.program.pinned_to.clone(),
+            bound_to: None,
         }
     }
 
@@ -303,6 +308,7 @@ impl ManagedProgram {
             name: self.program.name.clone(),
             pid: self.main_process(),
             uid: self.uid,
+            job: self.job.clone(),
             command: self.command.clone(),
             weight: self.program.weight,
             cores: self.program.cores,

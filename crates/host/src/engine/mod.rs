@@ -28,6 +28,7 @@ mod cpu_budget;
 mod departure;
 mod exec_notifications;
 mod hotplug;
+mod joining;
 mod learn;
 mod log;
 mod member;
@@ -265,6 +266,22 @@ impl EngineHandle {
         self.take_in(pid, adopt, false, asking)
     }
 
+    /// Does the same as [`Self::attach`] for a process that waits before its `exec` of `adopt.argv`.
+    /// The process stays in its cgroup. If `adopt.group` names a managed program, the process
+    /// becomes a part of this program.
+    ///
+    /// # Errors
+    /// The errors of [`Self::attach`].
+    pub fn attach_held(
+        &self,
+        pid: i32,
+        mut adopt: AdoptOptions,
+        asking: u32,
+    ) -> Result<AdoptedProgram, EngineError> {
+        adopt.in_place = true;
+        self.take_in(pid, adopt, true, asking)
+    }
+
     /// Launches a program as a child of this process, and holds the child before its `exec`. The
     /// child is created inside the program's cgroups, and is seated when this function returns.
     ///
@@ -434,7 +451,7 @@ impl EngineHandle {
         held: bool,
         asking: u32,
     ) -> Result<ArrivingProgram, EngineError> {
-        ArrivingProgram::inspect(&self.roots.proc, pid, adopt, held, &self.profiles, asking)
+        ArrivingProgram::inspect(&self.roots, pid, adopt, held, &self.profiles, asking)
     }
 
     fn submit(

@@ -75,6 +75,9 @@ pub struct ProgramStatus {
     pub pid: i32,
     /// The user to which the program belongs.
     pub uid: u32,
+    /// The job of a batch system to which the program belongs, with its step.
+    #[serde(default)]
+    pub job: Option<String>,
     /// Command line of the program.
     pub command: String,
     /// Weight of its NTT in the mean.

@@ -151,6 +151,7 @@ impl World {
             program,
             cpu_quota,
             pinned_to: None,
+            bound_to: None,
         });
     }
 
@@ -160,6 +161,7 @@ impl World {
             program: ProgramId(id),
             cpu_quota: None,
             pinned_to: cpus.map(|cpus| cpus.parse().unwrap()),
+            bound_to: None,
         });
     }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use usher_host::quiet::{LoadCheck, LoadRule, WAIT_MAX};
+use usher_model::CpuSet;
 use usher_policy::background::Thresholds;
 
 use super::numbers::{cpus, wait};
@@ -21,6 +22,12 @@ use crate::runtime;
 
 /// Upper limit of the length of a program's name in bytes, because a name must fit into a table.
 const NAME_BYTES_MAX: usize = 256;
+
+/// Upper limit of the bytes of a list of CPUs: enough for every second CPU of a Linux machine.
+const CPU_LIST_BYTES_MAX: usize = 32 * 1024;
+
+/// Upper limit of the bytes of the name of a job or of a group.
+const JOB_BYTES_MAX: usize = 128;
 
 /// Environment variable that names the profile store.
 pub const STORE: &str = "USHER_STORE";
@@ -36,6 +43,40 @@ pub fn program_name(text: &str) -> Result<String, String> {
             "a program name must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
         )),
         false => Ok(text.to_owned()),
+    }
+}
+
+/// Parses a list of CPUs, which must not be empty.
+///
+/// # Errors
+/// Why the list is rejected.
+pub fn cpu_list(text: &str) -> Result<CpuSet, String> {
+    if text.len() > CPU_LIST_BYTES_MAX {
+        return Err(format!(
+            "the list of CPUs has {} bytes; at most {CPU_LIST_BYTES_MAX} bytes are accepted",
+            text.len()
+        ));
+    }
+    let cpus: CpuSet = text.parse().map_err(|error| format!("{error}"))?;
+    match cpus.is_empty() {
+        true => Err("the list of CPUs is empty; give CPUs such as 0-3,8".to_owned()),
+        false => Ok(cpus),
+    }
+}
+
+/// Checks the name of a job or of a group of processes.
+///
+/// # Errors
+/// Why the name is rejected.
+pub fn job_name(text: &str) -> Result<String, String> {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._+:[]-".contains(&byte);
+    let is_valid = (1..=JOB_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_known);
+    match is_valid {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "a job or a group must have 1 to {JOB_BYTES_MAX} letters, digits and characters of \
+             ._+:[]-"
+        )),
     }
 }
 

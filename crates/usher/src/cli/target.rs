@@ -239,6 +239,7 @@ mod tests {
             name: name.to_owned(),
             pid: 100 + id,
             uid: 0,
+            job: None,
             command: String::new(),
             weight: 1.0,
             mode: Program_mode::shared,

@@ -5,11 +5,28 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use usher_act::{ActConfig, HomeDirs, PreparedHome};
-use usher_model::{ProgramId, Regulation};
+use usher_model::{CpuSet, ProgramId, Regulation};
 
 use super::daemon::Daemon;
 use super::error::is_closed;
 use crate::api::{self, ErrorKind, VarlinkClientInterface};
+
+/// The options of a running process that is to be managed.
+#[derive(Debug, Clone, Default)]
+pub struct AttachOptions {
+    /// The name of the program.
+    pub name: Option<String>,
+    /// The weight of the program.
+    pub weight: Option<f64>,
+    /// The regulation of background work.
+    pub background: Option<Regulation>,
+    /// The CPUs to which seats are restricted.
+    pub bounds: Option<CpuSet>,
+    /// The group of processes that are one program.
+    pub group: Option<String>,
+    /// The job of a batch system, with its step.
+    pub job: Option<String>,
+}
 
 impl Daemon {
     /// Requests the cgroups of a program that this process is about to launch. The next
@@ -78,12 +95,20 @@ impl Daemon {
     pub fn attach(
         &mut self,
         pid: i32,
-        name: Option<String>,
-        weight: Option<f64>,
-        background: Option<Regulation>,
+        options: AttachOptions,
     ) -> anyhow::Result<api::Attach_Reply> {
-        let background = background.map(|policy| policy.name().to_owned());
-        let mut call = self.client.attach(pid.into(), name, weight, background);
+        let background = options.background.map(|policy| policy.name().to_owned());
+        let mut call = self.client.attach(
+            pid.into(),
+            options.name,
+            options.weight,
+            background,
+            options.bounds.map(|cpus| cpus.to_string()),
+            options.group,
+            options.job,
+            None,
+            None,
+        );
         let result = call.call();
         let outcome = self.outcome(result);
         outcome.with_context(|| format!("attaching process {pid}"))

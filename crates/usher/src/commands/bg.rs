@@ -20,7 +20,7 @@ use usher_model::Regulation;
 use crate::answers::{BackgroundAnswer, BackgroundProgram};
 use crate::autostart;
 use crate::cli::options::{Global, RegulationArgs, StoreArg, report_other_store};
-use crate::client::{self, Daemon, WaitLimits};
+use crate::client::{self, AttachOptions, Daemon, WaitLimits};
 use crate::daemon::own_process;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, HintMode, RunOptions};
@@ -178,7 +178,14 @@ impl Args {
         for pid in pids {
             let result = client::check_unmanaged(dir, pid).and_then(|()| {
                 autostart::call(dir, &options, &limits, |daemon| {
-                    daemon.attach(pid, self.name.clone(), None, Some(policy))
+                    daemon.attach(
+                        pid,
+                        AttachOptions {
+                            name: self.name.clone(),
+                            background: Some(policy),
+                            ..AttachOptions::default()
+                        },
+                    )
                 })
             });
             match result {

@@ -167,9 +167,11 @@ fn alternatives(answer: &api::Explain_Reply, out: Output) -> String {
 fn about(reason: &api::Reason, with_curve: bool, out: Output) -> String {
     let program = &reason.program;
     let name = out.paint(STRONG, &shown(&program.name));
+    let job = program.job.as_ref();
+    let job = job.map_or_else(String::new, |job| format!(", job {}", shown(job)));
     let id = out.paint(
         FAINT,
-        &format!("(program {}, process {})", program.id, program.pid),
+        &format!("(program {}, process {}{job})", program.id, program.pid),
     );
     let mut text = format!("{name} {id}\n");
     let notes = reason.notes.iter();

@@ -40,6 +40,7 @@ TIME      CPU time of the program, in minutes and seconds
 PROGRESS  work per second over the last 10 s, with its source and confidence. The sources
           are, best first: heartbeat, repetitions, ompt, instructions, bytes, cpu-time (which
           shows only demand).
+JOB       the job and the step of a batch system such as Slurm, if a program belongs to one
 COMMAND   the command line; only the program's user and root can see it
 
 If your daemon and the system's run, the command shows both, one after the other. --runtime-dir
@@ -133,9 +134,11 @@ pub fn text(state: &api::State, out: Output) -> String {
     text
 }
 
-const HEAD: [&str; 10] = [
-    "ID", "PROGRAM", "PID", "USER", "SEATS", "NTT", "BUSY", "TIME", "PROGRESS", "COMMAND",
+const HEAD: [&str; 11] = [
+    "ID", "PROGRAM", "PID", "USER", "SEATS", "NTT", "BUSY", "TIME", "PROGRESS", "JOB", "COMMAND",
 ];
+/// The column that is left out if no program belongs to a job of a batch system.
+const JOB: usize = 9;
 /// Columns that narrow terminals lack, the first to be left out first: USER, TIME, PID, NTT, BUSY,
 /// PROGRESS.
 const OPTIONAL: [usize; 6] = [3, 7, 2, 5, 6, 8];
@@ -148,7 +151,10 @@ fn table(state: &api::State, out: Output, width: usize) -> String {
         .programs
         .iter()
         .map(|program| row(program, &mut users, width, out));
-    let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
+    let mut rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
+    if state.programs.iter().all(|program| program.job.is_none()) {
+        rows.iter_mut().for_each(|row| drop(row.remove(JOB)));
+    }
     output::columns_within(&rows, width, &OPTIONAL)
 }
 
@@ -245,6 +251,7 @@ fn row(program: &api::Program, users: &mut UserNames, width: usize, out: Output)
         format!("{:.1}", program.busy_cpus),
         cpu_time(program.cpu_seconds),
         progress(program, out),
+        shown(program.job.as_deref().unwrap_or("–")),
         shown(&program.command),
     ]
 }
@@ -366,6 +373,26 @@ mod tests {
             "{text}"
         );
         assert!(table(&state, out, 200).contains(name));
+    }
+
+    #[test]
+    fn jobs_have_a_column_only_if_a_program_belongs_to_one() {
+        let out = Output {
+            json: false,
+            color: false,
+        };
+        let mut state = state(vec![program(1, "a", "0", 1.0), program(2, "b", "1", 1.0)]);
+        assert!(!table(&state, out, usize::MAX).contains("JOB"));
+        state.programs[1].job = Some("17.0".to_owned());
+        let text = table(&state, out, usize::MAX);
+        let words = |line: &str| line.split_whitespace().rev().nth(2).map(str::to_owned);
+        let jobs: Vec<_> = text.lines().skip(1).map(words).collect();
+        assert_eq!(
+            jobs,
+            [Some("–".to_owned()), Some("17.0".to_owned())],
+            "{text}"
+        );
+        assert!(text.lines().next().unwrap().contains("JOB"), "{text}");
     }
 
     #[test]

@@ -170,6 +170,7 @@ pub mod samples {
             name: name.to_owned(),
             pid: 1,
             uid: 0,
+            job: None,
             command: String::new(),
             weight: 1.0,
             cores: None,

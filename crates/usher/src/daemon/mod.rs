@@ -26,6 +26,7 @@
 mod abstention;
 mod activity;
 mod alternatives;
+mod attach;
 mod claim;
 mod connection;
 mod copies;

@@ -68,6 +68,9 @@ fn reply_engine(
         EngineError::Heartbeat { .. } => {
             call.reply_bad_argument("heartbeat".to_owned(), error.to_string())
         }
+        EngineError::Bounds { .. } => {
+            call.reply_bad_argument("bounds".to_owned(), error.to_string())
+        }
         EngineError::Weight { .. } => {
             call.reply_bad_argument("weight".to_owned(), error.to_string())
         }

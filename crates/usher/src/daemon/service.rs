@@ -23,11 +23,12 @@ use usher_act::WorkClass;
 use usher_host::engine::{
     AdoptOptions, AdoptedProgram, EngineError, EngineHandle, PreparedProgram, ProgramReview,
 };
-use usher_model::{CpuSet, ProcessId, ProgramId, Regulation};
+use usher_model::{CpuSet, ProcessId, ProgramId};
 use usher_probe::ProcessFacts;
 use varlink::VarlinkService;
 
 use super::activity::Activity;
+use super::attach::{AttachRequest, asking_user, regulation};
 use super::metrics::Timings;
 use super::own_process;
 use super::refusal::{Refusal, to_int};
@@ -108,6 +109,8 @@ enum Admission {
     Again,
     /// A user attaches it.
     Attached,
+    /// A batch system attaches it before its `exec`.
+    AttachedBeforeExec,
 }
 
 impl Service {
@@ -116,6 +119,7 @@ impl Service {
         pid: i64,
         adopt: AdoptOptions,
         admission: Admission,
+        asking: u32,
     ) -> Result<AdoptedProgram, Refusal> {
         let began = Instant::now();
         let number = i32::try_from(pid).ok();
@@ -127,7 +131,10 @@ impl Service {
         self.check_namespace(pid)?;
         Self::check(&adopt)?;
         // The first process of a launched program may itself be a launcher.
-        if admission == Admission::Attached {
+        if matches!(
+            admission,
+            Admission::Attached | Admission::AttachedBeforeExec
+        ) {
             own_process::check(number)?;
         }
         let admitting = self.shared.activity.begin();
@@ -135,12 +142,11 @@ impl Service {
         let engine = &self.shared.engine;
         let adopted = match admission {
             Admission::Held => match self.replace_prepared(None) {
-                Some(home) => engine.adopt_prepared(number, adopt, self.peer.uid, home)?,
-                None => engine.adopt_held(number, adopt, self.peer.uid)?,
+                Some(home) => engine.adopt_prepared(number, adopt, asking, home)?,
+                None => engine.adopt_held(number, adopt, asking)?,
             },
-            Admission::Again | Admission::Attached => {
-                engine.attach(number, adopt, self.peer.uid)?
-            }
+            Admission::Again | Admission::Attached => engine.attach(number, adopt, asking)?,
+            Admission::AttachedBeforeExec => engine.attach_held(number, adopt, asking)?,
         };
         self.shared.timings.seated(began.elapsed());
         let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
@@ -299,18 +305,8 @@ fn hide_command(program: &mut api::Program, peer: i64) {
     }
 }
 
-fn bad(argument: &'static str, reason: String) -> Refusal {
+pub(super) fn bad(argument: &'static str, reason: String) -> Refusal {
     Refusal::BadArgument { argument, reason }
-}
-
-/// Returns the policy with this name.
-fn regulation(name: Option<&str>) -> Result<Option<Regulation>, Refusal> {
-    let known = |name: &str| {
-        let found = Regulation::ALL.into_iter().find(|one| one.name() == name);
-        let names = Regulation::ALL.map(Regulation::name).join(", ");
-        found.ok_or_else(|| bad("background", format!("'{name}' is not one of {names}")))
-    };
-    name.map(known).transpose()
 }
 
 /// Returns the number of cores of a fixed seat.
@@ -382,7 +378,7 @@ impl VarlinkInterface for Service {
             Some(true) => Admission::Again,
             _ => Admission::Held,
         };
-        match self.take_in(pid, adopt, admission) {
+        match self.take_in(pid, adopt, admission, self.peer.uid) {
             Ok(adopted) => {
                 let instance = self.shared.instance_dir.display().to_string();
                 let regulation = adopted.background.map(|policy| policy.name().to_owned());
@@ -418,22 +414,36 @@ impl VarlinkInterface for Service {
         name: Option<String>,
         weight: Option<f64>,
         background: Option<String>,
+        bounds: Option<String>,
+        group: Option<String>,
+        job: Option<String>,
+        uid: Option<i64>,
+        command: Option<api::Command>,
     ) -> varlink::Result<()> {
-        let background = match regulation(background.as_deref()) {
-            Ok(background) => background,
-            Err(refusal) => return refusal.reply(call),
-        };
-        let adopt = AdoptOptions {
-            background,
+        let request = AttachRequest {
             name,
-            weight: weight.unwrap_or(1.0),
-            review: Some(self.review(GivenOptions {
+            weight,
+            background,
+            bounds,
+            group,
+            job,
+            command,
+        };
+        let attached = asking_user(self.peer.uid, uid).and_then(|asking| {
+            let is_held = request.command.is_some();
+            let review = self.review(GivenOptions {
                 weight: weight.is_some(),
                 ..GivenOptions::default()
-            })),
-            ..AdoptOptions::new(Vec::<String>::new())
-        };
-        match self.take_in(pid, adopt, Admission::Attached) {
+            });
+            let mut adopt = request.options(review)?;
+            adopt.is_of_user = uid.is_some();
+            let admission = match is_held {
+                true => Admission::AttachedBeforeExec,
+                false => Admission::Attached,
+            };
+            self.take_in(pid, adopt, admission, asking)
+        });
+        match attached {
             Ok(adopted) => call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref())),
             Err(refusal) => refusal.reply(call),
         }

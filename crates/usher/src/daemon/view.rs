@@ -97,6 +97,7 @@ pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
         name: program.name.clone(),
         pid: program.pid.into(),
         uid: program.uid.into(),
+        job: program.job.clone(),
         command: program.command.clone(),
         weight: program.weight,
         cores: program.cores.map(i64::from),

@@ -261,7 +261,7 @@ impl Drop for Killed {
 }
 
 /// Returns the state letter of a process.
-fn state(pid: i32) -> Option<u8> {
+pub fn state(pid: i32) -> Option<u8> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.as_bytes()[0])
 }
@@ -374,6 +374,11 @@ impl Sleeper {
 
     pub fn pid(&self) -> i32 {
         self.0.id() as i32
+    }
+
+    /// Waits for the end of the process.
+    pub fn wait(&mut self) {
+        self.0.wait().unwrap();
     }
 }
 

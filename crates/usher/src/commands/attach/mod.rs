@@ -17,13 +17,14 @@ mod matching;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use usher_model::CpuSet;
 use usher_report::text as words;
 
 use crate::answers::{AttachAnswer, AttachedProgram, Candidate};
 use crate::api::Program_mode;
 use crate::autostart::{self, DaemonOptions};
-use crate::cli::options::Global;
-use crate::client::{self, WaitLimits};
+use crate::cli::options::{self, Global};
+use crate::client::{self, AttachOptions, WaitLimits};
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
@@ -44,7 +45,8 @@ Examples:
   usher attach 4711
   usher attach --match ffmpeg              all programs with this executable
   usher attach --match '*train.py*' --dry-run     lists what would be attached
-  usher attach --name nightly --weight 0.5 4711   its turnaround time counts half in the mean")]
+  usher attach --name nightly --weight 0.5 4711   its turnaround time counts half in the mean
+  usher attach --bounds 0-15 --group 17.0 --job 17.0 4711 4712   two tasks of a job as one program")]
 pub struct Args {
     /// Pids of running processes
     #[arg(
@@ -67,6 +69,16 @@ pub struct Args {
     /// to 1000; by default, 1
     #[arg(long, value_parser = crate::cli::numbers::weight, allow_negative_numbers = true)]
     weight: Option<f64>,
+    /// Restrict the seats of the program to CPUS, a list such as 0-3,8; all must be online
+    #[arg(long, value_name = "CPUS", value_parser = options::cpu_list, allow_hyphen_values = true)]
+    bounds: Option<CpuSet>,
+    /// Make the process a part of the program with this group, if one of the same user is managed,
+    /// for the tasks of a parallel job
+    #[arg(long, value_name = "NAME", value_parser = options::job_name)]
+    group: Option<String>,
+    /// Show the program as a part of this job of a batch system
+    #[arg(long, value_name = "ID", value_parser = options::job_name)]
+    job: Option<String>,
 }
 
 /// Attaches the processes one after another. A refused process does not prevent the attachment of
@@ -131,11 +143,22 @@ fn text(answer: &AttachAnswer) -> String {
 }
 
 impl Args {
+    fn options(&self) -> AttachOptions {
+        AttachOptions {
+            name: self.name.clone(),
+            weight: self.weight,
+            background: None,
+            bounds: self.bounds.clone(),
+            group: self.group.clone(),
+            job: self.job.clone(),
+        }
+    }
+
     fn attach(&self, pid: i32, dir: Option<&Path>) -> anyhow::Result<AttachedProgram> {
         client::check_unmanaged(dir, pid)?;
         let (options, limits) = (DaemonOptions::default(), WaitLimits::default());
         let (mut daemon, reply) = autostart::call(dir, &options, &limits, |daemon| {
-            daemon.attach(pid, self.name.clone(), self.weight, None)
+            daemon.attach(pid, self.options())
         })?;
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);

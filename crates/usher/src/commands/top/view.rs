@@ -282,6 +282,7 @@ pub mod tests {
             name: name.to_owned(),
             pid: 1000 + id,
             uid: 0,
+            job: None,
             command: format!("/usr/bin/{name} --input file"),
             weight: 1.0,
             mode: match cpus.is_empty() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Metrics of single programs. Each series has the labels `id`, `name`, `uid` and `background`.
+//! Metrics of single programs. Each series has the labels `id`, `name`, `uid` and `background`, and
+//! the label `batch_job` if the program belongs to a job of a batch system.
 //!
 //! A program has series only while it is managed. At most [`PROGRAMS_MAX`] programs have series,
 //! those with the lowest numbers; `usher_programs_omitted` counts the others. The labels `source`
@@ -26,6 +27,8 @@ struct ProgramLabels {
     name: String,
     uid: u32,
     background: &'static str,
+    #[prometheus(flatten)]
+    job: Vec<(&'static str, String)>,
 }
 
 impl ProgramLabels {
@@ -38,6 +41,11 @@ impl ProgramLabels {
                 Some(_) => "true",
                 None => "false",
             },
+            job: program
+                .job
+                .iter()
+                .map(|job| ("batch_job", job.clone()))
+                .collect(),
         }
     }
 }
@@ -186,6 +194,16 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "no '{line}' in\n{text}");
         }
+    }
+
+    #[test]
+    fn programs_of_a_job_have_its_label() {
+        let machine = usher_topology::load(Source::parse("core:4 pu:1").unwrap()).unwrap();
+        let mut one = program(7, "a", &[]);
+        one.job = Some("17.0".to_owned());
+        let text = page(&status(vec![one], &machine), &Timings::default()).unwrap();
+        let line = r#"usher_program_weight{id="7",name="a",uid="0",background="false",batch_job="17.0"} 1.0"#;
+        assert!(text.lines().any(|one| one == line), "{text}");
     }
 
     #[test]
