@@ -105,10 +105,7 @@ impl ArrivingProgram {
         asking: u32,
     ) -> Result<Self, EngineError> {
         let proc_root = roots.proc.as_path();
-        check_weight(&adopt)?;
-        let facts = ProcessInfo::read(proc_root, pid)?;
-        facts.check_owner(asking, adopt.is_of_user)?;
-        facts.check_bounds(roots, &adopt)?;
+        let facts = ProcessInfo::checked(roots, pid, &adopt, asking)?;
         let own = rustix::process::geteuid().as_raw();
         let read = || {
             let command = command(proc_root, pid, &adopt, held);
@@ -123,9 +120,7 @@ impl ArrivingProgram {
             with_rights(&facts.rights, read).map_err(EngineError::Start)?;
         let review = facts.review(command.as_ref(), held, &mut adopt)?;
         check_weight(&adopt)?;
-        let name = truncated(adopt.display_name(), NAME_BYTES_MAX);
-        let named = adopt.name.is_some() || !adopt.argv.is_empty();
-        let name = if named { name } else { facts.comm };
+        let name = name_of(&adopt, facts.comm);
         let stored = key.as_ref().map(|key| profiles.recall(key));
         let stored = stored.unwrap_or_default();
         let variation = key.as_ref().and_then(|key| profiles.variation(key));
@@ -194,6 +189,14 @@ fn check_weight(adopt: &AdoptOptions) -> Result<(), EngineError> {
     }
 }
 
+/// Returns the name of a program; `comm` is the name of its process.
+fn name_of(adopt: &AdoptOptions, comm: String) -> String {
+    match adopt.name.is_some() || !adopt.argv.is_empty() {
+        true => truncated(adopt.display_name(), NAME_BYTES_MAX),
+        false => comm,
+    }
+}
+
 /// Opens a heartbeat page: a regular file of the requesting user. If `foreign` (the requesting user
 /// is not the user of the daemon), the file must be in a file system in memory.
 fn open_page(path: &Path, asking: u32, foreign: bool) -> Result<Page, EngineError> {
@@ -227,6 +230,20 @@ fn truncated(mut text: String, bytes_max: usize) -> String {
 }
 
 impl ProcessInfo {
+    /// Reads a process, and checks that the options are valid and that the user owns the process.
+    fn checked(
+        roots: &Roots,
+        pid: i32,
+        adopt: &AdoptOptions,
+        asking: u32,
+    ) -> Result<Self, EngineError> {
+        check_weight(adopt)?;
+        let facts = Self::read(&roots.proc, pid)?;
+        facts.check_owner(asking, adopt.is_of_user)?;
+        facts.check_bounds(roots, adopt)?;
+        Ok(facts)
+    }
+
     fn read(proc_root: &Path, pid: i32) -> Result<Self, EngineError> {
         let facts = match ProcessFacts::read(proc_root, pid) {
             Ok(facts) if facts.has_ended => return Err(EngineError::Ended { pid }),

@@ -42,6 +42,29 @@ fn a_cpu_quota_is_an_upper_limit_of_the_cores_of_a_program() {
 }
 
 #[test]
+fn a_seat_follows_the_bounds_of_a_program() {
+    for name in ["usher", "equal"] {
+        let topology = paper_machine();
+        let mut world = World::new(&topology);
+        let mut policy = by_name(name, &topology).unwrap();
+        let mut bound = profiled(truth(1, perfect, 48.0), 48);
+        bound.program.bound_to = Some("0-5".parse().unwrap());
+        world.arrive(bound);
+        world.arrive(profiled(truth(2, poor, 48.0), 48));
+        for bounds in ["0-5", "0-11", "12-17", "0-47"] {
+            let all: CpuSet = bounds.parse().unwrap();
+            world.bind(1, bounds);
+            world.step(policy.as_mut(), MS);
+            let seat = world.seat(1).unwrap_or_default();
+            assert!(seat.is_subset(&all), "{name}: {seat} leaves {bounds}");
+            // The program scales perfectly, and its neighbour can run elsewhere.
+            let least = all.len().min(12);
+            assert!(seat.len() >= least, "{name}: {seat} of {bounds}");
+        }
+    }
+}
+
+#[test]
 fn a_program_that_pins_its_threads_has_no_seat_and_others_are_seated_on_the_rest() {
     for name in ["usher", "equal"] {
         let topology = paper_machine();

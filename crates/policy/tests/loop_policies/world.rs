@@ -165,6 +165,16 @@ impl World {
         });
     }
 
+    /// Binds a program to the given CPUs.
+    pub fn bind(&mut self, id: u64, cpus: &str) {
+        self.events.push(Event::Limited {
+            program: ProgramId(id),
+            cpu_quota: None,
+            pinned_to: None,
+            bound_to: Some(cpus.parse().unwrap()),
+        });
+    }
+
     pub fn arrive(&mut self, truth: TrueProgram) {
         self.events
             .push(Event::Arrived(Box::new(truth.program.clone())));
