@@ -67,6 +67,10 @@ fn samples() -> Vec<Vec<u8>> {
             "Attach",
             r#"{"pid":2147483632,"name":"a","weight":1.5,"background":"usher"}"#,
         ),
+        (
+            "Attach",
+            r#"{"pid":2147483632,"bounds":"0-3,8","group":"g","job":"1.0","uid":0,"command":{"argv":["a"],"path":"/bin"}}"#,
+        ),
         ("Detach", r#"{"id":1}"#),
         ("Repeated", r#"{"id":1,"seconds":1.5}"#),
         (
