@@ -302,6 +302,8 @@ fn tasks_run_without_a_daemon_and_beside_one_that_hangs() {
     signal(daemon, libc::SIGCONT);
     let _host = wait_for("the task to be attached by another step", || {
         let mut host = Host::patient(built, &world.socket());
+        // Of another group, because the program of the first is about to be released.
+        host.send("job 19 0");
         host.fork(0, task.pid()).log.is_empty().then_some(host)
     });
     world.programs(1);
