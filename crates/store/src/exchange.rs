@@ -64,9 +64,10 @@ struct Header {
     version: Option<u32>,
 }
 
-#[derive(Serialize, Deserialize, JsonSchema)]
+/// A profile in an exported file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ExchangedProfile {
+pub struct ExchangedProfile {
     /// The name of the program.
     name: String,
     /// The identity of the executable.
@@ -95,7 +96,7 @@ struct ExchangedProfile {
     points: Vec<ExchangedPoint>,
 }
 
-#[derive(Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExchangedPoint {
     /// The source of progress.
@@ -218,7 +219,7 @@ impl From<&ProfileEntry> for ExchangedProfile {
 
 impl ExchangedProfile {
     /// Returns the profile, or the rule that it violates.
-    fn checked(self, at_max_s: i64) -> Result<ProfileEntry, String> {
+    pub(crate) fn checked(self, at_max_s: i64) -> Result<ProfileEntry, String> {
         check_text("name", &self.name, NAME_BYTES_MAX)?;
         check_text("executable", &self.executable, TEXT_BYTES_MAX)?;
         check_text("machine", &self.machine, TEXT_BYTES_MAX)?;

@@ -9,6 +9,8 @@
 //! Arguments are stored without possible secrets (`redact.rs`), and only the owner may read the
 //! file.
 //!
+//! Module [`jobs`] merges the profiles of the jobs of many nodes.
+//!
 //! The store also contains the calibration of the sources of progress on each kind of machine
 //! ([`Calibration`]).
 //!
@@ -22,6 +24,7 @@ mod copies;
 mod damaged;
 mod error;
 pub mod exchange;
+pub mod jobs;
 mod machine;
 mod profile;
 mod reading;
