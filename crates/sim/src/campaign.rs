@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use usher_policy::baselines::{FixedSeats, Lending, Pdpa, Utilisation};
+use usher_policy::baselines::{FixedSeats, Gang, Lending, Oversubscribe, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
 use crate::alone::alone_seconds;
@@ -34,6 +34,7 @@ use crate::mix::MixEntry;
 use crate::oracle;
 use crate::parallel::each;
 use crate::parsec::ParsecModel;
+use crate::slurm_node::SlurmNode;
 
 /// The scheduling policy of a simulated run.
 #[derive(
@@ -61,11 +62,31 @@ pub enum Scheduler {
     Oracle,
     /// The oracle's seats; in addition, idle seats are lent.
     OracleLending,
+    /// Slurm's `OverSubscribe`: each job runs on the cores that it requested.
+    Oversubscribe,
+    /// Slurm's gang scheduler: whole jobs are suspended in turn.
+    Gang,
 }
 
 impl Scheduler {
     /// All schedulers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
+        Self::Linux,
+        Self::Equal,
+        Self::Casas,
+        Self::CasasLending,
+        Self::Pdpa,
+        Self::Utilisation,
+        Self::Usher,
+        Self::UsherCold,
+        Self::Oracle,
+        Self::OracleLending,
+        Self::Oversubscribe,
+        Self::Gang,
+    ];
+
+    /// The schedulers of the evaluation of paper 1.
+    pub const PAPER_1: [Self; 10] = [
         Self::Linux,
         Self::Equal,
         Self::Casas,
@@ -100,6 +121,8 @@ impl Scheduler {
             Self::UsherCold => "usher (cold)",
             Self::Oracle => "oracle",
             Self::OracleLending => "oracle+lending",
+            Self::Oversubscribe => "oversubscribe",
+            Self::Gang => "gang",
         }
     }
 
@@ -107,7 +130,12 @@ impl Scheduler {
     /// reacts only to the programs' own phases.
     pub fn settle_s(self) -> f64 {
         match self {
-            Self::Linux | Self::Equal | Self::Oracle | Self::OracleLending => 2.0,
+            Self::Linux
+            | Self::Equal
+            | Self::Oracle
+            | Self::OracleLending
+            | Self::Oversubscribe
+            | Self::Gang => 2.0,
             Self::Usher => 5.0,
             _ => 15.0,
         }
@@ -118,13 +146,34 @@ impl Scheduler {
         self == Self::Usher
     }
 
-    /// Creates the policy for a mix.
+    /// Returns the length of the steady state to simulate, in virtual seconds: `least_s`, or under
+    /// gang scheduling the next multiple of the time in which each of `jobs` jobs gets a slice.
+    pub fn steady_s(self, least_s: f64, jobs: usize, node: &SlurmNode) -> f64 {
+        match self {
+            Self::Gang => node.rotations_s(least_s, jobs),
+            _ => least_s,
+        }
+    }
+
+    /// Creates the policy for a mix on a node with Slurm's default settings.
     pub fn policy(
         self,
         machine: &Machine,
         kernel: &Kernel,
         entries: &[MixEntry],
     ) -> Box<dyn Policy> {
+        self.policy_on(machine, kernel, entries, &SlurmNode::default())
+    }
+
+    /// Creates the policy for a mix. `node`: the settings of `oversubscribe` and `gang`.
+    pub fn policy_on(
+        self,
+        machine: &Machine,
+        kernel: &Kernel,
+        entries: &[MixEntry],
+        node: &SlurmNode,
+    ) -> Box<dyn Policy> {
+        let requested = || node.requested_cores(machine.topology(), entries);
         let topology = machine.topology().clone();
         let fixed = |seats| Box::new(FixedSeats::new(topology.clone(), seats)) as Box<dyn Policy>;
         let lent = |seats| {
@@ -144,6 +193,15 @@ impl Scheduler {
             Self::Usher | Self::UsherCold => Box::new(Usher::new(topology)),
             Self::Oracle => best(&fixed),
             Self::OracleLending => best(&lent),
+            Self::Oversubscribe => Box::new(Oversubscribe::new(
+                topology,
+                requested(),
+                node.jobs_per_core,
+            )),
+            Self::Gang => {
+                let jobs = node.jobs_per_core;
+                Box::new(Gang::new(topology, requested(), jobs, node.slice_ns()))
+            }
         }
     }
 }
@@ -315,6 +373,8 @@ pub struct Campaign<'a> {
     pub schedulers: &'a [Scheduler],
     /// Virtual seconds simulated for each mix after its transient.
     pub steady_s: f64,
+    /// Settings of `oversubscribe` and `gang`.
+    pub node: SlurmNode,
     /// Work of a real program, relative to the work of a repetition in the simulation.
     pub scale: f64,
     /// Seed of the random number generators.
@@ -357,14 +417,14 @@ impl Campaign<'_> {
                 ..self.programs[i].entry.clone()
             };
             let entries: Vec<MixEntry> = mix.iter().map(entry).collect();
-            let policy = scheduler.policy(self.machine, self.kernel, &entries);
+            let (machine, kernel) = (self.machine, self.kernel);
+            let policy = scheduler.policy_on(machine, kernel, &entries, &self.node);
             let extrapolation = Extrapolation {
                 settle_s: scheduler.settle_s(),
-                steady_s: self.steady_s,
+                steady_s: scheduler.steady_s(self.steady_s, entries.len(), &self.node),
                 repetitions: 3.0,
                 scale: self.scale,
             };
-            let (machine, kernel) = (self.machine, self.kernel);
             let forecast =
                 extrapolation::run(&entries, machine, kernel, policy, &extrapolation, self.seed)?;
             row.events += forecast.events;

@@ -25,6 +25,7 @@ use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::sample::{self, SampleMixResult};
 use crate::setup::EvaluationSetup;
+use crate::slurm_node::SlurmNode;
 
 /// Size of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -161,6 +162,7 @@ impl Evaluation {
             programs: &programs,
             schedulers,
             steady_s: size.steady_s,
+            node: SlurmNode::default(),
             scale: setup.native_s / size.repetition_s,
             seed: size.seed,
         };

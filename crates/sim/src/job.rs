@@ -102,6 +102,8 @@ pub(crate) struct Thread {
     pub allowed: Option<Mask>,
     /// Whether the thread itself is stopped (`SIGSTOP`), independently of its program.
     pub signal_stopped: bool,
+    /// Whether the program was suspended since the thread last ran.
+    pub resumed: bool,
     pub random: Rand32,
 }
 

@@ -12,6 +12,7 @@
 //! - `engine` with `steps`, `programs`, `fault`: the event loop, which runs scripts on that kernel;
 //! - `world`: the engine behind the control loop's interface; `actuator`: the journal protocol of
 //!   the real actuator;
+//! - `slurm_node`: settings of Slurm's policies; `slurm`: their comparison with Usher;
 //! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`, `advise`, `reruns`,
 //!   `learning`: experiments;
 //! - `mixfile`: sim files; `fuzz`: test cases with injected faults; `playback`: recorded runs.
@@ -49,6 +50,8 @@ pub mod sample;
 pub mod script;
 pub mod setup;
 pub mod sim_kernel;
+pub mod slurm;
+pub mod slurm_node;
 pub mod smt;
 mod steps;
 mod task_table;

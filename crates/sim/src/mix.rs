@@ -31,6 +31,8 @@ pub struct MixEntry {
     pub work_ns: f64,
     /// Weight of the program's NTT in the mean that policies minimise.
     pub weight: f64,
+    /// Number of CPUs that the program requests as a job of Slurm; `None`: all CPUs.
+    pub cpus: Option<u32>,
     /// Whether the policy gets the curve `alone` as a profile.
     pub known: bool,
 }
@@ -66,6 +68,7 @@ impl MixEntry {
             alone: Curve::new(points).ok()?,
             work_ns,
             weight: 1.0,
+            cpus: None,
             known: false,
         })
     }

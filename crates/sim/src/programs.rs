@@ -92,6 +92,7 @@ impl Engine {
                     affinity: self.os.tasks.jobs[program].inherited.clone(),
                     allowed: None,
                     signal_stopped: false,
+                    resumed: false,
                     random: Rand32::new_inc(self.os.seed, stream),
                 };
                 threads.push(self.os.tasks.store(thread));

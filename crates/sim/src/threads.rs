@@ -136,6 +136,7 @@ impl SimKernel {
     pub fn freeze(&mut self, program: usize, frozen: bool) {
         self.tasks.jobs[program].frozen = frozen;
         for thread in self.tasks.jobs[program].threads.clone() {
+            self.tasks.threads[thread].resumed |= frozen;
             match self.tasks.threads[thread].run_state {
                 RunState::Running(_) | RunState::Queued(_) if frozen => {
                     self.deactivate(thread);

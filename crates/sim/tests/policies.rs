@@ -8,6 +8,7 @@ use usher_sim::campaign::{Campaign, MixRow, Scheduler, measure_programs};
 use usher_sim::machine::Machine;
 use usher_sim::parsec::programs;
 use usher_sim::setup::{EvaluationSetup, PAPER_1};
+use usher_sim::slurm_node::SlurmNode;
 use usher_topology::Source;
 
 /// Returns the results of the mix of these programs under these schedulers.
@@ -24,6 +25,7 @@ fn mix(names: [&str; 4], schedulers: &[Scheduler]) -> MixRow {
         programs: &programs,
         schedulers,
         steady_s: 5.0,
+        node: SlurmNode::default(),
         scale: setup.native_s / 24.0,
         seed: 1,
     };

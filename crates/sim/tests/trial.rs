@@ -49,6 +49,7 @@ fn run(mix: &SimMix, setup: &MixSetup, scheduler: Scheduler) -> Result<Trial, Tr
         seed: mix.protocol.seed,
         max_seconds: mix.protocol.max_seconds,
         events_max: mix.protocol.events_max,
+        node: mix.protocol.node,
         spans_max: 0,
     };
     trial::run(setup, &arrival_specs(mix, setup), scheduler, &protocol)
@@ -270,5 +271,173 @@ proptest! {
         // The last of n programs arrives at n / rate, within five standard deviations.
         let (n, last_s) = (f64::from(count), all[all.len() - 1].at_ns as f64 / 1e9);
         prop_assert!((last_s * rate - n).abs() < 5.0 * n.sqrt() + 5.0);
+    }
+}
+
+/// Sim file of two machines' worth of jobs without costs of switches: each program has one thread
+/// on a core of its own request.
+fn stacked(more: &str) -> SimMix {
+    mix(&format!(
+        r#"
+        [machine]
+        from = "core:2 pu:1"
+        costs = {{ switch_ns = 0, private_refill_ns = 0 }}
+        {more}
+        [[program]]
+        name = "a"
+        threads = 2
+        seconds = 2
+        traits = {{ frame_ms = 50, spread = 0 }}
+        [[program]]
+        name = "b"
+        threads = 2
+        seconds = 2
+        traits = {{ frame_ms = 50, spread = 0 }}
+    "#
+    ))
+}
+
+fn near(got: f64, want: f64) {
+    assert!((got / want - 1.0).abs() < 0.02, "{got} against {want}");
+}
+
+/// Two jobs of 1 s on two cores. Stacked, both take 2 s. In slices of 0.4 s, the first job runs from
+/// 0, 0.8 and 1.6 s, and ends at 1.8 s; the second job ends at 2 s.
+#[test]
+fn stacked_jobs_share_time_and_gang_jobs_run_in_turn() {
+    let protocol = "[protocol]\nrepetitions = 1\ngang_slice_s = 0.4";
+    let mut mix = stacked(protocol);
+    mix.programs
+        .iter_mut()
+        .for_each(|program| program.repeats = false);
+    let setup = setup(&mix);
+    let seconds = |scheduler| {
+        let trial = run(&mix, &setup, scheduler).unwrap();
+        assert!(trial.complete);
+        let all = trial.programs.into_iter().map(|outcome| outcome.seconds[0]);
+        all.collect::<Vec<f64>>()
+    };
+    let stacked = seconds(Scheduler::Oversubscribe);
+    near(stacked[0], 2.0);
+    near(stacked[1], 2.0);
+    let gang = seconds(Scheduler::Gang);
+    near(gang[0], 1.8);
+    near(gang[1], 2.0);
+    // Without a limit of the request, stacking is what the kernel does.
+    assert_eq!(stacked, seconds(Scheduler::Linux));
+}
+
+/// Jobs that request one core each do not overlap, and need not be suspended.
+#[test]
+fn jobs_that_fit_beside_each_other_are_not_suspended() {
+    let mut mix = stacked("[protocol]\nrepetitions = 1\ngang_slice_s = 0.5");
+    for program in &mut mix.programs {
+        (program.cpus, program.repeats) = (Some(1), false);
+    }
+    let setup = setup(&mix);
+    for scheduler in [Scheduler::Oversubscribe, Scheduler::Gang] {
+        let trial = run(&mix, &setup, scheduler).unwrap();
+        assert_eq!(trial.action_counts.stops, 0, "{scheduler:?}");
+        for outcome in &trial.programs {
+            near(outcome.seconds[0], 2.0);
+        }
+    }
+}
+
+/// With one job on each core, the second job waits until the first job has ended.
+#[test]
+fn a_job_without_cores_waits() {
+    let mut mix = stacked("[protocol]\nrepetitions = 1\njobs_per_core = 1");
+    mix.programs
+        .iter_mut()
+        .for_each(|program| program.repeats = false);
+    let setup = setup(&mix);
+    for scheduler in [Scheduler::Oversubscribe, Scheduler::Gang] {
+        let trial = run(&mix, &setup, scheduler).unwrap();
+        near(trial.programs[0].seconds[0], 1.0);
+        near(trial.programs[1].seconds[0], 2.0);
+    }
+}
+
+/// A switch costs each thread a context switch and the refill of its caches.
+#[test]
+fn short_slices_cost_more_than_long_slices() {
+    let text = r#"
+        [machine]
+        from = "core:2 pu:1"
+        costs = { refill_gbps = 0.5 }
+        [protocol]
+        repetitions = 2
+        gang_slice_s = SLICE
+        [[program]]
+        name = "a"
+        seconds = 4
+        traits = { frame_ms = 50, spread = 0, memory = { private_bytes = 4e6 } }
+        copies = 2
+    "#;
+    let mean = |slice: &str| {
+        let mix = mix(&text.replace("SLICE", slice));
+        let setup = setup(&mix);
+        let trial = run(&mix, &setup, Scheduler::Gang).unwrap();
+        let all = trial.programs.iter().flat_map(|outcome| &outcome.seconds);
+        all.clone().sum::<f64>() / all.count() as f64
+    };
+    let (short, long) = (mean("0.1"), mean("1"));
+    // Each slice of 100 ms begins with a refill of the last-level cache, which takes 2 ms.
+    assert!(short > 1.01 * long, "{short} {long}");
+}
+
+#[test]
+fn rejects_invalid_settings_of_slurm() {
+    let error = |more: &str| {
+        let text =
+            format!("[machine]\nfrom = \"core:2\"\n{more}\n[[program]]\nparsec = \"ferret\"");
+        SimMix::parse(Path::new("mix.toml"), &text)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(error("[protocol]\ngang_slice_s = 0").contains("gang_slice_s: must be from 0.1"));
+    assert!(error("[protocol]\ngang_slice_s = nan").contains("gang_slice_s"));
+    assert!(error("[protocol]\njobs_per_core = 0").contains("jobs_per_core: must be 1"));
+    assert!(error("[[program]]\nname = \"x\"\ncpus = 0\ntraits = {}").contains("cpus: must be 1"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// All jobs end, at the latest when they run one after another.
+    #[test]
+    fn jobs_end_under_both_ways_of_slurm(
+        requests in prop::collection::vec(1..=4_u32, 2..6),
+        slice in 1..5_u32,
+    ) {
+        let mut mix = mix(r#"
+            [machine]
+            from = "core:4 pu:1"
+            [protocol]
+            repetitions = 1
+            jobs_per_core = 8
+            [[program]]
+            name = "a"
+            seconds = 1
+            traits = { frame_ms = 50 }
+        "#);
+        mix.protocol.node.slice_s = f64::from(slice) / 10.0;
+        let one = mix.programs[0].clone();
+        mix.programs = requests.iter().enumerate().map(|(at, &cpus)| {
+            let mut program = one.clone();
+            program.name = format!("p{at}");
+            program.cpus = Some(cpus);
+            program.repeats = false;
+            program
+        }).collect();
+        let setup = setup(&mix);
+        let trial = run(&mix, &setup, Scheduler::Gang).unwrap();
+        prop_assert!(trial.complete);
+        // A job of 1 s of work on one core ends at the latest when all jobs run one after another.
+        let longest = requests.len() as f64 * (1.0 + mix.protocol.node.slice_s) + 0.5;
+        prop_assert!(trial.seconds <= longest, "{} > {}", trial.seconds, longest);
+        let stacked = run(&mix, &setup, Scheduler::Oversubscribe).unwrap();
+        prop_assert!(stacked.complete);
     }
 }

@@ -184,7 +184,7 @@ fn fidelity() -> Result<Part> {
     let samples = sample::run(
         &setup,
         &topology(PAPER_1)?,
-        &Scheduler::ALL,
+        &Scheduler::PAPER_1,
         &simulation_size(1),
     )?;
     for sample in &samples {
@@ -331,7 +331,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("mixes", "All mixes of four of ten programs on 48 cores");
     let began = Instant::now();
     let setup = EvaluationSetup::new(programs()?);
-    let evaluation = evaluate("", &setup, &Scheduler::ALL, &simulation_size(args.stride))?;
+    let evaluation = evaluate("", &setup, &Scheduler::PAPER_1, &simulation_size(args.stride))?;
     let minutes = began.elapsed().as_secs_f64() / 60.0;
     part.bars = usher_bars(&evaluation);
     let classes = evaluation.classes();
@@ -362,7 +362,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
         "minutes",
     ));
     for kind in MixKind::ALL {
-        let means = Scheduler::ALL.map(|scheduler| {
+        let means = Scheduler::PAPER_1.map(|scheduler| {
             let mean = evaluation
                 .mean(scheduler, kind, &classes)
                 .unwrap_or(f64::NAN);
@@ -415,11 +415,11 @@ fn halving(args: &SimArgs) -> Result<Part> {
         repetition_s: whole.repetition_s / 2.0,
         ..whole
     };
-    let whole = evaluate("whole", &setup, &Scheduler::ALL, &whole)?;
-    let half = evaluate("half", &setup, &Scheduler::ALL, &half)?;
+    let whole = evaluate("whole", &setup, &Scheduler::PAPER_1, &whole)?;
+    let half = evaluate("half", &setup, &Scheduler::PAPER_1, &half)?;
     let classes = whole.classes();
     for kind in MixKind::ALL {
-        for scheduler in Scheduler::ALL {
+        for scheduler in Scheduler::PAPER_1 {
             let mean = |of: &Evaluation| of.mean(scheduler, kind, &classes);
             if let (Some(a), Some(b)) = (mean(&whole), mean(&half)) {
                 let what = format!("{} {}: {a:.3}, {b:.3}", kind.name(), scheduler.name());

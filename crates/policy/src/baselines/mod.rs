@@ -7,6 +7,7 @@
 //!   scx_mitosis its cells.
 //! - [`Lending`]: another policy's seats, whose idle cores are lent.
 //! - [`FixedSeats`]: seats that were chosen in advance.
+//! - [`Oversubscribe`] and [`Gang`]: the two ways in which Slurm shares a node.
 //!
 //! This file also holds the common part of [`Pdpa`] and [`Utilisation`]: seats of whole domains.
 //! The seats are recomputed once per period, and when a program arrives, departs or changes its
@@ -17,6 +18,7 @@
 mod fixed;
 mod lending;
 mod pdpa;
+mod slurm;
 mod utilisation;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ use usher_model::{
 pub use self::fixed::FixedSeats;
 pub use self::lending::Lending;
 pub use self::pdpa::Pdpa;
+pub use self::slurm::{Gang, Oversubscribe, RequestedCores};
 pub use self::utilisation::Utilisation;
 use crate::action_diff::{ActionDiff, DesiredSeats};
 use crate::simple::track_programs;

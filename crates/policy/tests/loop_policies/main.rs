@@ -11,6 +11,7 @@ mod lending;
 mod properties;
 mod seats;
 mod shapes;
+mod slurm;
 mod spinning;
 mod suspendable;
 mod turns;

@@ -17,6 +17,7 @@ use crate::kernel::{Kernel, QueueOrder};
 use crate::machine::Costs;
 use crate::parsec::{self, ParsecTraits};
 use crate::script::{Script, THREADS_MAX};
+use crate::slurm_node::SlurmNode;
 
 /// Minimum length of a slice. In shorter slices, cache refills would take most of the time.
 const SLICE_NS_MIN: i64 = 100_000;
@@ -162,6 +163,13 @@ impl Source<'_> {
         if raw.rounds == 0 {
             return wrong("rounds", "must be 1 or more");
         }
+        let slices = SlurmNode::SLICE_S_MIN..=SlurmNode::SLICE_S_MAX;
+        if !slices.contains(&raw.gang_slice_s) {
+            return wrong("gang_slice_s", "must be from 0.1 to 86,400 seconds");
+        }
+        if raw.jobs_per_core == 0 {
+            return wrong("jobs_per_core", "must be 1 or more");
+        }
         if raw.events_max == 0 {
             return wrong("events_max", "must be 1 or more");
         }
@@ -179,6 +187,10 @@ impl Source<'_> {
             seed: raw.seed,
             max_seconds: raw.max_seconds,
             events_max: raw.events_max,
+            node: SlurmNode {
+                slice_s: raw.gang_slice_s,
+                jobs_per_core: raw.jobs_per_core as usize,
+            },
         })
     }
 
@@ -216,13 +228,17 @@ impl Source<'_> {
             let reason = format!("must be from 1 to {THREADS_MAX}, not {threads}");
             return Err(wrong("threads", reason));
         }
+        if raw.cpus == Some(0) {
+            return Err(wrong("cpus", "must be 1 or more".to_owned()));
+        }
         let (weight, known, repeats) = (raw.weight, raw.known, raw.repeats);
-        let (copies, at_s) = (raw.copies, raw.at);
+        let (copies, at_s, cpus) = (raw.copies, raw.at, raw.cpus);
         let body = body(&name, raw).map_err(|(key, reason)| wrong(key, reason))?;
         Ok(SimProgram {
             name,
             body,
             weight,
+            cpus,
             known,
             repeats,
             copies,

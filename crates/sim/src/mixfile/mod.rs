@@ -25,6 +25,7 @@ use crate::kernel::Kernel;
 use crate::machine::Costs;
 use crate::parsec::ParsecTraits;
 use crate::script::Script;
+use crate::slurm_node::SlurmNode;
 
 /// Maximum number of programs of a file, including copies. Also the maximum number of random
 /// arrivals, which count separately. It is more than the number of CPUs of the largest machine that
@@ -78,6 +79,8 @@ pub struct SimProtocol {
     pub max_seconds: f64,
     /// Number of events after which a run fails.
     pub events_max: u64,
+    /// Settings of the schedulers `oversubscribe` and `gang`.
+    pub node: SlurmNode,
 }
 
 /// A program of a mix.
@@ -89,6 +92,8 @@ pub struct SimProgram {
     pub body: ProgramBody,
     /// Weight of the program's NTT in the mean; greater than 0.
     pub weight: f64,
+    /// Number of CPUs that the program requests as a job of Slurm; `None`: all CPUs.
+    pub cpus: Option<u32>,
     /// Whether the policy `usher` has a profile of the program.
     pub known: bool,
     /// Whether the program restarts each time that it ends.

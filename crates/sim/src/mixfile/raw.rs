@@ -3,7 +3,8 @@
 //! their defaults. Module `check` then checks and resolves the values.
 //!
 //! Defaults of the protocol: the schedulers `linux`, `equal`, `casas` and `usher`, 3 repetitions, 1
-//! round, seed 1, 3,600 virtual seconds, 500,000,000 events. Unknown keys are errors.
+//! round, seed 1, 3,600 virtual seconds, 500,000,000 events, slices of 30 s and four jobs on a core
+//! under Slurm's schedulers. Unknown keys are errors.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -43,6 +44,8 @@ pub(super) struct RawProtocol {
     pub seed: u64,
     pub max_seconds: f64,
     pub events_max: u64,
+    pub gang_slice_s: f64,
+    pub jobs_per_core: u32,
 }
 
 impl Default for RawProtocol {
@@ -55,6 +58,8 @@ impl Default for RawProtocol {
             seed: 1,
             max_seconds: 3_600.0,
             events_max: 500_000_000,
+            gang_slice_s: 30.0,
+            jobs_per_core: 4,
         }
     }
 }
@@ -68,6 +73,7 @@ pub(super) struct RawProgram {
     pub script: Option<RawScript>,
     pub threads: Option<u32>,
     pub seconds: Option<f64>,
+    pub cpus: Option<u32>,
     #[serde(default = "one")]
     pub weight: f64,
     #[serde(default = "yes")]

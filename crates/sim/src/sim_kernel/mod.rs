@@ -382,6 +382,8 @@ impl SimKernel {
         let now = (thread, self.tasks.threads[thread].program);
         let before = self.cpus[cpu].before.replace(now);
         let others = before.is_some_and(|(_, program)| program != now.1);
+        // Other programs have used the last-level cache while the program was suspended.
+        let resumed = std::mem::take(&mut self.tasks.threads[thread].resumed) && others;
         self.space_switches += u64::from(others);
         if before == Some(now) && self.tasks.threads[thread].last == cpu {
             return;
@@ -396,7 +398,7 @@ impl SimKernel {
         // The refill is limited to the data that the thread uses.
         let own = (memory.private_bytes / 512e3).min(1.0);
         let mut cold = costs.switch_ns + own * costs.private_refill_ns;
-        if from.domain != to.domain {
+        if from.domain != to.domain || resumed {
             cold += memory.private_bytes.min(self.machine.llc_bytes[to.domain]) / costs.refill_gbps;
         }
         let state = &mut self.tasks.threads[thread];

@@ -47,6 +47,8 @@ pub struct ProgramModel {
     pub work_ns: f64,
     /// Weight of the program's NTT in the mean.
     pub weight: f64,
+    /// Number of CPUs that the program requests as a job of Slurm; `None`: all CPUs.
+    pub cpus: Option<u32>,
     /// Whether the policy `usher` has a profile of the program.
     pub known: bool,
 }
@@ -95,6 +97,7 @@ impl ProgramModel {
             best_cores,
             work_ns,
             weight: program.weight,
+            cpus: program.cpus,
             known: program.known,
         })
     }

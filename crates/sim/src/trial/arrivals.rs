@@ -134,6 +134,7 @@ impl MixSetup {
             alone: program.alone.clone(),
             work_ns: program.work_ns,
             weight: program.weight,
+            cpus: program.cpus,
             known: program.known && scheduler.knows(),
         }
     }

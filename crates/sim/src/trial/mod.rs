@@ -37,6 +37,7 @@ use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::mix::MixEntry;
 use crate::record::Recording;
+use crate::slurm_node::SlurmNode;
 use crate::world::{SimWorld, StopCondition};
 
 /// Reason why a mix cannot be simulated.
@@ -94,6 +95,8 @@ pub struct TrialProtocol {
     pub max_seconds: f64,
     /// Maximum number of events.
     pub events_max: u64,
+    /// Settings of the schedulers `oversubscribe` and `gang`.
+    pub node: SlurmNode,
     /// Maximum number of recorded spans of programs on CPUs; 0: no recording.
     pub spans_max: usize,
 }
@@ -177,7 +180,8 @@ pub fn run(
         .filter(|(_, spec)| spec.repeats && spec.leaves_ns.is_none())
         .map(|(at, _)| (id(at), protocol.repetitions as usize))
         .collect();
-    let policy = scheduler.policy(&setup.machine, &setup.kernel, &entries);
+    let (machine, kernel) = (&setup.machine, &setup.kernel);
+    let policy = scheduler.policy_on(machine, kernel, &entries, &protocol.node);
     let mut control = ControlLoop::new(policy, TrialRun::new(world, leaves, needs, until_ns));
     control.run();
     let (_, trial_run) = control.into_parts();

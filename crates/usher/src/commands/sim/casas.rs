@@ -133,7 +133,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         };
         Evaluation::run(setting, setup, &topology, schedulers, size, &done)
     };
-    let evaluation = evaluate("", &setup, &Scheduler::ALL, &size)?;
+    let evaluation = evaluate("", &setup, &Scheduler::PAPER_1, &size)?;
     let mut ranges = Vec::new();
     for parameter in FREE_PARAMETERS.iter().filter(|_| args.ranges) {
         let size = SimulationSize {

@@ -60,7 +60,7 @@ fn means(evaluation: &Evaluation, out: Output) -> String {
     }
     head.extend(["WORST / LINUX", "IN"].map(|title| out.paint(STRONG, title)));
     let mut rows = vec![head];
-    for scheduler in Scheduler::ALL {
+    for scheduler in Scheduler::PAPER_1 {
         let mut row = vec![scheduler.name().to_owned()];
         row.extend(MixKind::ALL.map(|kind| number(evaluation.mean(scheduler, kind, &classes))));
         let worst = evaluation.worst(scheduler, Scheduler::Linux);

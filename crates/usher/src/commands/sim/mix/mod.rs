@@ -166,6 +166,7 @@ impl RoundInput {
                 seed,
                 max_seconds: mix.protocol.max_seconds,
                 events_max: mix.protocol.events_max,
+                node: mix.protocol.node,
                 spans_max: 0,
             },
         })
