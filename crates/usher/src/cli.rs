@@ -27,8 +27,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     advise, attach, bg, calibration_worker, complete, completions, daemon, detach, doctor, explain,
-    keeper, man, mix, plan, profile, replay, run, sched, schema, sim, status, top, topo, undo,
-    wait,
+    keeper, man, mix, plan, profile, replay, run, sched, schema, sim, slurm, status, top, topo,
+    undo, wait,
 };
 use crate::failure;
 use crate::output::Output;
@@ -91,6 +91,7 @@ pub enum Command {
     Plan(plan::Args),
     Sched(sched::Args),
     Sim(sim::Args),
+    Slurm(slurm::Args),
     Mix(mix::Args),
     Daemon(daemon::Args),
     Undo(undo::Args),

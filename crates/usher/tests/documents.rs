@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Documents with `usher` commands in their code blocks.
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "examples/README.md",
     "docs/background.md",
@@ -20,6 +20,7 @@ const DOCUMENTS: [&str; 10] = [
     "docs/sched.md",
     "docs/seats.md",
     "docs/sim-mix-file.md",
+    "docs/slurm.md",
 ];
 
 fn root() -> PathBuf {
@@ -68,7 +69,14 @@ fn wrong(command: &str) -> Option<String> {
         return Some(format!("`{command}`: no such command"));
     }
     let text = String::from_utf8_lossy(&help.stdout).into_owned();
-    let known = |option: &str| has_option(&text, option);
+    // The options of `usher slurm merge` are in its own help.
+    let below = words.clone().next().filter(|_| subcommand == "slurm");
+    let below = below.map_or_else(String::new, |word| {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_usher"));
+        let output = help.args([subcommand, word, "--help"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    });
+    let known = |option: &str| has_option(&text, option) || has_option(&below, option);
     let unknown = std::iter::once(subcommand)
         .chain(words)
         .filter(|word| word.starts_with("--"))

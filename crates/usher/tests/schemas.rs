@@ -16,10 +16,11 @@ use common::{Sleeper, World, stderr, stdout};
 use expect_test::expect_file;
 use serde_json::Value;
 
-/// Commands with answers that need a kernel with sched_ext, and `sim casas`, which takes minutes in a
-/// debug build; a unit test checks its answer.
-const WITHOUT_ANSWER_HERE: [&str; 6] = [
+/// Commands with answers that need a kernel with sched_ext, and `sim casas` and `sim slurm`, which take
+/// minutes in a debug build; unit tests check their answers.
+const WITHOUT_ANSWER_HERE: [&str; 7] = [
     "sim casas",
+    "sim slurm",
     "sched start",
     "sched stop",
     "sched set",
@@ -227,6 +228,7 @@ fn answers_of_all_commands_are_valid() {
     validator.run("replay", &[&record]);
     validator.run("undo", &[]);
     of_profiles(&mut validator);
+    of_slurm(&mut validator);
     without_daemon(&mut validator);
     validator
         .seen
@@ -278,6 +280,19 @@ fn of_profiles(validator: &mut Validator<'_>) {
     let to = world.path("exported.json");
     validator.run("profile export", &["zip", "--out", to.to_str().unwrap()]);
     validator.run("profile rm", &["zip"]);
+}
+
+fn of_slurm(validator: &mut Validator<'_>) {
+    let world = validator.world;
+    let job = ["--job", "1", "--user", "u", "--name", "n"];
+    let size = ["--requested", "2", "--elapsed", "1"];
+    let record = validator.run("slurm export", &[&job[..], &size[..]].concat());
+    let record = write(world, "record.json", &record.to_string());
+    let table = world.path("jobs.json");
+    let table = table.to_str().unwrap();
+    let merged = validator.run("slurm merge", &[&record, "--into", table]);
+    assert_eq!(merged["merged"], 1);
+    validator.run("slurm report", &[table]);
 }
 
 fn without_daemon(validator: &mut Validator<'_>) {

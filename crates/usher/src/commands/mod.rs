@@ -23,6 +23,7 @@ pub mod run;
 pub mod sched;
 pub mod schema;
 pub mod sim;
+pub mod slurm;
 pub mod status;
 pub mod top;
 pub mod topo;
@@ -61,6 +62,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Plan(args) => plan::run(&args, *out),
         Command::Sched(args) => sched::run(&args, global, *out),
         Command::Sim(args) => sim::run(&args, *out),
+        Command::Slurm(args) => slurm::run(&args, *out),
         Command::Undo(args) => undo::run(&args, global, *out),
         Command::Replay(args) => replay::run(&args, *out),
         Command::Completions(args) => completions::run(&args, *out),

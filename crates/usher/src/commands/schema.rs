@@ -6,6 +6,7 @@ use anyhow::bail;
 use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 use usher_policy::planfile::PlanOutput;
+use usher_store::jobs::JobRecord;
 
 use crate::answers::{
     self, AttachAnswer, BackgroundAnswer, CurveAnswer, DetachAnswer, ExplainAnswer, ExportAnswer,
@@ -14,7 +15,7 @@ use crate::answers::{
     WaitAnswer, WrittenPages,
 };
 use crate::api;
-use crate::commands::{advise, doctor, sched, sim, topo};
+use crate::commands::{advise, doctor, sched, sim, slurm, topo};
 use crate::failure::Outcome;
 use crate::output::Output;
 
@@ -34,7 +35,7 @@ const fn answer<T: JsonSchema>(command: &'static str) -> CommandAnswer {
 }
 
 /// All commands with a JSON answer.
-pub const ANSWERS: [CommandAnswer; 36] = [
+pub const ANSWERS: [CommandAnswer; 40] = [
     answer::<AttachAnswer>("attach"),
     answer::<advise::AdviseAnswer<'_>>("advise"),
     answer::<BackgroundAnswer>("bg --attach"),
@@ -64,6 +65,10 @@ pub const ANSWERS: [CommandAnswer; 36] = [
     answer::<sim::ProfilesAnswer>("sim profiles"),
     answer::<FuzzAnswer>("sim fuzz"),
     answer::<sim::SimAdviseAnswer>("sim advise"),
+    answer::<sim::SlurmAnswer>("sim slurm"),
+    answer::<JobRecord>("slurm export"),
+    answer::<slurm::MergeAnswer>("slurm merge"),
+    answer::<slurm::SlurmReport>("slurm report"),
     answer::<MixAnswer>("mix"),
     answer::<api::Reload_Reply>("daemon reload"),
     answer::<StoppedDaemon>("daemon stop"),
