@@ -331,7 +331,12 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("mixes", "All mixes of four of ten programs on 48 cores");
     let began = Instant::now();
     let setup = EvaluationSetup::new(programs()?);
-    let evaluation = evaluate("", &setup, &Scheduler::PAPER_1, &simulation_size(args.stride))?;
+    let evaluation = evaluate(
+        "",
+        &setup,
+        &Scheduler::PAPER_1,
+        &simulation_size(args.stride),
+    )?;
     let minutes = began.elapsed().as_secs_f64() / 60.0;
     part.bars = usher_bars(&evaluation);
     let classes = evaluation.classes();
