@@ -8,8 +8,9 @@
  * task. Each call therefore submits one task without a token. Every worker has a
  * local context, which FFmpeg's own executor gives to each of its threads.
  *
- * The priorities of tasks are not used: the order of ready tasks is that of the
- * runtime. If the decoder requests no threads, one worker decodes.
+ * The decoder gives each task one of a few priorities, of which 0 is the highest.
+ * The first becomes the high and the last the low priority of usher-tasks. If the
+ * decoder requests no threads, one worker decodes.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -50,6 +51,14 @@ static void run_task(void *arg)
 		  e->cb.user_data);
 }
 
+static uint32_t priority(const FFExecutor *e, const FFTask *t)
+{
+	if (t->priority == 0)
+		return USHER_TASKS_PRIORITY_HIGH;
+	return t->priority == e->cb.priorities - 1 ? USHER_TASKS_PRIORITY_LOW
+						   : 0;
+}
+
 FFExecutor *ff_executor_alloc(const FFTaskCallbacks *cb, int thread_count)
 {
 	usher_tasks_options options =
@@ -84,7 +93,7 @@ void ff_executor_execute(FFExecutor *e, FFTask *t)
 	if (!t)
 		return;
 	t->next = (FFTask *)e;
-	if (usher_tasks_submit(e->runtime, run_task, t, 0, 0) !=
+	if (usher_tasks_submit(e->runtime, run_task, t, priority(e, t), 0) !=
 	    USHER_TASKS_OK) {
 		/* The decoder cannot handle an error here. */
 		fprintf(stderr, "executor: %s\n", usher_tasks_last_error());
