@@ -27,11 +27,16 @@ const CAPTURED_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of files and folders in a copy of `/sys` and `/proc`.
 const CAPTURED_FILES_MAX: usize = 1_000_000;
 
-/// Opens a regular file for reading. The call does not block.
+/// Opens a regular file for reading. The call does not block. A descriptor that the caller of the
+/// program has opened (`/dev/stdin`, `/dev/fd/63` of a shell's `<(command)`) may also be a pipe, and is
+/// read to its end.
 ///
 /// # Errors
 /// The file cannot be opened, or is a FIFO, a device, a socket or a directory.
 pub fn open(path: &Path) -> io::Result<File> {
+    if is_descriptor(path) {
+        return File::open(path);
+    }
     let not_regular = || Err(io::Error::other("the path is not a regular file"));
     // Checked before, too: opening a device may have an effect.
     if !std::fs::metadata(path)?.is_file() {
@@ -46,6 +51,12 @@ pub fn open(path: &Path) -> io::Result<File> {
         true => Ok(file),
         false => not_regular(),
     }
+}
+
+/// Returns whether the path names a descriptor of this process.
+fn is_descriptor(path: &Path) -> bool {
+    let folder = path.parent().and_then(Path::to_str);
+    path == Path::new("/dev/stdin") || matches!(folder, Some("/dev/fd" | "/proc/self/fd"))
 }
 
 /// Reads a regular file of UTF-8 text, of at most [`TEXT_BYTES_MAX`] bytes.
@@ -90,8 +101,7 @@ pub(crate) fn attribute(path: &Path) -> Option<String> {
 
 /// Checks that a copy of `/sys` and `/proc` contains only regular files of at most 64 MiB, folders,
 /// and links to such files in the copy. Links that lead nowhere are permitted, as in every partial
-/// copy. The
-/// real `/` is not checked, because the kernel provides its files.
+/// copy. The real `/` is not checked, because the kernel provides its files.
 ///
 /// # Errors
 /// Returns the path of the first other file, relative to the root, and the reason.

@@ -74,3 +74,17 @@ fn refuses_huge_files_at_once() {
     File::create(&huge).unwrap().set_len(10 << 30).unwrap();
     check(&world, &huge, "");
 }
+
+/// A shell passes the output of a command as a pipe: `usher plan --programs <(command)`.
+#[test]
+fn reads_a_pipe_that_the_caller_has_opened() {
+    let world = World::new();
+    for pipe in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {
+        let args = ["plan", "--topology", "core:2 pu:1", "--programs", pipe];
+        assert_cmd::Command::from_std(world.usher(&args))
+            .write_stdin(r#"{"programs":[{"name":"a","curve":{"1":1.0,"2":1.9}}]}"#)
+            .timeout(DEADLINE)
+            .assert()
+            .success();
+    }
+}
