@@ -30,7 +30,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    Export(export::Args),
+    Export(Box<export::Args>),
     Merge(merge::Args),
     Report(report::Args),
 }
