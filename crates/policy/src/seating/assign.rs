@@ -11,7 +11,7 @@
 //!
 //! The search for places tries at most 4,000 groups per plan at the first level, and 4,000 groups at
 //! the second level. It ends, too, when the plan's budget of steps (`budget`) is used up. The best
-//! placement found so far is then used.
+//! placement found before is then used.
 //!
 //! The exact search is repeated with coarser prices, at most 8 times in all, if a sum of prices
 //! reaches its cap. An assignment fails if there are more candidates than units, or if the

@@ -8,13 +8,14 @@
 //! on the speed of the machine.
 //!
 //! - A pass that only improves the plan uses [`StepBudget::charge`], and ends when
-//!   [`SEARCH_STEPS_MAX`] steps are used up. Its result so far is used, and the optimality gap remains an upper bound.
+//!   [`SEARCH_STEPS_MAX`] steps are used up. The plan uses the best result found before,
+//!   and the optimality gap remains an upper bound.
 //! - A pass without which there is no plan uses [`StepBudget::spend`]. Such passes take time of
 //!   order units x log units + programs x log programs. The other steps are kept for them.
 //!
 //! Known limits: with more than about 4,000 programs, the sets of CPUs in the result alone take
 //! longer; these are programs x CPUs / 64 words. Several hundred programs that are bound to CPUs of
-//! their own make as many kinds of units as programs.
+//! their own make one kind of units for each program.
 
 use std::cell::Cell;
 
@@ -57,7 +58,7 @@ impl StepBudget {
         self.left.get()
     }
 
-    /// Steps used so far.
+    /// Number of steps that were used.
     pub fn used(&self) -> u64 {
         self.used.get()
     }

@@ -78,7 +78,7 @@ fn gang_jobs_run_in_turn_and_fill_free_cores() {
 
 proptest! {
     /// Jobs that run at the same time have no core in common, no core is idle while a job could use
-    /// it, and each job runs once in as many slices as there are jobs.
+    /// it, and in each round of slices, one per job, each job runs once.
     #[test]
     fn gang_jobs_do_not_overlap_and_none_starves(
         cores in prop::collection::vec(1..=4_usize, 1..7),
