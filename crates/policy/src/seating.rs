@@ -44,8 +44,8 @@
 //! [`Seating::ended_by_budget`] is then set, unless the bound is 0. The placement rules are met
 //! exactly if the search of `place` stays within its limits.
 //!
-//! Cost: at most [`STEPS_MAX`] steps, which are about 50 ms of CPU time (`budget`), and time of
-//! order programs x CPUs / 64. At most four attempts share the steps: whole domains, single cores,
+//! Cost: at most [`STEPS_MAX`] steps, which are about 50 ms of CPU time, for up to about 4,000
+//! programs (`budget` names the limits), and time of order programs x CPUs / 64. At most four attempts share the steps: whole domains, single cores,
 //! each also around bound programs. An attempt fails if there are too few suitable units. If the
 //! exact search is not made, an attempt can also fail although a seating exists (see `relax`). If
 //! all attempts fail, all programs share the CPUs.

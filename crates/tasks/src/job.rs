@@ -153,7 +153,7 @@ impl Chain {
     }
 
     /// Returns whether a job has high priority.
-    pub fn has_urgent(&self) -> bool {
+    pub fn has_high_priority(&self) -> bool {
         self.groups()
             .any(|groups| groups.t == Groups::HIGH_PRIORITY.t)
     }

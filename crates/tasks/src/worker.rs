@@ -126,6 +126,8 @@ pub(crate) struct Worker<'a> {
     deep_queues: Cell<usize>,
     /// Whether the overflow slot was filled since the worker last emptied it.
     overflow_used: Cell<bool>,
+    /// Whether a task has made a task with high priority ready since the last check for overdue tasks.
+    has_published_high_priority: Cell<bool>,
     /// The time of the last steal. `None` if [`share::STEAL_BACKOFF`] has passed since then.
     last_steal: Cell<Option<Instant>>,
     /// Number of tasks with guessed groups that have run since the last such task was timed.
@@ -161,6 +163,7 @@ impl<'a> Worker<'a> {
             region_queues: Cell::new(0),
             deep_queues: Cell::new(usize::MAX),
             overflow_used: Cell::new(false),
+            has_published_high_priority: Cell::new(false),
             last_steal: Cell::new(None),
             since_sample: Cell::new(0),
             stacked: StackedTasks::default(),
@@ -375,8 +378,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Returns whether a task with high priority is in the queues of this worker.
-    pub fn has_urgent(&self) -> bool {
-        self.local_queues.borrow().has_urgent()
+    pub fn has_high_priority(&self) -> bool {
+        self.local_queues.borrow().has_high_priority()
     }
 
     /// Returns whether this worker is in an isolate region.
@@ -434,8 +437,8 @@ impl<'a> Worker<'a> {
     #[inline]
     fn count_until_check(&self) -> bool {
         let until_check = &self.shared.until_check;
-        // Another thread may store 1 between the two operations, and its value is lost. That thread
-        // repeats the operation later.
+        // Another thread may store 1 between the two operations, and its value is lost. The observer
+        // repeats the operation later; for injected tasks, the next regular check is soon enough.
         let left = until_check.load(Ordering::Relaxed) - 1;
         until_check.store(left, Ordering::Relaxed);
         left == 0
@@ -445,13 +448,15 @@ impl<'a> Worker<'a> {
         self.shared.until_check.store(tasks, Ordering::Relaxed);
     }
 
-    /// Returns whether tasks may be overdue: injected tasks, tasks in the inbox, at every
-    /// [`AGE_INTERVAL`]-th check queued tasks, or all tasks of a surplus worker. If there are none,
+    /// Returns whether tasks may be overdue: injected tasks, tasks in the inbox, a task with high
+    /// priority that the running task has made ready, at every [`AGE_INTERVAL`]-th check queued tasks,
+    /// or all tasks of a surplus worker. If there are none,
     /// the next interval begins.
     #[cold]
     fn has_overdue(&self) -> bool {
         let checks = self.checks.get().wrapping_add(1);
-        let may_be_overdue = self.registry.running().is_above_limit()
+        let may_be_overdue = self.has_published_high_priority.take()
+            || self.registry.running().is_above_limit()
             || self.registry.must_take_from_sleepers()
             || checks.is_multiple_of(AGE_INTERVAL)
             || !self.registry.injector.is_empty()
@@ -502,7 +507,9 @@ impl<'a> Worker<'a> {
         // If the worker's queues are empty, the injected task need not precede other tasks. It is
         // queued like other tasks, so that its group becomes the active group. Neither does it
         // precede a task with high priority.
-        let is_queued = local_queues.len() == 0 || local_queues.has_urgent() || chain.has_urgent();
+        let is_queued = local_queues.len() == 0
+            || local_queues.has_high_priority()
+            || chain.has_high_priority();
         let first = match is_queued {
             true => None,
             false => chain.pop(),

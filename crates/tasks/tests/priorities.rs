@@ -4,11 +4,10 @@
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
 
-use usher_tasks::{Groups, Handle, Policy, Runtime, SubmitError};
+use usher_tasks::{GraphBuilder, Groups, Handle, Policy, Runtime, RuntimeBuilder, SubmitError};
 
 const HIGH: Groups = Groups::HIGH_PRIORITY;
 const LOW: Groups = Groups::LOW_PRIORITY;
@@ -85,31 +84,99 @@ fn tasks_by_token_run_by_priority() {
     }
 }
 
-/// A task submits its successor for ever, until the task with low priority has run.
-#[test]
-fn low_priority_does_not_starve() {
-    let runtime = Runtime::new(1).unwrap();
-    let has_run = Arc::new(AtomicBool::new(false));
-    let until = Instant::now() + Duration::from_secs(60);
-    for groups in [Groups::new(1, 0), Groups::NONE, HIGH] {
-        has_run.store(false, Ordering::Relaxed);
-        submit_again(&runtime.handle(), groups, until, &has_run);
-        let own = Arc::clone(&has_run);
-        let low = move || own.store(true, Ordering::Relaxed);
-        runtime.submit(LOW, low).unwrap();
-        runtime.wait().unwrap();
-        assert!(Instant::now() < until, "beside {groups:?}");
+/// The documented number of tasks within which a worker runs its oldest task with low priority, and
+/// the tasks of this test that are not counted.
+const LOW_WITHIN: usize = 4 * 1024 + 64;
+
+/// Tasks of which each submits the next, until a task with low priority has run.
+#[derive(Clone)]
+struct Successors {
+    handle: Handle,
+    groups: Groups,
+    begun: Arc<AtomicUsize>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Successors {
+    fn submit(self) {
+        let (handle, groups) = (self.handle.clone(), self.groups);
+        let task = move || {
+            let begun = self.begun.fetch_add(1, Ordering::Relaxed);
+            if !self.has_ended.load(Ordering::Relaxed) && begun < 2 * LOW_WITHIN {
+                self.submit();
+            }
+        };
+        handle.submit(groups, task).unwrap();
     }
 }
 
-fn submit_again(handle: &Handle, groups: Groups, until: Instant, has_run: &Arc<AtomicBool>) {
-    let (own, has_run) = (handle.clone(), Arc::clone(has_run));
-    let task = move || {
-        if !has_run.load(Ordering::Relaxed) && Instant::now() < until {
-            submit_again(&own, groups, until, &has_run);
+#[test]
+fn low_priority_does_not_starve() {
+    for groups in [Groups::new(1, 0), Groups::NONE, HIGH] {
+        let runtime = Runtime::new(1).unwrap();
+        let successors = Successors {
+            handle: runtime.handle(),
+            groups,
+            begun: Arc::default(),
+            has_ended: Arc::default(),
+        };
+        let begun = Arc::clone(&successors.begun);
+        let first = move || {
+            let has_ended = Arc::clone(&successors.has_ended);
+            let low = move || has_ended.store(true, Ordering::Relaxed);
+            successors.handle.submit(LOW, low).unwrap();
+            successors.submit();
+        };
+        runtime.submit(Groups::NONE, first).unwrap();
+        runtime.wait().unwrap();
+        let begun = begun.load(Ordering::Relaxed);
+        assert!(begun < LOW_WITHIN, "beside {groups:?}");
+    }
+}
+
+/// A task of a chain submits a task with high priority. No further task of the chain runs before it,
+/// with one worker, and with two workers of which one is blocked.
+#[test]
+fn high_priority_interrupts_the_chain_of_a_graph() {
+    for workers in [1, 2] {
+        let runtime = RuntimeBuilder::new(workers)
+            .follow_cpus(false)
+            .build()
+            .unwrap();
+        let (blocked, is_blocked) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        if workers == 2 {
+            let wait = move || {
+                blocked.send(()).unwrap();
+                // Returns when the sender is dropped.
+                let _ = released.recv();
+            };
+            runtime.submit(Groups::NONE, wait).unwrap();
+            is_blocked.recv().unwrap();
         }
-    };
-    handle.submit(groups, task).unwrap();
+        let mut builder = GraphBuilder::new();
+        let tasks: Vec<usize> = (0..100).map(|_| builder.task()).collect();
+        for pair in tasks.windows(2) {
+            builder.after(pair[1], pair[0]);
+        }
+        let ended = Arc::new(AtomicUsize::new(0));
+        let ran_after = Arc::new(AtomicUsize::new(0));
+        let handle = runtime.handle();
+        let mut graph = builder
+            .build(|task| {
+                if task == 10 {
+                    let (ended, ran_after) = (Arc::clone(&ended), Arc::clone(&ran_after));
+                    let high =
+                        move || ran_after.store(ended.load(Ordering::Relaxed), Ordering::Relaxed);
+                    handle.submit(HIGH, high).unwrap();
+                }
+                ended.fetch_add(1, Ordering::Relaxed);
+            })
+            .unwrap();
+        runtime.run(&mut graph).unwrap();
+        assert_eq!(ran_after.load(Ordering::Relaxed), 11, "{workers} workers");
+        drop(release);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Checks of a copy of `/sys`, or of a dump of cpuid, before hwloc reads it.
 //!
-//! hwloc 2.9 reads a senseless list of CPUs in part and without a message, and reports a copy
+//! hwloc 2.9 reads a invalid list of CPUs in part and without a message, and reports a copy
 //! without CPUs as "Invalid argument". The checks therefore read the same files first:
 //!
 //! 1. The directory has at least one CPU, and only files that can be read ([`file::check_tree`]).

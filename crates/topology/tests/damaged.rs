@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copies of `/sys` with damaged files: senseless lists of CPUs are errors that name the file and its
+//! Copies of `/sys` with damaged files: invalid lists of CPUs are errors that name the file and its
 //! value, and damaged capacities are ignored with a note.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
@@ -55,7 +55,7 @@ fn notes(capture: &Capture) -> (Vec<String>, Vec<f64>) {
 }
 
 #[test]
-fn senseless_lists_of_online_cpus_are_rejected() {
+fn invalid_lists_of_online_cpus_are_rejected() {
     for (file, text, reason) in [
         (
             "cpu/online",
@@ -101,7 +101,7 @@ fn senseless_lists_of_online_cpus_are_rejected() {
 }
 
 #[test]
-fn senseless_states_of_single_cpus_are_rejected() {
+fn invalid_states_of_single_cpus_are_rejected() {
     let capture = hybrid();
     fs::remove_file(capture.path().join(format!("{CPU}/online"))).unwrap();
     capture.write(&format!("{CPU}/cpu3/online"), "0\n");

@@ -3,13 +3,12 @@
 //!
 //! A *step* is the work of at most about one nanosecond of CPU time. Each pass counts its work in
 //! steps: a comparison of an option with the remaining units is a few steps, a cost from a curve
-//! about 60, an entry of a map about 60. All passes of a plan share one budget, [`STEPS_MAX`]. A
-//! plan thus takes at most about 50 ms of CPU time on any machine, and the result does not depend
-//! on the speed of the machine.
+//! about 60, an entry of a map about 60. All passes of a plan share one budget. Its target
+//! [`STEPS_MAX`] is about 50 ms of CPU time. The result does not depend on the speed of the machine.
 //!
 //! - A pass that only improves the plan uses [`StepBudget::charge`], and ends when
-//!   [`SEARCH_STEPS_MAX`] steps are used up. The plan uses the best result found before,
-//!   and the optimality gap remains an upper bound.
+//!   [`SEARCH_STEPS_MAX`] steps are used up. The plan uses the best result found before, and the
+//!   optimality gap remains an upper bound.
 //! - A pass without which there is no plan uses [`StepBudget::spend`]. Such passes take time of
 //!   order units x log units + programs x log programs. The other steps are kept for them.
 //!
@@ -19,7 +18,8 @@
 
 use std::cell::Cell;
 
-/// Maximum number of steps of a plan, about 50 ms of CPU time.
+/// Number of steps that a plan needs at most, except in the cases of the known limits; about 50 ms of
+/// CPU time.
 pub const STEPS_MAX: u64 = 50_000_000;
 
 /// Number of steps after which the passes end that only improve the plan.

@@ -212,7 +212,7 @@ impl<I> Usher<I> {
         }
         let local = &mut self.workers[worker].local;
         match at_once {
-            Some(next) if local.has_urgent() => {
+            Some(next) if local.has_high_priority() => {
                 local.push(next);
                 None
             }

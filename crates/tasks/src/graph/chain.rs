@@ -5,7 +5,7 @@
 //!    successor.
 //! 2. Of the successors that become ready, the last becomes the next task of the chain. The worker
 //!    queues the others, or sends them to the owners of their spatial groups. Tasks with priorities
-//!    are always queued, and the chain ends while a task with high priority is queued.
+//!    are always queued, and the chain ends before its next task if a task with high priority became ready.
 //! 3. The chain ends if no successor became ready, or if other tasks of the worker are overdue,
 //!    which the worker checks after every 64 tasks.
 //!
@@ -121,7 +121,7 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
         }
         next = successor;
     }
-    if next != NONE && inner.has_priorities && worker.has_urgent() {
+    if next != NONE && inner.has_priorities && worker.has_high_priority() {
         // A task with high priority runs before the successor.
         worker.push(inner.job(next));
         return NONE;

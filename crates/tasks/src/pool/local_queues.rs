@@ -39,6 +39,10 @@ pub(crate) const CHAIN_MAX: usize = 32;
 /// them, taking back so few tasks costs little.
 pub(crate) const SMALL_BATCH: usize = 8;
 
+/// At every call with a number divisible by this constant, [`LocalQueues::pop_in_turn`] removes a task
+/// with low priority.
+const LOW_TURN: usize = 4;
+
 /// A task that these queues can contain: a job of the runtime, or a task of a simulation.
 pub(crate) trait GroupedTask {
     /// Returns the groups of the task.
@@ -74,8 +78,10 @@ pub(crate) struct LocalQueues<T> {
     low: VecDeque<T>,
     len: usize,
     /// Index of the queue from which [`Self::pop_in_turn`] removes the next task. [`T_QUEUES`]
-    /// means the tasks without a temporal group, and the next number those with low priority.
+    /// means the tasks without a temporal group.
     next_in_turn: usize,
+    /// Number of calls of [`Self::pop_in_turn`].
+    turns: usize,
 }
 
 impl<T: GroupedTask> LocalQueues<T> {
@@ -101,6 +107,7 @@ impl<T: GroupedTask> LocalQueues<T> {
             low: VecDeque::new(),
             len: 0,
             next_in_turn: 0,
+            turns: 0,
         })
     }
 
@@ -136,7 +143,7 @@ impl<T: GroupedTask> LocalQueues<T> {
     }
 
     /// Returns whether a task with high priority is queued.
-    pub fn has_urgent(&self) -> bool {
+    pub fn has_high_priority(&self) -> bool {
         !self.high.is_empty()
     }
 
@@ -186,16 +193,22 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
-    /// Removes the oldest task of the next queue in cyclic order. A worker that regularly uses this
-    /// order runs each task eventually, even if many tasks become ready after it.
+    /// Removes the oldest task of the next queue in cyclic order, at every [`LOW_TURN`]-th call a task
+    /// with low priority. A worker that regularly uses this order runs each task eventually, even if
+    /// many tasks become ready after it.
     pub fn pop_in_turn(&mut self) -> Option<T> {
-        let job = self.pop_first_in_turn()?;
+        self.turns = self.turns.wrapping_add(1);
+        let low = match self.turns.is_multiple_of(LOW_TURN) {
+            true => self.low.pop_front(),
+            false => None,
+        };
+        let job = low.or_else(|| self.pop_first_in_turn())?;
         self.len -= 1;
         Some(job)
     }
 
     fn pop_first_in_turn(&mut self) -> Option<T> {
-        // Tasks without a temporal group come after the last queue, and then those with low priority.
+        // Tasks without a temporal group come after the last queue.
         while self.next_in_turn < T_QUEUES {
             let next = self
                 .filled_from(self.next_in_turn)
@@ -207,16 +220,11 @@ impl<T: GroupedTask> LocalQueues<T> {
             }
             self.mark_empty(queue);
         }
-        if self.next_in_turn <= T_QUEUES {
-            self.next_in_turn = T_QUEUES + 1;
-            if let Some(job) = self.others.pop_front() {
-                return Some(job);
-            }
-        }
         self.next_in_turn = 0;
-        let low = self.low.pop_front();
-        low.or_else(|| self.high.pop_front())
+        (self.others.pop_front())
+            .or_else(|| self.high.pop_front())
             .or_else(|| self.forked.pop_front())
+            .or_else(|| self.low.pop_front())
     }
 
     /// Removes half of the tasks, at least one and at most [`CHAIN_MAX`], in the order in which

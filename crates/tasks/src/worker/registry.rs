@@ -136,16 +136,22 @@ impl Registry {
 
     /// Enqueues a task from a thread that is not a worker of this runtime.
     pub fn inject(&self, job: JobRef) {
-        let is_urgent = job.groups().t == Groups::HIGH_PRIORITY.t;
+        let has_high_priority = job.groups().t == Groups::HIGH_PRIORITY.t;
         match &self.global_queue {
             Some(global_queue) => lock(global_queue).ready(0, job),
             None => self.injector.push(job),
         }
         let was_woken = self.sleepers.wake_one(0..self.workers());
-        if is_urgent && !was_woken {
-            // Busy workers check for injected tasks before their next task.
-            let workers = self.worker_shared.iter();
-            workers.for_each(|shared| shared.until_check.store(1, Ordering::Relaxed));
+        if has_high_priority && !was_woken {
+            self.request_checks();
+        }
+    }
+
+    /// Makes busy workers check for injected tasks before their next task. A worker that counts a
+    /// task at the same time may miss the request, and checks within 64 tasks.
+    fn request_checks(&self) {
+        for shared in &self.worker_shared {
+            shared.until_check.store(1, Ordering::Relaxed);
         }
     }
 
@@ -157,10 +163,14 @@ impl Registry {
             return chain.reversed().for_each(|job| self.inject(job));
         }
         let count = chain.groups().take(self.workers()).count();
+        let has_high_priority = chain.has_high_priority();
         self.injector.push_all(chain);
         // The worker that takes the tasks publishes some of them for the other workers.
         let mut wakes = iter::repeat_with(|| self.sleepers.wake_one(0..self.workers()));
         let _ = wakes.by_ref().take(count).all(|was_woken| was_woken);
+        if has_high_priority {
+            self.request_checks();
+        }
     }
 
     /// Requests the workers to end. The workers end when no task is ready and no running task can

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use super::registry::{NO_OWNER, WorkerShared};
 use super::{Worker, some};
+use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef};
 use crate::places::WorkerDistance;
 use crate::pool::kept;
@@ -54,6 +55,11 @@ impl Worker<'_> {
             // With a global queue all tasks go there. During a nested wait, the queues and slots of
             // this worker are for the graph of that wait, to which the task does not belong.
             return registry.inject(job);
+        }
+        if job.groups().t == Groups::HIGH_PRIORITY.t {
+            // The chain of a graph ends before its next task.
+            self.has_published_high_priority.set(true);
+            self.set_until_check(1);
         }
         if !self.allows_stealing() {
             return self.push(job);

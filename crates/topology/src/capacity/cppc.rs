@@ -11,7 +11,7 @@
 //!
 //! If values that differ form one group, the cores have one design. Then the maximum frequencies
 //! are removed, because some versions of Linux derive them from the ratings: a Ryzen 9 has another
-//! frequency for each core. Values that are equal for all CPUs say nothing (some firmware states
+//! frequency for each core. Values that are equal for all CPUs are ignored (some firmware states
 //! 255 for performance and efficient cores).
 
 use std::ops::RangeInclusive;
