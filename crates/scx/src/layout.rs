@@ -366,7 +366,7 @@ pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 const FACTOR_ONE: u64 = 1 << 16;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 30 * 8;
+    pub(crate) const BYTES: usize = 31 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();

@@ -222,8 +222,6 @@ struct thread {
 	__u64 family_ns;
 	/* Part of `vtime` by which the thread waits for its family; removed when it has run. */
 	__u64 family_wait_ns;
-	/* vtime at which a preempted young thread waits again (note_resume()); 0: none. */
-	__u64 resume_vtime;
 	/*
 	 * Nearest cgroup of the thread with a quota, as of the version `limits_version` of the
 	 * quotas; 0: none has a quota.
@@ -258,6 +256,8 @@ struct thread {
 	__u32 waker;
 	/* Capacity of the CPU; 0: all CPUs have the same capacity (capacity.h). */
 	__u32 capacity;
+	/* vtime at which a preempted young thread waits again (note_resume()); 0: none. */
+	__u64 resume_vtime;
 };
 
 /* Counters of one CPU since the scheduler started. */

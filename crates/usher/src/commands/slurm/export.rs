@@ -15,7 +15,7 @@ use usher_store::jobs::{JobProgram, JobRecord, SCRIPT_BYTES_MAX, escape, script_
 use usher_store::{MachineKey, ProfileEntry, Store};
 
 use super::files::{self, Trust};
-use crate::cli::numbers::whole;
+use crate::cli::numbers::{number, whole};
 use crate::cli::options::StoreArg;
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output};
@@ -57,10 +57,10 @@ pub struct Args {
     #[arg(long, value_name = "CPUS", value_parser = whole::<u32>(1..=65_536))]
     requested: u32,
     /// CPU time that the job used on this node, in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = number)]
     used: Option<f64>,
     /// Duration of the job in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = number)]
     elapsed: f64,
     /// End of the job in seconds since 1970; by default, now
     #[arg(long, value_name = "TIME", value_parser = whole::<i64>(0..=i64::MAX))]
