@@ -139,6 +139,7 @@ impl RealWorld {
             warnings: watch.take_warnings(),
             background: arriving.program.background,
             hints: None,
+            joined: false,
         };
         let review = arriving.review.take();
         let is_launched = held && !arriving.in_place;

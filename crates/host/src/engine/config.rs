@@ -339,6 +339,8 @@ pub struct AdoptedProgram {
     pub background: Option<Regulation>,
     /// The variables that the launcher sets for the program, if any.
     pub hints: Option<ThreadHints>,
+    /// Whether the process has joined a program that was managed before.
+    pub joined: bool,
 }
 
 /// The reason why an engine rejected a request.

@@ -7,7 +7,7 @@
 //!    rejected.
 //! 3. The engine checks that the processes belong to the user, and carries out the call.
 //! 4. If the reply to a registration or an attach cannot be delivered, the program is released
-//!    again.
+//!    again. A process that has joined a program stays in it.
 //!
 //! Bounds: pids from 1 to 4,194,304; at most 4,096 words and 128 KiB of command line; a name of 1
 //! to 256 bytes; paths of at most 4,096 bytes. Each call waits for the control loop without a time
@@ -149,8 +149,11 @@ impl Service {
             Admission::AttachedBeforeExec => engine.attach_held(number, adopt, asking)?,
         };
         self.shared.timings.seated(began.elapsed());
-        let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
-        if_undelivered(move || drop(engine.release(id, asking)));
+        // The program that a process has joined belongs to earlier requests, too.
+        if !adopted.joined {
+            let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
+            if_undelivered(move || drop(engine.release(id, asking)));
+        }
         Ok(adopted)
     }
 
