@@ -255,6 +255,7 @@ impl RealWorld {
             program,
             home,
             uid: arriving.uid,
+            requesting_user: arriving.asking,
             group: arriving.group,
             job: arriving.job,
             was_running: !is_launched,

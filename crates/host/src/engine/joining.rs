@@ -2,8 +2,11 @@
 //! Processes that join a managed program, because they belong to the same group: the tasks of a step
 //! of a batch system are one program, although they are started independently of one another.
 //!
-//! 1. A group is identified by its name and its user. Only a program that was attached with a group
-//!    can be joined, and the policy keeps the program's class of work and its weight.
+//! 1. A group is identified by its name, the user of its processes and the user who requested the
+//!    attach. The requesting user counts, because requests of root may cover processes of other
+//!    users, such as setuid children, and requests of a user may not. Only a program that was
+//!    attached with a group can be joined, and the policy keeps the program's class of work and its
+//!    weight.
 //! 2. The actuator records the joining process tree and applies the program's seat to it; the probe
 //!    counts its CPU time from now on.
 //! 3. The program is bound to the union of the CPUs to which its processes are bound. If the union
@@ -24,8 +27,11 @@ impl RealWorld {
     pub(super) fn group_of(&self, arriving: &ArrivingProgram) -> Option<ProgramId> {
         let group = arriving.group.as_ref()?;
         let mut members = self.state.members.values();
-        let found =
-            members.find(|one| one.group.as_ref() == Some(group) && one.uid == arriving.uid);
+        let found = members.find(|one| {
+            one.group.as_ref() == Some(group)
+                && one.uid == arriving.uid
+                && one.requesting_user == arriving.asking
+        });
         found.map(|one| one.id())
     }
 

@@ -37,6 +37,8 @@ pub(super) struct ManagedProgram {
     pub program: Program,
     pub home: ProcessTree,
     pub uid: u32,
+    /// The user who requested the management, with whose rights the program is managed.
+    pub requesting_user: u32,
     /// The name under which further process trees join the program.
     pub group: Option<String>,
     /// The job of a batch system to which the program belongs.
