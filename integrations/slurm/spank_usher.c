@@ -79,8 +79,12 @@ static struct {
 	bool gave_up;
 	int budget_ms;
 	char socket[108];
-	/* The daemon's number of the program; -1: no task is attached. */
+	/* The daemon's number of the program; -1: no task is attached. Another
+	 * daemon may reuse the number, so that the program is identified by
+	 * its group and its user, too. */
 	int64_t program;
+	char group[48];
+	uid_t uid;
 	/* The attached tasks, by their number on this node. */
 	unsigned char attached[TASKS_MAX / 8];
 	uint32_t running;
@@ -302,8 +306,6 @@ static void write_command(struct json_text *text, spank_t spank)
 static void write_attach(struct json_text *text, spank_t spank,
 			 const struct task *task)
 {
-	char group[48];
-
 	json_raw(text, "{\"method\":\"org.usher.Usher1.Attach\","
 		       "\"parameters\":{\"pid\":");
 	json_number(text, task->pid);
@@ -311,9 +313,10 @@ static void write_attach(struct json_text *text, spank_t spank,
 	json_number(text, task->uid);
 	json_raw(text, ",\"bounds\":");
 	json_cpus(text, task->cpus, sizeof(task->cpus));
-	snprintf(group, sizeof(group), "slurm:%u.%u", task->job, task->id);
+	snprintf(step.group, sizeof(step.group), "slurm:%u.%u", task->job,
+		 task->id);
 	json_raw(text, ",\"group\":");
-	json_string(text, group);
+	json_string(text, step.group);
 	json_raw(text, ",\"job\":");
 	write_job(text, task);
 	if (step.is_background)
@@ -354,6 +357,7 @@ static void attach(spank_t spank, const struct task *task, int64_t end_ms)
 		return;
 	}
 	step.program = reply.id;
+	step.uid = task->uid;
 	step.attached[task->number / 8] |= 1 << (task->number % 8);
 	step.running++;
 }
@@ -395,6 +399,10 @@ static void detach(void)
 	json_raw(&text, "{\"method\":\"org.usher.Usher1.Detach\","
 			"\"parameters\":{\"id\":");
 	json_number(&text, step.program);
+	json_raw(&text, ",\"group\":");
+	json_string(&text, step.group);
+	json_raw(&text, ",\"uid\":");
+	json_number(&text, step.uid);
 	json_raw(&text, "}}");
 	step.program = -1;
 	step.running = 0;

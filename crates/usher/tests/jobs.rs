@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use common::{Sleeper, World, allowed, connect_as, signal, stderr, stdout, wait_for};
+use common::{Sleeper, World, allowed, connect_as, signal, state, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 /// The uid of a user without a name and without processes on the machine.
@@ -21,9 +21,18 @@ fn mask(pid: i32) -> String {
     allowed(pid).unwrap()
 }
 
-fn call(mut stream: &UnixStream, parameters: &Value) -> Value {
-    let call = json!({ "method": "org.usher.Usher1.Attach", "parameters": parameters });
+fn call(stream: &UnixStream, parameters: &Value) -> Value {
+    call_method(stream, "Attach", parameters)
+}
+
+fn send(mut stream: &UnixStream, method: &str, parameters: &Value) {
+    let method = format!("org.usher.Usher1.{method}");
+    let call = json!({ "method": method, "parameters": parameters });
     stream.write_all(format!("{call}\0").as_bytes()).unwrap();
+}
+
+fn call_method(stream: &UnixStream, method: &str, parameters: &Value) -> Value {
+    send(stream, method, parameters);
     let mut bytes = Vec::new();
     BufReader::new(stream).read_until(0, &mut bytes).unwrap();
     serde_json::from_slice(bytes.strip_suffix(&[0]).unwrap()).unwrap()
@@ -272,4 +281,96 @@ fn root_attaches_a_process_for_its_user_before_its_exec() {
         (name.unwrap().trim() == "sleep").then_some(())
     });
     world.programs(1);
+}
+
+#[test]
+fn a_detach_with_another_group_or_user_releases_nothing() {
+    let mut world = World::new();
+    world.daemon(&[]);
+    let task = Sleeper::start();
+    let id = attach(&world, task.pid(), &["--group", "17.0"])["id"].clone();
+    let stream = UnixStream::connect(world.socket()).unwrap();
+    let detach = |more: Value| {
+        let mut arguments = json!({ "id": id });
+        let more = more.as_object().unwrap().clone();
+        arguments.as_object_mut().unwrap().extend(more);
+        rejected(&call_method(&stream, "Detach", &arguments))
+    };
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!(detach(json!({ "group": "17.1" })), "NoSuchProgram");
+    let other = match own {
+        0 => "NotYours",
+        _ => "uid",
+    };
+    assert_eq!(detach(json!({ "group": "17.0", "uid": ALICE })), other);
+    assert_eq!(detach(json!({ "uid": -1 })), "uid");
+    world.programs(1);
+    assert_eq!(detach(json!({ "group": "17.0", "uid": own })), "");
+    world.programs(0);
+    // A program without a group has no group that could match.
+    let id = attach(&world, task.pid(), &[])["id"].clone();
+    let arguments = json!({ "id": id, "group": "17.0" });
+    let reply = call_method(&stream, "Detach", &arguments);
+    assert_eq!(rejected(&reply), "NoSuchProgram");
+    world.programs(1);
+}
+
+#[test]
+fn an_undelivered_reply_to_a_join_does_not_release_the_program() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let (first, second, third) = (Sleeper::start(), Sleeper::start(), Sleeper::start());
+    let id = attach(&world, first.pid(), &["--group", "17.0"])["id"].clone();
+    // The callers disconnect before the daemon reads their calls.
+    signal(daemon, libc::SIGSTOP);
+    wait_for("the daemon to stop", || {
+        (state(daemon) == Some(b'T')).then_some(())
+    });
+    for (pid, group) in [(second.pid(), "17.0"), (third.pid(), "18.0")] {
+        let stream = UnixStream::connect(world.socket()).unwrap();
+        send(&stream, "Attach", &json!({ "pid": pid, "group": group }));
+    }
+    signal(daemon, libc::SIGCONT);
+    let stream = UnixStream::connect(world.socket()).unwrap();
+    let program_of = |pid: i32| {
+        let reply = call_method(&stream, "Find", &json!({ "pid": pid }));
+        reply["parameters"]["id"].clone()
+    };
+    // The number after that of the third program proves that this program was admitted.
+    wait_for("the second task to join", || {
+        (program_of(second.pid()) == id).then_some(())
+    });
+    wait_for("the release of the third program", || {
+        let probe = Sleeper::start();
+        let number = attach(&world, probe.pid(), &[])["id"].clone();
+        let is_admitted = number.as_i64() > id.as_i64().map(|id| id + 1);
+        (is_admitted && program_of(third.pid()).is_null()).then_some(())
+    });
+    assert_eq!(program_of(first.pid()), id);
+    assert_eq!(program_of(second.pid()), id);
+}
+
+#[test]
+fn a_user_does_not_join_a_group_that_root_has_attached() {
+    if !rustix::process::geteuid().is_root() {
+        usher_skip::skip!("requests for another user: needs root");
+        return;
+    }
+    let mut world = World::new();
+    world.daemon(&[]);
+    let tasks = [(); 4].map(|()| HeldTask::start(ALICE));
+    let root = UnixStream::connect(world.socket()).unwrap();
+    let alice = connect_as(&world.socket(), ALICE);
+    let attach = |stream: &UnixStream, task: &HeldTask, uid: Option<u32>| {
+        let arguments = json!({ "pid": task.pid(), "group": "17.0", "uid": uid });
+        let reply = call(stream, &arguments);
+        reply["parameters"]["id"].as_i64().unwrap()
+    };
+    let of_root = attach(&root, &tasks[0], None);
+    let of_alice = attach(&alice, &tasks[1], None);
+    assert_ne!(of_root, of_alice);
+    // Requests with the rights of the same user join.
+    assert_eq!(attach(&root, &tasks[2], Some(ALICE)), of_alice);
+    assert_eq!(attach(&root, &tasks[3], None), of_root);
+    world.programs(2);
 }

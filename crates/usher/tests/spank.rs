@@ -25,8 +25,8 @@ const CALL_MS_MAX: u64 = 50;
 const POLLS_MAX: u64 = 40;
 
 /// The argument with which the plugin waits for a daemon on a loaded machine.
-const PATIENT: &str = "timeout=10000";
-const PATIENT_MS: u64 = 10_000;
+const LONG_TIMEOUT: &str = "timeout=10000";
+const LONG_TIMEOUT_MS: u64 = 10_000;
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/slurm")
@@ -103,8 +103,8 @@ impl Host {
             child,
             input,
             output,
-            ms_max: match arguments.contains(&PATIENT) {
-                true => PATIENT_MS,
+            ms_max: match arguments.contains(&LONG_TIMEOUT) {
+                true => LONG_TIMEOUT_MS,
                 false => CALL_MS_MAX,
             },
         }
@@ -116,8 +116,8 @@ impl Host {
     }
 
     /// Does the same with a plugin that also waits for a daemon on a loaded machine.
-    fn patient(built: &Built, socket: &Path) -> Self {
-        Self::step_with(built, socket, &["default=auto", PATIENT])
+    fn with_long_timeout(built: &Built, socket: &Path) -> Self {
+        Self::step_with(built, socket, &["default=auto", LONG_TIMEOUT])
     }
 
     fn step_with(built: &Built, socket: &Path, arguments: &[&str]) -> Self {
@@ -178,11 +178,11 @@ fn the_tasks_of_a_step_are_one_program_until_the_last_has_ended() {
     };
     let mut world = World::new();
     world.daemon(&["--policy", "equal"]);
-    let mut host = Host::patient(built, &world.socket());
+    let mut host = Host::with_long_timeout(built, &world.socket());
     let (first, second, other) = (Sleeper::start(), Sleeper::start(), Sleeper::start());
     let before = allowed(first.pid());
     // A step of another job, so that each has a part of the CPUs.
-    let mut neighbour = Host::patient(built, &world.socket());
+    let mut neighbour = Host::with_long_timeout(built, &world.socket());
     neighbour.send("job 18 4294967291");
     assert_eq!(neighbour.fork(0, other.pid()).log, "");
     let called = host.fork(0, first.pid());
@@ -212,6 +212,35 @@ fn the_tasks_of_a_step_are_one_program_until_the_last_has_ended() {
 }
 
 #[test]
+fn the_end_of_a_step_releases_no_program_of_a_later_daemon() {
+    let Some(built) = built() else {
+        return;
+    };
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let (task, other) = (Sleeper::start(), Sleeper::start());
+    let mut host = Host::with_long_timeout(built, &world.socket());
+    assert_eq!(host.fork(0, task.pid()).log, "");
+    let id = world.programs(1)[0]["id"].clone();
+    signal(daemon, libc::SIGKILL);
+    world.reap(daemon);
+    wait_for("the daemon that the keeper starts", || {
+        let status = world.json(&["status"])?;
+        (status["pid"] != json!(daemon)).then_some(())
+    });
+    let mut neighbour = Host::with_long_timeout(built, &world.socket());
+    neighbour.send("job 18 0");
+    assert_eq!(neighbour.fork(0, other.pid()).log, "");
+    let programs = world.programs(1);
+    assert_eq!(programs[0]["id"], id, "the daemons reuse the numbers");
+    host.call("exit 0");
+    let programs = world.programs(1);
+    assert_eq!(programs[0]["pid"], json!(other.pid()));
+    neighbour.call("exit 0");
+    world.programs(0);
+}
+
+#[test]
 fn options_select_the_steps_and_their_class() {
     let Some(built) = built() else {
         return;
@@ -220,7 +249,11 @@ fn options_select_the_steps_and_their_class() {
     world.daemon(&[]);
     let task = Sleeper::start();
     let start = |arguments: &[&str]| {
-        Host::step_with(built, &world.socket(), &[arguments, &[PATIENT]].concat())
+        Host::step_with(
+            built,
+            &world.socket(),
+            &[arguments, &[LONG_TIMEOUT]].concat(),
+        )
     };
     // Off by default, and for the step that only holds the resources of a job.
     let mut host = start(&[]);
@@ -301,7 +334,7 @@ fn tasks_run_without_a_daemon_and_beside_one_that_hangs() {
     // The daemon releases the program whose reply nothing received.
     signal(daemon, libc::SIGCONT);
     let _host = wait_for("the task to be attached by another step", || {
-        let mut host = Host::patient(built, &world.socket());
+        let mut host = Host::with_long_timeout(built, &world.socket());
         // Of another group, because the program of the first is about to be released.
         host.send("job 19 0");
         host.fork(0, task.pid()).log.is_empty().then_some(host)
@@ -309,7 +342,7 @@ fn tasks_run_without_a_daemon_and_beside_one_that_hangs() {
     world.programs(1);
     // The daemon hangs at the end of the task.
     let second = Sleeper::start();
-    let mut host = Host::patient(built, &world.socket());
+    let mut host = Host::with_long_timeout(built, &world.socket());
     host.send("job 18 0");
     assert_eq!(host.fork(0, second.pid()).log, "");
     signal(daemon, libc::SIGSTOP);
@@ -401,7 +434,7 @@ fn replies_that_are_not_valid_do_not_stop_a_task() {
     for (number, (bytes, message)) in cases.into_iter().enumerate() {
         let path = world.path(&format!("socket{number}"));
         let peer = replying(&path, bytes);
-        let mut host = Host::patient(built, &path);
+        let mut host = Host::with_long_timeout(built, &path);
         let before = host.call("exit 0").fds;
         let called = host.fork(0, task.pid());
         assert!(called.log.contains(message), "{number}: {called:?}");
@@ -456,7 +489,7 @@ fn long_and_odd_command_lines_are_attached() {
         &long,
         &"a ".repeat(280),
     ] {
-        let mut host = Host::patient(built, &world.socket());
+        let mut host = Host::with_long_timeout(built, &world.socket());
         host.send(&format!("argv {words}"));
         let called = host.fork(0, task.pid());
         assert_eq!(called.log, "", "{words:.40}");

@@ -81,7 +81,20 @@ impl RealWorld {
         }
     }
 
-    pub(super) fn release(&mut self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
+    pub(super) fn release(
+        &mut self,
+        id: ProgramId,
+        group: Option<&str>,
+        asking: u32,
+    ) -> Result<(), EngineError> {
+        let of_member = self
+            .state
+            .members
+            .get(&id)
+            .and_then(|one| one.group.as_deref());
+        if group.is_some() && group != of_member {
+            return Err(EngineError::Unknown(id));
+        }
         self.check_owner(id, asking)?;
         self.depart(id)
     }

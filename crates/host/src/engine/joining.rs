@@ -70,13 +70,13 @@ impl RealWorld {
             warnings: member.watch.take_warnings(),
             background: member.program.background,
             hints: None,
+            joined: true,
         })
     }
 }
 
 /// Returns the CPUs to which a program is bound from now on; `None` if they do not change. `present`
 /// and `joining`: the CPUs of the program and of the joining process; `None` is all usable CPUs.
-            joined: true,
 fn widened(present: Option<&CpuSet>, joining: Option<&CpuSet>, usable: &CpuSet) -> Option<CpuSet> {
     let present = present?;
     let all = joining.map_or_else(|| usable.clone(), |joining| present.or(joining));

@@ -333,8 +333,32 @@ impl EngineHandle {
     /// # Errors
     /// The program is not managed, belongs to another user, or an action could not be undone.
     pub fn release(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
-        self.requests
-            .call(|reply| Request::Release { id, asking, reply })
+        self.requests.call(|reply| Request::Release {
+            id,
+            group: None,
+            asking,
+            reply,
+        })
+    }
+
+    /// Releases a program that was attached with this group. Engines reuse the numbers of the
+    /// programs of earlier engines, so that the number alone may identify another program.
+    ///
+    /// # Errors
+    /// The program is not managed, has no such group, belongs to another user, or an action could not
+    /// be undone.
+    pub fn release_group(
+        &self,
+        id: ProgramId,
+        group: String,
+        asking: u32,
+    ) -> Result<(), EngineError> {
+        self.requests.call(|reply| Request::Release {
+            id,
+            group: Some(group),
+            asking,
+            reply,
+        })
     }
 
     /// Returns the program to which a process belongs. The process may be any process of the

@@ -51,8 +51,10 @@ pub(super) enum Request {
         asking: u32,
         reply: Reply<()>,
     },
+    /// Release a program, which must have been attached with the group, if one is given.
     Release {
         id: ProgramId,
+        group: Option<String>,
         asking: u32,
         reply: Reply<()>,
     },

@@ -47,7 +47,12 @@ impl RealWorld {
                 asking,
                 reply,
             } => drop(reply.send(self.repeated(id, seconds, asking))),
-            Request::Release { id, asking, reply } => drop(reply.send(self.release(id, asking))),
+            Request::Release {
+                id,
+                group,
+                asking,
+                reply,
+            } => drop(reply.send(self.release(id, group.as_deref(), asking))),
             Request::ProgramOf { pid, reply } => drop(reply.send(Ok(self.program_of(pid)))),
             Request::Seating { forbidden } => self.set_seating(forbidden),
             Request::Topology(reply) => drop(reply.send(Ok(self.topology.clone()))),

@@ -131,7 +131,7 @@ impl Daemon {
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn detach(&mut self, id: i64) -> anyhow::Result<()> {
-        let reply = self.client.detach(id).call();
+        let reply = self.client.detach(id, None, None).call();
         reply
             .map_err(|error| self.convert_error(error))
             .with_context(|| format!("detaching program {id}"))?;

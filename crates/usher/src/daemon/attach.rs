@@ -73,7 +73,7 @@ impl AttachRequest {
 ///
 /// # Errors
 /// A user other than root gives another user, or the number is no user.
-pub fn asking_user(peer: u32, given: Option<i64>) -> Result<u32, Refusal> {
+pub fn requesting_user(peer: u32, given: Option<i64>) -> Result<u32, Refusal> {
     let Some(given) = given else {
         return Ok(peer);
     };
@@ -83,7 +83,7 @@ pub fn asking_user(peer: u32, given: Option<i64>) -> Result<u32, Refusal> {
         true => Ok(user),
         false => Err(bad(
             "uid",
-            format!("only root may attach processes for user {user}"),
+            format!("only root may make requests for user {user}"),
         )),
     }
 }
@@ -116,11 +116,11 @@ mod tests {
 
     #[test]
     fn only_root_may_attach_for_another_user() {
-        assert_eq!(asking_user(1000, None).unwrap(), 1000);
-        assert_eq!(asking_user(1000, Some(1000)).unwrap(), 1000);
-        assert_eq!(asking_user(0, Some(1000)).unwrap(), 1000);
+        assert_eq!(requesting_user(1000, None).unwrap(), 1000);
+        assert_eq!(requesting_user(1000, Some(1000)).unwrap(), 1000);
+        assert_eq!(requesting_user(0, Some(1000)).unwrap(), 1000);
         for (peer, given) in [(1000, 0), (1000, 1001), (0, -1), (0, i64::from(u32::MAX))] {
-            let refused = asking_user(peer, Some(given)).unwrap_err();
+            let refused = requesting_user(peer, Some(given)).unwrap_err();
             assert_eq!(reason(refused).0, "uid", "{peer} {given}");
         }
     }

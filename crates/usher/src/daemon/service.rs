@@ -28,7 +28,7 @@ use usher_probe::ProcessFacts;
 use varlink::VarlinkService;
 
 use super::activity::Activity;
-use super::attach::{AttachRequest, asking_user, regulation};
+use super::attach::{AttachRequest, regulation, requesting_user};
 use super::metrics::Timings;
 use super::own_process;
 use super::refusal::{Refusal, to_int};
@@ -432,7 +432,7 @@ impl VarlinkInterface for Service {
             job,
             command,
         };
-        let attached = asking_user(self.peer.uid, uid).and_then(|asking| {
+        let attached = requesting_user(self.peer.uid, uid).and_then(|asking| {
             let is_held = request.command.is_some();
             let review = self.review(GivenOptions {
                 weight: weight.is_some(),
@@ -452,11 +452,24 @@ impl VarlinkInterface for Service {
         }
     }
 
-    fn detach(&self, call: &mut dyn api::Call_Detach, id: i64) -> varlink::Result<()> {
-        let asking = self.peer.uid;
+    fn detach(
+        &self,
+        call: &mut dyn api::Call_Detach,
+        id: i64,
+        group: Option<String>,
+        uid: Option<i64>,
+    ) -> varlink::Result<()> {
         let engine = &self.shared.engine;
         let process = self.process_of(id);
-        match program_id(id).and_then(|id| Ok(engine.release(id, asking)?)) {
+        let released = requesting_user(self.peer.uid, uid).and_then(|asking| {
+            let id = program_id(id)?;
+            match group {
+                Some(group) => engine.release_group(id, group, asking)?,
+                None => engine.release(id, asking)?,
+            }
+            Ok(())
+        });
+        match released {
             Ok(()) => {
                 if let Some(process) = process {
                     self.shared.reloader.rules().add_detached(process);
