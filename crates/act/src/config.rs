@@ -25,7 +25,13 @@ pub struct ActConfig {
     pub systemd_dir: PathBuf,
     /// The path of systemd's program `busctl`, which requests scopes from systemd.
     pub busctl: PathBuf,
+    /// Upper limit of the living process trees that have joined one program.
+    pub joined_trees_max: usize,
 }
+
+/// The default of [`ActConfig::joined_trees_max`]: more than the CPUs of the largest machines, on
+/// which a batch system starts one task per CPU.
+const JOINED_TREES_MAX: usize = 4096;
 
 impl ActConfig {
     /// Returns the standard paths with this runtime directory.
@@ -37,6 +43,7 @@ impl ActConfig {
             sys_root: "/sys".into(),
             systemd_dir: "/run/systemd/system".into(),
             busctl: "busctl".into(),
+            joined_trees_max: JOINED_TREES_MAX,
         }
     }
 

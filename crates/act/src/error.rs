@@ -95,6 +95,17 @@ pub enum ActError {
         /// The program to which the process belongs.
         program: ProgramId,
     },
+    /// The largest number of process trees has joined the program.
+    #[error(
+        "{trees} process trees have joined program {program}, which is the largest number: attach \
+         the process without a group, or with another group"
+    )]
+    TooManyTrees {
+        /// The program.
+        program: ProgramId,
+        /// The number of trees.
+        trees: usize,
+    },
     /// A line of a journal is invalid; the other lines are undone.
     #[error(
         "line {line} of the journal {path} is damaged: a change that it records is not undone, \

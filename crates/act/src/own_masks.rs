@@ -11,13 +11,17 @@ use crate::journal::ThreadId;
 use crate::mask;
 use crate::procs::Procs;
 
+/// Upper limit of the different masks of joined trees that are kept.
+const JOINED_MASKS_MAX: usize = 64;
+
 /// The masks that a program itself set for its threads, as far as Usher has seen them, and the
 /// masks of single processes of the program.
 #[derive(Debug, Default)]
 pub(crate) struct OwnMasks {
     /// The CPUs that at least one thread of the program could use at admission.
     pub initial: Option<CpuSet>,
-    /// The CPUs that each process tree could use when it joined the program.
+    /// The different masks of the process trees that joined the program, the newest last. At most
+    /// [`JOINED_MASKS_MAX`] are kept. A thread whose mask was dropped counts as pinned.
     pub joined: Vec<CpuSet>,
     /// The pinned threads that were found when a seat was applied, with their masks. If a later
     /// seat has the same CPUs as such a mask, this map shows that the program, not Usher, set the
@@ -36,6 +40,14 @@ impl OwnMasks {
     pub fn initial_equal(&self, mask: &CpuSet, online: &CpuSet) -> Option<&CpuSet> {
         let mut masks = self.initial.iter().chain(&self.joined);
         masks.find(|one| one.and(online) == *mask)
+    }
+
+    /// Records the CPUs that a process tree could use when it joined the program.
+    pub fn note_joined(&mut self, mask: &CpuSet) {
+        self.joined.retain(|one| one != mask);
+        self.joined.push(mask.clone());
+        let surplus = self.joined.len().saturating_sub(JOINED_MASKS_MAX);
+        self.joined.drain(..surplus);
     }
 
     /// Records a mask of a thread of a copy.
@@ -84,9 +96,34 @@ impl OwnMasks {
         self.given.retain(|thread, _| mask::get(thread.tid).is_ok());
     }
 
+    /// Forgets the pins and the copies of all processes that do not fulfil the condition.
+    pub fn retain_processes(&mut self, keeps: impl Fn(i32) -> bool) {
+        self.pinned.retain(|thread, _| keeps(thread.pid));
+        self.copies.retain(|process, _| keeps(process.pid));
+        self.given.retain(|thread, _| keeps(thread.pid));
+    }
+
     /// Forgets all copies, because their masks are about to be restored.
     pub fn forget_copies(&mut self) {
         self.copies.clear();
         self.given.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_of_joined_trees_are_different_and_bounded() {
+        let mut own = OwnMasks::default();
+        let mask = |cpu: u32| cpu.to_string().parse::<CpuSet>().unwrap();
+        for cpu in [0, 1, 0, 0] {
+            own.note_joined(&mask(cpu));
+        }
+        assert_eq!(own.joined, [mask(1), mask(0)]);
+        (0..1000).for_each(|cpu| own.note_joined(&mask(cpu)));
+        assert_eq!(own.joined.len(), JOINED_MASKS_MAX);
+        assert_eq!(own.joined.last(), Some(&mask(999)));
     }
 }

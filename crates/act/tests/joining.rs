@@ -112,3 +112,60 @@ fn a_tree_joins_only_a_program_and_belongs_to_one() {
     act.join(ONE, second.id).unwrap();
     assert!(act.undo_all().is_empty());
 }
+
+#[test]
+fn a_tree_whose_join_fails_is_released() {
+    let cpus = cpus();
+    if cpus.len() < 2 {
+        usher_skip::skip!("needs two CPUs");
+        return;
+    }
+    let runtime = tempfile::tempdir().unwrap();
+    let mut act = Actuator::open(ActConfig::new(runtime.path())).unwrap();
+    let (first, second) = (start_on(cpus[0]), start_on(cpus[1]));
+    let own = cpus[1].to_string();
+    act.admit(ONE, first.id, WorkClass::Background).unwrap();
+    act.act(&seat(cpus[0])).unwrap();
+    act.act(&Action::Freeze { program: ONE }).unwrap();
+    // Without the first tree, no thread of the program may use a CPU of the seat.
+    drop(first);
+    let failed = act.join(ONE, second.id);
+    assert!(matches!(failed, Err(ActError::NoCpus { .. })), "{failed:?}");
+    assert_eq!(act.program_of(second.pid()), None);
+    masks_are(&second, &own);
+    for pid in second.processes() {
+        wait_until("the process to continue", || {
+            stat(pid).is_none_or(|one| one.state != 'T')
+        });
+    }
+    // The tree may be admitted as another program, and keeps its mask after all releases.
+    act.admit(TWO, second.id, WorkClass::Foreground).unwrap();
+    act.depart(TWO).unwrap();
+    assert!(act.undo_all().is_empty());
+    masks_are(&second, &own);
+}
+
+#[test]
+fn only_a_limited_number_of_living_trees_can_join() {
+    let runtime = tempfile::tempdir().unwrap();
+    let mut config = ActConfig::new(runtime.path());
+    config.joined_trees_max = 2;
+    let mut act = Actuator::open(config).unwrap();
+    let trees = [(); 5].map(|()| Some(Program::start(&["tree", "0", "0"])));
+    let id = |at: usize| trees[at].as_ref().unwrap().id;
+    act.admit(ONE, id(0), WorkClass::Foreground).unwrap();
+    act.join(ONE, id(1)).unwrap();
+    act.join(ONE, id(2)).unwrap();
+    let full = act.join(ONE, id(3));
+    assert!(
+        matches!(full, Err(ActError::TooManyTrees { trees: 2, .. })),
+        "{full:?}"
+    );
+    // A tree that belongs to the program already needs no room.
+    assert_eq!(act.join(ONE, id(2)).unwrap(), None);
+    let mut trees = trees;
+    drop(trees[1].take());
+    act.join(ONE, trees[3].as_ref().unwrap().id).unwrap();
+    assert!(act.join(ONE, trees[4].as_ref().unwrap().id).is_err());
+    assert!(act.undo_all().is_empty());
+}

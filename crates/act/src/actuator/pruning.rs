@@ -55,6 +55,18 @@ impl Actuator {
     }
 }
 
+impl Actuator {
+    /// Drops the roots of joined trees that have ended. Returns the number of remaining roots. Costs
+    /// one file of `/proc` for each root.
+    pub(super) fn prune_trees(&mut self, program: ProgramId) -> Result<usize, ActError> {
+        let procs = self.procs.clone();
+        self.journal.forget(program, |state| {
+            state.joined.retain(|&root, _| procs.same(root).is_some());
+        });
+        Ok(self.state(program)?.joined.len())
+    }
+}
+
 /// Returns the number of recorded processes and threads.
 fn noted_in(state: &ProgramState) -> usize {
     state.threads.len() + state.members.len() + state.demoted.threads.len()

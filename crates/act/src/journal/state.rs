@@ -178,6 +178,28 @@ impl JournalState {
 }
 
 impl ProgramState {
+    /// Returns the changes of these processes alone, without the program's cgroups. `unbound` is the
+    /// mask that new threads of these processes would have without Usher.
+    pub fn of_processes(&self, pids: &BTreeSet<i32>, unbound: &CpuSet) -> Self {
+        let mut state = self.clone();
+        state.retain_processes(|pid| pids.contains(&pid));
+        state.dirs.clear();
+        state.frozen = false;
+        state.unbound = Some(unbound.clone());
+        state
+    }
+
+    /// Drops the changes of all processes that do not fulfil the condition.
+    pub fn retain_processes(&mut self, keeps: impl Fn(i32) -> bool) {
+        self.members.retain(|process, _| keeps(process.pid));
+        self.threads.retain(|thread, _| keeps(thread.pid));
+        self.joined.retain(|process, _| keeps(process.pid));
+        self.stopped.retain(|process| keeps(process.pid));
+        let demoted = &mut self.demoted;
+        demoted.threads.retain(|thread, _| keeps(thread.pid));
+        demoted.autogroups.retain(|_, one| keeps(one.session));
+    }
+
     fn add_mask(&mut self, cpus: CpuSet) {
         self.masks.retain(|mask| *mask != cpus);
         self.masks.push(cpus);

@@ -65,6 +65,11 @@ fn reply_engine(
             to_int(limit),
             "detach one of the programs ('usher detach') or wait until one has ended".to_owned(),
         ),
+        EngineError::Act(ActError::TooManyTrees { trees, .. }) => call.reply_quota_exceeded(
+            "process trees per program".to_owned(),
+            to_int(trees),
+            "attach the process without a group, or with another group".to_owned(),
+        ),
         EngineError::Heartbeat { .. } => {
             call.reply_bad_argument("heartbeat".to_owned(), error.to_string())
         }
