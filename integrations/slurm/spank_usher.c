@@ -18,9 +18,10 @@
  * 3. When the last task of the step has ended, the program is detached.
  *
  * Every function returns 0 in all cases, because a job must run even if Usher
- * fails. A function waits 40 ms at most (`timeout`). After a task without a reply in time,
- * the other tasks of the step are not attached, so that a step of many tasks
- * is not delayed repeatedly. A failure is one line in slurmd's log.
+ * fails. A function waits 40 ms at most (`timeout`). If a task has no reply in
+ * time, or does not change its user in time, the other tasks of the step are
+ * not attached, so that a step of many tasks is not delayed repeatedly. A
+ * failure is one line in slurmd's log.
  *
  * On login nodes (srun, sbatch, salloc) and in slurmd itself, the plugin only
  * registers its options. slurmstepd loads the plugin once per step, so that the
@@ -75,7 +76,8 @@ static struct {
 	bool is_background;
 	/* The options with an unknown value that was reported, as bits. */
 	unsigned int reported;
-	/* A task had no reply in time: the other tasks are not attached. */
+	/* A task had no reply in time, or did not change its user in time: the
+	 * other tasks are not attached. */
 	bool gave_up;
 	int budget_ms;
 	char socket[108];
@@ -107,7 +109,7 @@ static struct spank_option options[] = {
 
 /* Unknown values are reported on the node, where the administrator sees them.
  * slurmstepd passes each option twice; the second report is omitted. */
-static int unknown(int val, const char *value, int remote)
+static int report_unknown_value(int val, const char *value, int remote)
 {
 	if (remote && !(step.reported & 1 << val))
 		slurm_info("usher: --%s=%.32s is unknown and ignored",
@@ -124,7 +126,7 @@ static int set_usher(int val, const char *value, int remote)
 	else if (value && strcmp(value, "off") == 0)
 		step.is_on = false;
 	else
-		return unknown(val, value, remote);
+		return report_unknown_value(val, value, remote);
 	return 0;
 }
 
@@ -135,7 +137,7 @@ static int set_class(int val, const char *value, int remote)
 	else if (value && strcmp(value, "seat") == 0)
 		step.is_background = false;
 	else
-		return unknown(val, value, remote);
+		return report_unknown_value(val, value, remote);
 	return 0;
 }
 
@@ -242,8 +244,10 @@ static bool runs_as(pid_t pid, uid_t uid)
  * user at the same time. The daemon accepts only processes of the user. */
 static bool await_user(const struct task *task)
 {
-	for (int waited_ms = 0; !runs_as(task->pid, task->uid); waited_ms++) {
-		if (waited_ms >= step.budget_ms / 2)
+	int64_t end_ms = call_now_ms() + step.budget_ms / 2;
+
+	while (!runs_as(task->pid, task->uid)) {
+		if (call_now_ms() >= end_ms)
 			return false;
 		poll(NULL, 0, 1);
 	}
@@ -380,6 +384,7 @@ int slurm_spank_task_post_fork(spank_t spank, int ac, char *argv[])
 		return 0;
 	}
 	if (!await_user(&task)) {
+		step.gave_up = true;
 		report(&task, "the task does not run as the user of the job",
 		       "");
 		return 0;

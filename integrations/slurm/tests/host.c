@@ -10,6 +10,7 @@
  *     uid UID, job JOB STEP, array JOB TASK   set items of the job
  *     argv WORD..., path PATH                 set the command line and PATH
  *     virtual                  time passes only in polls from now on
+ *     late MS                  each poll ends so much later, as on a loaded machine
  *     option NAME VALUE        pass an option
  *     init, end                call slurm_spank_init, slurm_spank_exit
  *     fork TASK PID            call slurm_spank_task_post_fork
@@ -57,6 +58,7 @@ static char logged[4096];
 
 static bool is_virtual;
 static int64_t virtual_ms;
+static int late_ms;
 static int polls;
 
 /* The symbols of the C library that the plugin finds here first. */
@@ -79,7 +81,7 @@ int poll(struct pollfd *fds, nfds_t count, int timeout)
 		return (int)syscall(SYS_poll, fds, count, timeout);
 	ready = (int)syscall(SYS_poll, fds, count, 0);
 	if (ready == 0)
-		virtual_ms += timeout;
+		virtual_ms += timeout + late_ms;
 	return ready;
 }
 
@@ -227,6 +229,7 @@ static void obey(char *line)
 	if (sscanf(line, "uid %u", &uid) == 1 ||
 	    sscanf(line, "job %u %u", &job, &step_id) == 2 ||
 	    sscanf(line, "array %u %u", &array_job, &array_task) == 2 ||
+	    sscanf(line, "late %d", &late_ms) == 1 ||
 	    sscanf(line, "path %4095s", path) == 1) {
 		puts("ok");
 	} else if (strncmp(line, "argv", 4) == 0) {
