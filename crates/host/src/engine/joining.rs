@@ -2,11 +2,10 @@
 //! Processes that join a managed program, because they belong to the same group: the tasks of a step
 //! of a batch system are one program, although they are started independently of one another.
 //!
-//! 1. A group is identified by its name, the user of its processes and the user who requested the
-//!    attach. The requesting user counts, because requests of root may cover processes of other
-//!    users, such as setuid children, and requests of a user may not. Only a program that was
-//!    attached with a group can be joined, and the policy keeps the program's class of work and its
-//!    weight.
+//! 1. A group is identified by its name, the user of its processes and the requesting user. The
+//!    requesting user counts, because requests of root may cover processes of other users, such as
+//!    setuid children, and requests of a user may not. Only a program that was attached with a group
+//!    can be joined, and the policy keeps the program's class of work and its weight.
 //! 2. The actuator records the joining process tree and applies the program's seat to it; the probe
 //!    counts its CPU time from now on.
 //! 3. The program is bound to the union of the CPUs to which its processes are bound. If the union

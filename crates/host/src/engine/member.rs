@@ -37,7 +37,7 @@ pub(super) struct ManagedProgram {
     pub program: Program,
     pub home: ProcessTree,
     pub uid: u32,
-    /// The user who requested the management, with whose rights the program is managed.
+    /// The user that requested the management.
     pub requesting_user: u32,
     /// The name under which further process trees join the program.
     pub group: Option<String>,
