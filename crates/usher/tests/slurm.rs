@@ -5,11 +5,15 @@
 mod common;
 
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
 use common::{World, stderr, stdout, wait_for};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 /// Returns a record of a job with 12 useful CPUs of 48.
@@ -310,68 +314,232 @@ fn export_writes_the_profiles_of_this_kind_of_machine() {
     assert_eq!(export(&["--since", "6"])["programs"], json!([]));
 }
 
-/// The epilog with a fake scontrol. The name of the job contains blanks and quotes.
-#[test]
-fn the_epilog_exports_a_record_and_never_fails() {
-    let cluster = Cluster::new();
-    let world = &cluster.world;
-    let bin = world.path("bin");
-    fs::create_dir(&bin).unwrap();
-    let scontrol = bin.join("scontrol");
-    let fake = r#"#!/bin/sh
-        case "$1" in
-        show) echo "JobId=7 JobName=a \$(touch evil) 'b UserId=alice(1000) NumCPUs=4 StartTime=2026-01-01T00:00:00 X=1" ;;
-        write) printf ab > "$4" ;;
-        esac"#;
-    fs::write(&scontrol, fake).unwrap();
-    fs::set_permissions(&scontrol, Permissions::from_mode(0o755)).unwrap();
-    symlink(env!("CARGO_BIN_EXE_usher"), bin.join("usher")).unwrap();
-    let epilog = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/slurm/epilog");
-    let run = |job: Option<&str>, dir: &Path| {
-        let mut command = Command::new(&epilog);
-        let like = world.usher(&[]);
-        for (name, value) in like.get_envs() {
+/// What the fake scontrol prints for job 7. The name of the job contains blanks, quotes and a field.
+const JOB: &str = "JobId=7 JobName=a $(touch evil) 'b NumCPUs=99 UserId=alice(1000) \
+    StartTime=2026-01-01T00:00:00 NumNodes=1 NumCPUs=4 Comment=x StartTime=2020-01-01T00:00:00 \
+    NumCPUs=98 X=1";
+
+/// The epilog with a fake scontrol that prints the file `job`, and does not answer before the file
+/// `go` exists.
+struct Epilog {
+    cluster: Cluster,
+}
+
+impl Epilog {
+    fn new(job: &str) -> Self {
+        let cluster = Cluster::new();
+        let world = &cluster.world;
+        let bin = world.path("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(world.path("job"), format!("{job}\n")).unwrap();
+        fs::write(world.path("go"), "").unwrap();
+        let scontrol = bin.join("scontrol");
+        let fake = r#"#!/bin/sh
+            until [ -e go ]; do sleep 0.01; done
+            case "$1" in
+            show) [ "$2" = job ] && cat job || printf 'n%s\n' 1 2 3 4 5 6 ;;
+            write) printf ab > "$4" ;;
+            esac"#;
+        fs::write(&scontrol, fake).unwrap();
+        fs::set_permissions(&scontrol, Permissions::from_mode(0o755)).unwrap();
+        symlink(env!("CARGO_BIN_EXE_usher"), bin.join("usher")).unwrap();
+        Self { cluster }
+    }
+
+    /// Returns the call of the epilog for job 7 of alice, in a process group of its own.
+    fn command(&self) -> Command {
+        let world = &self.cluster.world;
+        let epilog = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/slurm/epilog");
+        let mut command = Command::new(epilog);
+        for (name, value) in world.usher(&[]).get_envs() {
             command.env(name, value.unwrap_or_default());
         }
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-        command
-            .env("PATH", path)
-            .env("USHER_SLURM_DIR", dir)
-            .current_dir(world.path("."));
-        command
-            .env_remove("SLURM_JOB_NAME")
-            .env("SLURM_JOB_USER", "alice");
-        if let Some(job) = job {
-            command.env("SLURM_JOB_ID", job);
+        for name in [
+            "SLURM_JOB_NAME",
+            "SLURM_CPUS_ON_NODE",
+            "SLURM_JOB_START_TIME",
+            "SLURM_JOB_CPUS_PER_NODE",
+        ] {
+            command.env_remove(name);
         }
-        let output = command.output().unwrap();
-        assert!(output.status.success() && output.stdout.is_empty());
-    };
-    run(None, &cluster.records());
-    run(Some("7"), &world.path("missing"));
-    assert_eq!(fs::read_dir(cluster.records()).unwrap().count(), 0);
-    run(Some("7"), &cluster.records());
-    wait_for("the record", || {
-        let names = fs::read_dir(cluster.records()).unwrap();
-        let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names
-            .all(|name| name.ends_with(".json") && !name.starts_with('.'))
-            .then_some(())?;
-        (fs::read_dir(cluster.records()).unwrap().count() == 1).then_some(())
-    });
-    let entry = fs::read_dir(cluster.records())
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap();
-    let record: Value = serde_json::from_slice(&fs::read(entry.path()).unwrap()).unwrap();
-    assert_eq!(record["name"], "a%20$(touch%20evil)%20'b");
+        let path = std::env::var("PATH").unwrap();
+        command
+            .env("PATH", format!("{}:{path}", world.path("bin").display()))
+            .env("USHER_SLURM_DIR", self.cluster.records())
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURM_JOB_USER", "alice")
+            .env("SLURMD_NODENAME", "node 1")
+            .current_dir(world.path("."))
+            .process_group(0);
+        command
+    }
+
+    fn run(&self) {
+        succeeds_without_output(&mut self.command());
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.cluster.records()).unwrap();
+        files.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// Waits for the record, beside which no other file remains.
+    fn record(&self) -> Value {
+        wait_for("the record", || match &self.files()[..] {
+            [file] if file.extension().is_some_and(|end| end == "json") => {
+                let hidden = file.file_name()?.as_encoded_bytes().starts_with(b".");
+                (!hidden).then(|| serde_json::from_slice(&fs::read(file).unwrap()).unwrap())
+            }
+            _ => None,
+        })
+    }
+
+    /// Waits until all processes of the epilog have ended, and returns the files that they wrote.
+    fn files_at_the_end(&self) -> Vec<PathBuf> {
+        // All processes inherit this pipe. A reader sees its end when the last one has ended.
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        self.run();
+        drop(writer);
+        let mut nothing = Vec::new();
+        fs::File::from(reader).read_to_end(&mut nothing).unwrap();
+        self.files()
+    }
+}
+
+fn succeeds_without_output(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty());
+}
+
+#[test]
+fn the_epilog_exports_a_record_and_never_fails() {
+    let epilog = Epilog::new(JOB);
+    let world = &epilog.cluster.world;
+    succeeds_without_output(epilog.command().env_remove("SLURM_JOB_ID"));
+    succeeds_without_output(
+        epilog
+            .command()
+            .env("USHER_SLURM_DIR", world.path("missing")),
+    );
+    assert_eq!(epilog.files(), Vec::<PathBuf>::new());
+    epilog.run();
+    let record = epilog.record();
+    assert_eq!(record["name"], "a%20$(touch%20evil)%20'b%20NumCPUs=99");
     assert_eq!(
         (&record["requested_cpus"], &record["job"]),
         (&json!(4), &json!(7))
     );
+    assert_eq!(record["node"], "node%201");
     assert_eq!(record["script"], "2-25027-25609");
+    // The start is not the one of the comment, six years earlier.
+    let elapsed_s = record["elapsed_s"].as_f64().unwrap();
+    let started_s = record["ended_at_s"].as_f64().unwrap() - elapsed_s;
+    assert!(started_s > 1.76e9, "{record}");
     assert!(!world.path("evil").exists());
+}
+
+/// Slurm kills the process group of a script that has ended.
+#[test]
+fn the_export_survives_the_process_group_of_the_epilog() {
+    let epilog = Epilog::new(JOB);
+    let go = epilog.cluster.world.path("go");
+    fs::remove_file(&go).unwrap();
+    let mut child = epilog.command().spawn().unwrap();
+    let group = Pid::from_child(&child);
+    assert!(child.wait().unwrap().success());
+    // An empty group is an error.
+    let _ = kill_process_group(group, Signal::KILL);
+    fs::write(&go, "").unwrap();
+    assert_eq!(epilog.record()["job"], 7);
+}
+
+#[test]
+fn the_start_of_the_job_is_never_midnight() {
+    let without = JOB.replace("StartTime", "Start");
+    let epilog = Epilog::new(&without);
+    assert_eq!(epilog.files_at_the_end(), Vec::<PathBuf>::new());
+    // The variable counts more than the field.
+    for job in [&without, JOB] {
+        let epilog = Epilog::new(job);
+        let mut command = epilog.command();
+        succeeds_without_output(command.env("SLURM_JOB_START_TIME", "1700000000"));
+        let record = epilog.record();
+        let elapsed_s = record["elapsed_s"].as_f64().unwrap();
+        assert_eq!(
+            record["ended_at_s"].as_f64().unwrap() - elapsed_s,
+            1_700_000_000.0
+        );
+    }
+}
+
+#[test]
+fn the_request_is_that_of_the_node() {
+    // CPUs of each node, the name of this node, and its CPUs.
+    let cases = [
+        ("24,8", "n1", 24),
+        ("24,8", "n2", 8),
+        ("24(x2),8,4(x3)", "n2", 24),
+        ("24(x2),8,4(x3)", "n3", 8),
+        ("24(x2),8,4(x3)", "n6", 4),
+        ("48(x6)", "n5", 48),
+    ];
+    for (list, node, expected) in cases {
+        let epilog = Epilog::new(&JOB.replace("NumNodes=1", "NumNodes=6"));
+        let mut command = epilog.command();
+        command
+            .env("SLURM_JOB_CPUS_PER_NODE", list)
+            .env("SLURM_NODELIST", "n[1-6]")
+            .env("SLURMD_NODENAME", node);
+        succeeds_without_output(&mut command);
+        assert_eq!(epilog.record()["requested_cpus"], expected, "{list} {node}");
+    }
+    // NumCPUs is the sum over all nodes.
+    for nodes in ["", "2", "1-2"] {
+        let epilog = Epilog::new(&JOB.replace("NumNodes=1", &format!("NumNodes={nodes}")));
+        assert_eq!(epilog.files_at_the_end(), Vec::<PathBuf>::new(), "{nodes}");
+    }
+}
+
+#[test]
+fn a_name_that_looks_like_an_option_is_a_name() {
+    let epilog = Epilog::new(JOB);
+    let mut command = epilog.command();
+    succeeds_without_output(command.env("SLURM_JOB_NAME", "--json"));
+    assert_eq!(epilog.record()["name"], "--json");
+}
+
+/// The last task of an array has the number of the array, for which scontrol prints all tasks.
+#[test]
+fn the_epilog_reads_its_own_task_of_an_array() {
+    let other = "JobId=6 ArrayJobId=7 ArrayTaskId=1 JobName=x UserId=bob(1) NumNodes=1 NumCPUs=1 ";
+    let task = JOB.replace("JobId=7", "JobId=7 ArrayJobId=7 ArrayTaskId=2");
+    let epilog = Epilog::new(&format!("{other}\n{task}\n{other}"));
+    epilog.run();
+    let record = epilog.record();
+    assert_eq!(record["requested_cpus"], 4);
+    assert_eq!(record["name"], "a%20$(touch%20evil)%20'b%20NumCPUs=99");
+}
+
+#[test]
+fn scripts_of_killed_exports_are_removed() {
+    let epilog = Epilog::new(JOB);
+    let script = |name: &str| epilog.cluster.records().join(format!(".script.{name}"));
+    let (old, new) = (script("old"), script("new"));
+    for path in [&old, &new] {
+        fs::write(path, "ab").unwrap();
+    }
+    let day_ago = SystemTime::now() - Duration::from_secs(86_400);
+    let file = fs::File::options().write(true).open(&old).unwrap();
+    file.set_modified(day_ago).unwrap();
+    let files = epilog.files_at_the_end();
+    assert!(!files.contains(&old) && files.contains(&new), "{files:?}");
+    assert_eq!(files.len(), 2, "{files:?}");
+    // A signal ends the export, which then removes its script.
+    let epilog = Epilog::new(JOB);
+    let scontrol = epilog.cluster.world.path("bin/scontrol");
+    let fake = "#!/bin/sh\ncase $1 in show) cat job ;; *) kill $(ps -o ppid= $PPID) ;; esac";
+    fs::write(scontrol, fake).unwrap();
+    assert_eq!(epilog.files_at_the_end(), Vec::<PathBuf>::new());
 }
 
 #[test]
