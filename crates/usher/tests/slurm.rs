@@ -186,6 +186,22 @@ fn merged_files_are_removed_and_skipped_files_stay() {
 }
 
 #[test]
+fn a_merged_file_that_is_already_gone_is_no_error() {
+    let cluster = Cluster::new();
+    cluster.write("a.json", record("n1", 1).to_string());
+    // Another path to the same file.
+    let again = cluster.world.path("records/../records");
+    let output = cluster.merge_with(&["--remove", again.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&answer["merged"], &answer["known"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(!cluster.records().join("a.json").exists());
+}
+
+#[test]
 fn merges_at_the_same_time_lose_no_record() {
     let cluster = Cluster::new();
     let table = cluster.table();

@@ -12,12 +12,15 @@
 //! Beyond a limit, the oldest entries are dropped. Records that are older than a dropped identity
 //! are rejected, because they may have been merged before.
 
+mod merge;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use usher_model::{Curve, CurvePoint, ProgressSource};
 
+pub use self::merge::JobMerge;
 use super::record::{JobRecord, RecordError, check_header, invalid_json};
 use super::useful::{UsefulCpus, useful_cpus};
 use crate::combine::{Estimate, combine};
@@ -30,12 +33,33 @@ const FORMAT: &str = "usher-job-table";
 pub const TABLE_VERSION: u32 = 1;
 /// Maximum length of a table in bytes.
 pub const TABLE_BYTES_MAX: u64 = 256 << 20;
-/// Maximum number of identities of merged records.
-const SEEN_MAX: usize = 500_000;
-/// Maximum number of kinds of jobs.
-const JOBS_MAX: usize = 50_000;
-/// Maximum number of profiles of nodes.
-const PROFILES_MAX: usize = 50_000;
+
+/// Maximum numbers of entries of a table.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Identities of merged records.
+    seen: usize,
+    /// Kinds of jobs.
+    jobs: usize,
+    /// Profiles of nodes.
+    profiles: usize,
+}
+
+impl Limits {
+    const OF_TABLE: Self = Self {
+        seen: 500_000,
+        jobs: 50_000,
+        profiles: 50_000,
+    };
+
+    fn doubled(self) -> Self {
+        Self {
+            seen: 2 * self.seen,
+            jobs: 2 * self.jobs,
+            profiles: 2 * self.profiles,
+        }
+    }
+}
 
 /// The merged jobs of a cluster.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -77,6 +101,17 @@ struct JobGroup {
     unmeasured: u32,
     /// Identities of the programs: hashes of executable, arguments and machine.
     programs: BTreeSet<String>,
+}
+
+/// What the jobs of an entry have in common.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct JobKey {
+    user: String,
+    name: String,
+    script: Option<String>,
+    machine: String,
+    requested_cpus: u32,
+    cpus_per_core: u32,
 }
 
 /// A profile and the node that measured it.
@@ -167,118 +202,40 @@ impl JobTable {
         Ok(text + "\n")
     }
 
-    /// Merges a record, which must have been checked ([`JobRecord::read`]).
+    /// Merges one record, as [`JobMerge::add`] does for many.
     pub fn add(&mut self, record: &JobRecord) -> Added {
-        let id = record.id();
-        if self.seen.contains_key(&id) {
-            return Added::Known;
-        }
-        if record.ended_at_s <= self.horizon_s {
-            return Added::TooOld;
-        }
-        self.seen.insert(id, record.ended_at_s);
-        let profiles = record.programs.iter().map(|program| &program.profile);
-        let programs = profiles.filter_map(|profile| {
-            let entry = profile.clone().checked(i64::MAX).ok()?;
-            self.add_profile(&record.node, profile, &entry);
-            Some(program_id(&entry))
-        });
-        let programs: BTreeSet<String> = programs.collect();
-        let group = self.group(record);
-        group.runs = group.runs.saturating_add(1);
-        group.elapsed_s += record.elapsed_s;
-        if let Some(used) = record.used_cpu_s {
-            group.used_cpu_s += used;
-            group.used_elapsed_s += record.elapsed_s;
-        }
-        group.last_at_s = group.last_at_s.max(record.ended_at_s);
-        group.set_programs(record, programs);
-        Added::New
-    }
-
-    fn add_profile(&mut self, node: &str, profile: &ExchangedProfile, entry: &ProfileEntry) {
-        let id = program_id(entry);
-        let order = |entry: &ProfileEntry| (entry.profile.at_s, entry.profile.runs);
-        for old in self.profiles.iter_mut().filter(|old| old.node == node) {
-            let Some(known) = old.entry().filter(|known| program_id(known) == id) else {
-                continue;
-            };
-            if order(&known) < order(entry) {
-                old.profile = profile.clone();
-            }
-            return;
-        }
-        self.profiles.push(NodeProfile {
-            node: node.to_owned(),
-            profile: profile.clone(),
-        });
-    }
-
-    /// Returns the entry of the kind of this job, which is added if it is missing.
-    fn group(&mut self, record: &JobRecord) -> &mut JobGroup {
-        let is_same = |group: &JobGroup| {
-            group.user == record.user
-                && group.name == record.name
-                && group.script == record.script
-                && group.machine == record.machine
-                && group.cpus_per_core == record.cpus_per_core
-                && group.requested_cpus == record.requested_cpus
-        };
-        let at = self.jobs.iter().position(is_same).unwrap_or_else(|| {
-            self.jobs.push(JobGroup {
-                user: record.user.clone(),
-                name: record.name.clone(),
-                script: record.script.clone(),
-                machine: record.machine.clone(),
-                cpus_per_core: record.cpus_per_core,
-                requested_cpus: record.requested_cpus,
-                runs: 0,
-                elapsed_s: 0.0,
-                used_cpu_s: 0.0,
-                used_elapsed_s: 0.0,
-                last_at_s: 0,
-                programs_at_s: 0,
-                unmeasured: 0,
-                programs: BTreeSet::new(),
-            });
-            self.jobs.len() - 1
-        });
-        &mut self.jobs[at]
+        JobMerge::new(self).add(record)
     }
 
     /// Drops the oldest entries beyond the limits, and sorts the table. Returns the number of
     /// dropped entries.
     pub fn limit(&mut self) -> usize {
-        self.limit_to(SEEN_MAX, JOBS_MAX, PROFILES_MAX)
+        self.limit_to(Limits::OF_TABLE)
     }
 
-    fn limit_to(&mut self, seen_max: usize, jobs_max: usize, profiles_max: usize) -> usize {
+    fn exceeds(&self, limits: Limits) -> bool {
+        self.seen.len() > limits.seen
+            || self.jobs.len() > limits.jobs
+            || self.profiles.len() > limits.profiles
+    }
+
+    fn limit_to(&mut self, limits: Limits) -> usize {
         let before = self.jobs.len() + self.profiles.len();
         let mut times: Vec<i64> = self.seen.values().copied().collect();
-        if times.len() > seen_max {
+        if times.len() > limits.seen {
             times.sort_unstable_by(|a, b| b.cmp(a));
-            self.horizon_s = self.horizon_s.max(times[seen_max]);
+            self.horizon_s = self.horizon_s.max(times[limits.seen]);
             let horizon_s = self.horizon_s;
             self.seen.retain(|_, at_s| *at_s > horizon_s);
         }
         self.jobs
             .sort_by_key(|group| std::cmp::Reverse(group.last_at_s));
-        self.jobs.truncate(jobs_max);
+        self.jobs.truncate(limits.jobs);
         let at_s = |one: &NodeProfile| one.entry().map_or(0, |entry| entry.profile.at_s);
         self.profiles
             .sort_by_cached_key(|one| std::cmp::Reverse(at_s(one)));
-        self.profiles.truncate(profiles_max);
-        let key = |group: &JobGroup| {
-            let JobGroup {
-                user,
-                name,
-                script,
-                machine,
-                ..
-            } = group.clone();
-            (user, name, script, machine, group.requested_cpus)
-        };
-        self.jobs.sort_by_cached_key(key);
+        self.profiles.truncate(limits.profiles);
+        self.jobs.sort_by_cached_key(JobGroup::key);
         let id = |one: &NodeProfile| (one.entry().as_ref().map(program_id), one.node.clone());
         self.profiles.sort_by_cached_key(id);
         before - self.jobs.len() - self.profiles.len()
@@ -313,13 +270,69 @@ impl NodeProfile {
     }
 }
 
+impl JobKey {
+    fn of(record: &JobRecord) -> Self {
+        Self {
+            user: record.user.clone(),
+            name: record.name.clone(),
+            script: record.script.clone(),
+            machine: record.machine.clone(),
+            requested_cpus: record.requested_cpus,
+            cpus_per_core: record.cpus_per_core,
+        }
+    }
+}
+
 impl JobGroup {
+    /// Returns the entry of the kind of this job, without jobs.
+    fn new(record: &JobRecord) -> Self {
+        Self {
+            user: record.user.clone(),
+            name: record.name.clone(),
+            script: record.script.clone(),
+            machine: record.machine.clone(),
+            cpus_per_core: record.cpus_per_core,
+            requested_cpus: record.requested_cpus,
+            runs: 0,
+            elapsed_s: 0.0,
+            used_cpu_s: 0.0,
+            used_elapsed_s: 0.0,
+            last_at_s: 0,
+            programs_at_s: 0,
+            unmeasured: 0,
+            programs: BTreeSet::new(),
+        }
+    }
+
+    fn key(&self) -> JobKey {
+        JobKey {
+            user: self.user.clone(),
+            name: self.name.clone(),
+            script: self.script.clone(),
+            machine: self.machine.clone(),
+            requested_cpus: self.requested_cpus,
+            cpus_per_core: self.cpus_per_core,
+        }
+    }
+
+    /// Adds a job with these programs.
+    fn add(&mut self, record: &JobRecord, programs: BTreeSet<String>) {
+        self.runs = self.runs.saturating_add(1);
+        self.elapsed_s += record.elapsed_s;
+        if let Some(used) = record.used_cpu_s {
+            self.used_cpu_s += used;
+            self.used_elapsed_s += record.elapsed_s;
+        }
+        self.last_at_s = self.last_at_s.max(record.ended_at_s);
+        self.set_programs(record, programs);
+    }
+
     /// Sets the programs to those of the latest job, because a program may have been replaced or
     /// measured since. A record without programs changes nothing.
     fn set_programs(&mut self, record: &JobRecord, programs: BTreeSet<String>) {
         let at_s = record.ended_at_s;
-        let says_nothing = programs.is_empty() && record.unmeasured == 0;
-        if says_nothing || at_s < self.programs_at_s {
+        let has_no_programs = programs.is_empty() && record.unmeasured == 0;
+        if has_no_programs || at_s < self.programs_at_s {
             return;
         }
         if at_s > self.programs_at_s {

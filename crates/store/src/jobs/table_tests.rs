@@ -169,14 +169,61 @@ fn the_longest_record_fits() {
 fn dropped_identities_are_not_merged_again() {
     let records: Vec<Value> = (1..=5).map(|job| record("n1", job, "m", &FLAT)).collect();
     let mut merged = table(&records);
-    merged.limit_to(2, 10, 10);
+    merged.limit_to(limits(2, 10, 10));
     assert_eq!(merged.seen.len(), 2);
     for one in &records {
         assert_ne!(merged.add(&read(one).unwrap()), Added::New);
     }
     assert_eq!(merged.summaries()[0].runs, 5);
-    let (jobs, dropped) = (merged.jobs.len(), merged.limit_to(2, 0, 10));
+    let (jobs, dropped) = (merged.jobs.len(), merged.limit_to(limits(2, 0, 10)));
     assert_eq!((jobs, dropped), (1, 1));
+}
+
+fn limits(seen: usize, jobs: usize, profiles: usize) -> Limits {
+    Limits {
+        seen,
+        jobs,
+        profiles,
+    }
+}
+
+/// One merge of many records has the result of many merges of one record.
+#[test]
+fn a_merge_finds_the_entries_of_the_table_and_its_own() {
+    let mut records: Vec<Value> = Vec::new();
+    for job in 0..60 {
+        let node = format!("n{}", job % 3);
+        let mut one = record(&node, 100 - job, &format!("m{}", job % 2), &FLAT);
+        one["user"] = json!(format!("u{}", job % 5));
+        one["cpus_per_core"] = json!(1 + job % 2);
+        one["programs"][0]["profile"]["executable"] = json!(format!("hash:0{}", job % 4));
+        records.push(one);
+    }
+    let expected = table(&records);
+    let mut merged = table(&records[..20]);
+    let mut merge = JobMerge::new(&mut merged);
+    for one in &records {
+        merge.add(&read(one).unwrap());
+    }
+    assert_eq!(merge.finish(), 0);
+    assert_eq!(merged, expected);
+    assert_eq!((merged.jobs.len(), merged.profiles.len()), (10, 12));
+}
+
+#[test]
+fn a_merge_keeps_at_most_twice_the_limit_and_the_latest_entries() {
+    let mut merged = JobTable::new();
+    let mut merge = JobMerge::with_limits(&mut merged, limits(30, 5, 4));
+    for job in 1..=100 {
+        let mut one = record(&format!("n{job}"), job, "m", &FLAT);
+        one["user"] = json!(format!("u{job}"));
+        assert_eq!(merge.add(&read(&one).unwrap()), Added::New);
+        let [seen, jobs, profiles] = merge.lengths();
+        assert!(seen <= 60 && jobs <= 10 && profiles <= 8);
+    }
+    assert_eq!(merge.finish(), 95 + 96);
+    assert_eq!((merged.jobs.len(), merged.profiles.len()), (5, 4));
+    assert!(merged.jobs.iter().all(|group| group.last_at_s > 1095));
 }
 
 proptest! {

@@ -16,7 +16,9 @@ use anyhow::{Context, bail};
 use schemars::JsonSchema;
 use serde_derive::Serialize;
 use usher_report::text as words;
-use usher_store::jobs::{Added, JobRecord, JobTable, RECORD_BYTES_MAX, TABLE_BYTES_MAX, advice};
+use usher_store::jobs::{
+    Added, JobMerge, JobRecord, JobTable, RECORD_BYTES_MAX, TABLE_BYTES_MAX, advice,
+};
 
 use super::files::{self, Trust};
 use crate::failure::{self, Outcome};
@@ -69,6 +71,7 @@ pub struct MergeAnswer {
 pub fn run(args: &Args, out: Output) -> Outcome {
     let _lock = files::lock(&args.into)?;
     let mut table = table(&args.into, true)?;
+    let mut merge = JobMerge::new(&mut table);
     let mut answer = MergeAnswer::default();
     let mut merged = Vec::new();
     let now_s = files::now_s();
@@ -76,7 +79,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         let read = files::read(&path, RECORD_BYTES_MAX, Trust::RootOrSelf);
         match read.and_then(|text| Ok(JobRecord::read(&text, now_s)?)) {
             Ok(record) => {
-                match table.add(&record) {
+                match merge.add(&record) {
                     Added::New => answer.merged += 1,
                     Added::Known => answer.known += 1,
                     Added::TooOld => answer.too_old += 1,
@@ -86,7 +89,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
             Err(error) => skip(&path, &error, &mut answer),
         }
     }
-    answer.dropped = table.limit();
+    answer.dropped = merge.finish();
     answer.jobs = table.summaries().len();
     let text = table.write()?;
     if text.len() as u64 > TABLE_BYTES_MAX {
@@ -99,8 +102,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     files::replace(&advice_path(&args.into), &advice(&table))?;
     if args.remove {
         for path in &merged {
-            let removed = fs::remove_file(path);
-            removed.with_context(|| format!("removing '{}'", path.display()))?;
+            remove(path)?;
         }
     }
     out.answer(&answer, || answer.text())?;
@@ -154,6 +156,16 @@ fn skip(path: &Path, error: &anyhow::Error, answer: &mut MergeAnswer) {
     answer.skipped += 1;
     let why = failure::line(error);
     failure::print_error(&format!("skipped the record '{}': {why}", path.display()));
+}
+
+/// Removes a file. A file that is already gone is no error.
+fn remove(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing '{}'", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the paths of all records, sorted. A path that cannot be read is skipped.
