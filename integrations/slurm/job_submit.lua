@@ -4,9 +4,10 @@
 --
 -- slurmctld loads this file (JobSubmitPlugins=lua) and calls slurm_job_submit for every job. The
 -- function looks a job up by (user, job name), by (hash of the script, user) and, for `srun PROG`,
--- by the name of the executable, in the file that `usher slurm merge` writes (docs/slurm.md). If it
--- finds an entry with fewer useful CPUs than requested, it adds an admin comment and prints a
--- message. Otherwise it does nothing.
+-- by (name of the executable, user), in the file that `usher slurm merge` writes (docs/slurm.md). If
+-- it finds an entry with fewer useful CPUs than requested, it adds an admin comment and prints a
+-- message. Otherwise it does nothing. Only runs of the same user count: the runs of a user never
+-- change the messages or jobs of another user.
 --
 -- The file is data. It is read line by line and never executed. Every error is caught: the job is
 -- then submitted unchanged, and the result is always slurm.SUCCESS.
@@ -18,9 +19,10 @@
 usher_options = {
     -- The file of advice.
     path = "/var/lib/usher/jobs.json.advice",
-    -- Whether to reduce min_cpus of the job. Only advice from runs of the same user is used.
+    -- Whether to reduce min_cpus and cpus_per_task of jobs with one task. Fewer CPUs for the same
+    -- number of tasks (-n) would be an inconsistent request.
     set_min_cpus = false,
-    -- Seconds for which the read file is used without a look at the disk.
+    -- Seconds between two reads of the file.
     keep_s = 60,
     -- Limits. A larger file is not used.
     bytes_max = 64 * 1024 * 1024,
@@ -122,30 +124,27 @@ local function executable(job_desc)
     return first:match("([^/]+)$")
 end
 
--- Returns the entry of a job, and whether it comes from runs of the same user.
+-- Returns the entry of a job of its user; nil if there is none.
 local function find(entries, job_desc)
     local user = job_desc.user_name
     local name = job_desc.name
     local script = job_desc.script
-    if type(user) == "string" and user ~= "" then
-        user = escape(user)
-        if type(name) == "string" and name ~= "" then
-            local entry = entries["job\t" .. user .. "\t" .. escape(name)]
-            if entry then
-                return entry, true
-            end
-        end
-        local hash = type(script) == "string" and script_hash(script)
-        local entry = hash and entries["script\t" .. hash .. "\t" .. user]
+    if type(user) ~= "string" or user == "" then
+        return nil
+    end
+    user = escape(user)
+    if type(name) == "string" and name ~= "" then
+        local entry = entries["job\t" .. user .. "\t" .. escape(name)]
         if entry then
-            return entry, true
+            return entry
         end
     end
     if type(script) == "string" and script ~= "" then
-        return nil
+        local hash = script_hash(script)
+        return hash and entries["script\t" .. hash .. "\t" .. user]
     end
     local program = executable(job_desc)
-    return program and entries["exe\t" .. escape(program) .. "\t-"], false
+    return program and entries["exe\t" .. escape(program) .. "\t" .. user]
 end
 
 -- Returns the number of requested CPUs, and the option that requests them; nil if the job requests
@@ -174,7 +173,7 @@ local function advise(job_desc)
     if not entries then
         return
     end
-    local entry, own = find(entries, job_desc)
+    local entry = find(entries, job_desc)
     local requested, option = request(job_desc)
     if not entry or not requested or entry.useful >= requested then
         return
@@ -192,9 +191,9 @@ local function advise(job_desc)
         comment = present .. "; " .. comment
     end
     job_desc.admin_comment = comment
-    if usher_options.set_min_cpus and own and count(job_desc.min_cpus) then
+    if usher_options.set_min_cpus and option == "-c" and count(job_desc.min_cpus) then
         job_desc.min_cpus = math.min(count(job_desc.min_cpus), entry.useful)
-        if option == "-c" and count(job_desc.cpus_per_task) then
+        if count(job_desc.cpus_per_task) then
             job_desc.cpus_per_task = math.min(count(job_desc.cpus_per_task), entry.useful)
         end
     end

@@ -150,16 +150,20 @@ fn scripts_and_executables_are_found_where_the_name_is_new() {
         submit{user_name = "bob", name = "new", script = "#!/bin/sh\nsrun md\n", cpus_per_task = 48}
         submit{user_name = "eve", name = "new", script = "#!/bin/sh\nsrun md\n", cpus_per_task = 48}
         submit{user_name = "bob", name = "odd name\n\t%\255", cpus_per_task = 48}
-        submit{user_name = "eve", name = "new", argv = {"/opt/md prog", "x"}, cpus_per_task = 48}
-        submit{user_name = "eve", name = "new", argv = {"other"}, cpus_per_task = 48}
+        submit{user_name = "bob", name = "new", argv = {"/opt/md prog", "x"}, cpus_per_task = 48}
+        submit{user_name = "bob", name = "new", argv = {"other"}, cpus_per_task = 48}
+        submit{user_name = "eve", name = "new", argv = {"md prog"}, cpus_per_task = 48}
+        submit{user_name = "-", name = "new", argv = {"md prog"}, cpus_per_task = 48}
+        submit{name = "new", argv = {"md prog"}, cpus_per_task = 48}
     "##;
     let text = lua_or_skip!(code, &jobs.path);
     let found: Vec<bool> = text
         .lines()
         .map(|line| line.contains("try -c 12"))
         .collect();
-    // The script of another user is not used.
-    assert_eq!(found, [true, false, true, true, false], "{text}");
+    // The scripts and executables of another user are not used.
+    let expected = [true, false, true, true, false, false, false, false];
+    assert_eq!(found, expected, "{text}");
 }
 
 #[test]
@@ -182,20 +186,27 @@ fn jobs_without_reason_for_advice_are_unchanged() {
 }
 
 #[test]
-fn min_cpus_changes_only_with_the_option_and_for_the_user_of_the_runs() {
+fn min_cpus_changes_only_with_the_option_and_for_one_task() {
     let jobs = known_jobs();
     let code = r#"
         usher_options.set_min_cpus = true
         submit{user_name = "alice", name = "md", cpus_per_task = 48, min_cpus = 48}
-        submit{user_name = "eve", name = "new", argv = {"md prog"}, cpus_per_task = 48, min_cpus = 48}
+        submit{user_name = "bob", name = "new", argv = {"md prog"}, cpus_per_task = 48, min_cpus = 48}
+        submit{user_name = "alice", name = "md", min_cpus = 48}
+        submit{user_name = "alice", name = "md", num_tasks = 48, min_cpus = 48}
+        submit{user_name = "eve", name = "md", cpus_per_task = 48, min_cpus = 48}
     "#;
     let text = lua_or_skip!(code, &jobs.path);
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].ends_with("\t12\t12"), "{text}");
+    assert!(lines[1].ends_with("\t12\t12"), "{text}");
+    assert!(lines[2].ends_with("\t12\tnil"), "{text}");
+    // 48 tasks need 48 CPUs.
     assert!(
-        lines[1].ends_with("\t48\t48") && lines[1].contains("try -c 12"),
+        lines[3].ends_with("\t48\tnil") && lines[3].contains("try -n 12"),
         "{text}"
     );
+    assert!(lines[4].ends_with("\t48\t48"), "{text}");
 }
 
 #[test]

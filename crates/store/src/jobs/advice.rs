@@ -5,11 +5,14 @@
 //! usher-advice  1
 //! job           USER    NAME     USEFUL  MEASURED_TO  RUNS
 //! script        HASH    USER     USEFUL  MEASURED_TO  RUNS
-//! exe           NAME    -        USEFUL  MEASURED_TO  RUNS
+//! exe           NAME    USER     USEFUL  MEASURED_TO  RUNS
 //! ```
 //!
 //! Names are escaped, so that no field contains a tab or a line end. The reader needs no parser of
 //! a language, and executes nothing.
+//!
+//! Each key contains a user, because the runs of a user must not change the messages and jobs of
+//! another user. `NAME` of `exe` is the name of the executable without its directory.
 //!
 //! The advice for a key is the largest one of all kinds of machines, because the submission does
 //! not know the machine of the job. A key gets no line if the useful CPUs of one of its kinds of
@@ -50,7 +53,7 @@ pub fn advice(table: &JobTable) -> String {
         // With several programs, the job's useful CPUs are not those of each program.
         if let [program] = &job.programs[..] {
             let name = escape(program.as_bytes());
-            add(format!("exe\t{name}\t-"), job.useful, job.runs);
+            add(format!("exe\t{name}\t{}", job.user), job.useful, job.runs);
         }
     }
     let mut text = format!("usher-advice\t{ADVICE_VERSION}\n");
