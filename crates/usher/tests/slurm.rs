@@ -202,6 +202,26 @@ fn a_merged_file_that_is_already_gone_is_no_error() {
 }
 
 #[test]
+fn the_answer_of_a_merge_counts_kinds_of_jobs() {
+    let cluster = Cluster::new();
+    let (records, table) = (cluster.records(), cluster.table());
+    let merge = || {
+        let paths = [records.to_str().unwrap(), "--into", table.to_str().unwrap()];
+        stdout(
+            &cluster
+                .world
+                .run(&[&["slurm", "merge"], &paths[..]].concat()),
+        )
+    };
+    cluster.write("a.json", record("n1", 1).to_string());
+    assert!(merge().ends_with("has 1 kind of job\n"));
+    let mut other = record("n1", 2);
+    other["user"] = json!("bob");
+    cluster.write("b.json", other.to_string());
+    assert!(merge().ends_with("1 known, 0 skipped; the table has 2 kinds of jobs\n"));
+}
+
+#[test]
 fn merges_at_the_same_time_lose_no_record() {
     let cluster = Cluster::new();
     let table = cluster.table();

@@ -123,10 +123,11 @@ impl MergeAnswer {
         if self.dropped > 0 {
             text.push_str(&format!("; the table is full: {} dropped", self.dropped));
         }
-        format!(
-            "{text}; the table has {}",
-            words::count(self.jobs, "kind of job")
-        )
+        let jobs = match self.jobs {
+            1 => "1 kind of job".to_owned(),
+            jobs => format!("{jobs} kinds of jobs"),
+        };
+        format!("{text}; the table has {jobs}")
     }
 }
 
