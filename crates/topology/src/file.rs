@@ -4,7 +4,7 @@
 //! are read. Files of `/proc` and `/sys` are regular files. At most the given number of bytes is
 //! read, whatever size the file states.
 //!
-//! hwloc reads the files of a copy of `/sys` itself, without these checks. [`check_tree`] therefore
+//! hwloc reads the files of a copy of `/sys` itself, without these checks. `check_tree` therefore
 //! checks all files of the copy before.
 
 use std::fs::{File, OpenOptions};

@@ -9,7 +9,7 @@
 //! - `source`: sources, their syntax, and [`load`];
 //! - `synthetic`: one-line descriptions;
 //! - `xml`: files of hwloc's versions 1 to 3;
-//! - [`file`]: reads foreign files with limits, also for other crates;
+//! - [`mod@file`]: reads foreign files with limits, also for other crates;
 //! - `sandbox`: runs hwloc's parsers on foreign input in a child process;
 //! - `capture`: checks a copy of `/sys` before hwloc reads it;
 //! - `discover`: converts hwloc's objects to plain facts;

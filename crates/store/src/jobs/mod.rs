@@ -5,7 +5,7 @@
 //!    requested CPUs, used CPU time, and the profiles of the job's programs.
 //! 2. [`JobMerge`] merges records into a [`JobTable`]. A record that was merged before is ignored.
 //! 3. [`JobTable::summaries`] computes the useful CPUs of each kind of job ([`useful_cpus`]).
-//! 4. [`advice`] writes what a submission script needs, one line per key.
+//! 4. [`fn@advice`] writes what a submission script needs, one line per key.
 //!
 //! Names of users, jobs and nodes are foreign bytes. Records and tables contain them escaped
 //! ([`escape`]): they have only printable ASCII characters, without spaces.
