@@ -39,9 +39,9 @@ static inline void usher_tasks_fftw_block(uint64_t begin, uint64_t end,
 }
 
 /*
- * The callback for fftw_threads_set_callback(), whose data is a
- * usher_tasks_runtime. Calls work for each of the count jobs, whose arguments
- * have bytes bytes each, and returns after all calls. If the runtime is NULL or
+ * The callback for fftw_threads_set_callback(); pass a usher_tasks_runtime as
+ * its data. Calls work for each of the count jobs, and returns after all calls.
+ * The argument of a job has bytes bytes. If the runtime is NULL or
  * cannot run a loop, the calling thread makes the calls.
  */
 static inline void usher_tasks_fftw_run(void *(*work)(char *), char *data,

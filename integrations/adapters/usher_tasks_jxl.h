@@ -45,7 +45,7 @@ static inline void usher_tasks_jxl_block(uint64_t begin, uint64_t end,
 }
 
 /*
- * A JxlParallelRunner, whose runner_opaque is a usher_tasks_runtime. If the
+ * A JxlParallelRunner; pass a usher_tasks_runtime as its runner_opaque. If the
  * runtime is NULL or cannot run a loop, all numbers are processed in the
  * calling thread. Returns JXL_PARALLEL_RET_RUNNER_ERROR if start > end, and the
  * error of init if there is one; no number was processed then.

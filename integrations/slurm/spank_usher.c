@@ -20,12 +20,12 @@
  * Every function returns 0 in all cases, because a job must run even if Usher
  * fails. A function waits 40 ms at most (`timeout`). If a task has no reply in
  * time, or does not change its user in time, the other tasks of the step are
- * not attached, so that a step of many tasks is not delayed repeatedly. A
- * failure is one line in slurmd's log.
+ * not attached, because each would delay the step again. A failure is one line
+ * in slurmd's log.
  *
  * On login nodes (srun, sbatch, salloc) and in slurmd itself, the plugin only
- * registers its options. slurmstepd loads the plugin once per step, so that the
- * variables of this file belong to one step.
+ * registers its options. slurmstepd loads the plugin once per step; the
+ * variables of this file therefore belong to one step.
  */
 #define _GNU_SOURCE
 /* The plugin is compiled with hidden symbols, because slurmstepd could have
@@ -82,8 +82,8 @@ static struct {
 	int budget_ms;
 	char socket[108];
 	/* The daemon's number of the program; -1: no task is attached. Another
-	 * daemon may reuse the number, so that the program is identified by
-	 * its group and its user, too. */
+	 * daemon may reuse the number. The group and the user therefore belong
+	 * to the identity of the program, too. */
 	int64_t program;
 	char group[48];
 	uid_t uid;
@@ -411,8 +411,8 @@ static void detach(void)
 	json_raw(&text, "}}");
 	step.program = -1;
 	step.running = 0;
-	/* The daemon notices the end of a program by itself, too, so that no
-	 * failure needs to be reported. */
+	/* No failure needs to be reported, because the daemon notices the end
+	 * of a program by itself, too. */
 	if (!text.full)
 		call_daemon(step.socket, &text, call_now_ms() + step.budget_ms,
 			    &reply);

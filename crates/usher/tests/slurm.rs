@@ -281,27 +281,20 @@ fn foreign_names_reach_the_report_without_control_characters() {
     assert_eq!(report["jobs"][0]["useful_cpus"], Value::Null);
 }
 
+/// The words of an export of a job that requested this number of CPUs.
+fn export_of(requested: &str) -> Vec<&str> {
+    let job = [
+        "slurm", "export", "--job", "1", "--user", "u", "--name", "n",
+    ];
+    let times = ["--requested", requested, "--elapsed", "1"];
+    [&job[..], &times].concat()
+}
+
 #[test]
 fn export_writes_the_profiles_of_this_kind_of_machine() {
     let cluster = Cluster::new();
     let world = &cluster.world;
-    let machine = world
-        .json(&[
-            "slurm",
-            "export",
-            "--job",
-            "1",
-            "--user",
-            "u",
-            "--name",
-            "n",
-            "--requested",
-            "2",
-            "--elapsed",
-            "1",
-        ])
-        .unwrap()["machine"]
-        .clone();
+    let machine = world.json(&export_of("2")).unwrap()["machine"].clone();
     let profile = |name: &str, machine: &Value, executable: &str| {
         let mut profile = record("n1", 1)["programs"][0]["profile"].clone();
         profile["name"] = json!(name);
@@ -320,22 +313,8 @@ fn export_writes_the_profiles_of_this_kind_of_machine() {
     assert!(imported.status.success(), "{}", stderr(&imported));
     let script = world.path("job.sh");
     fs::write(&script, "ab").unwrap();
-    let base = [
-        "slurm",
-        "export",
-        "--job",
-        "1",
-        "--user",
-        "u",
-        "--name",
-        "n",
-        "--requested",
-        "48",
-        "--elapsed",
-        "1",
-        "--script",
-        script.to_str().unwrap(),
-    ];
+    let script = ["--script", script.to_str().unwrap()];
+    let base = [&export_of("48")[..], &script].concat();
     let export = |more: &[&str]| world.json(&[&base[..], more].concat()).unwrap();
     let record = export(&["--since", "1"]);
     assert_eq!(record["script"], "2-25027-25609");
